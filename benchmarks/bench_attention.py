@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import pandas as pd
+import timing  # noqa: F401  # finds `reproduction`
 import typer
 from keras import layers
 from memory import peak_mb
@@ -32,9 +33,9 @@ from memory import peak_mb
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._kernels import products, sums
-from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 from nnslicer_tf.slicing._exclusion_walk import walk
 from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
+from reproduction.tables import markdown_table, provenance, write_table
 
 THETA = 0.3
 WORDS, TOKENS = 1000, 128

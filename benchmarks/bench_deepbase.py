@@ -26,7 +26,7 @@ from timing import DATA
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, zoo
-from nnslicer_tf.report import markdown_table, provenance, write_table
+from reproduction.tables import markdown_table, provenance, write_table
 
 UNITS = ("stem_relu", "stage1_block1_relu", "stage2_block1_relu", "stage3_block1_relu")
 WAYS = ("nothing", "extract first", "streamed", "streamed, early", "streamed, cached")

@@ -28,7 +28,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
-from nnslicer_tf.report.tables import command_line
+from reproduction.tables import command_line
 
 COLUMNS = (
     "line",

@@ -23,8 +23,8 @@ from timing import DATA, median_seconds
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.exactline import Attributor
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.tables import provenance, write_table
 from reproduction.exactline.networks import trained_networks
+from reproduction.tables import provenance, write_table
 
 
 def main(

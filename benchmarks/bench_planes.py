@@ -25,8 +25,8 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline import PlaneWalker, acas
-from nnslicer_tf.report.tables import provenance, write_table
 from reproduction.exactline.advice_maps import SCENARIOS, scenario
+from reproduction.tables import provenance, write_table
 
 Row = dict[str, object]
 

@@ -18,9 +18,9 @@ import pandas as pd
 import typer
 from timing import DATA, median_seconds
 
-from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.semantic import landscape, prefix_similarities, similarity
 from nnslicer_tf.semantic.similarity import _scan, _through_samples
+from reproduction.tables import provenance, write_table
 
 CASES = {
     "dense, 512 wide": (300, 1, 512),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf.report.palette import MARKERS, METHODS
+from reproduction.palette import MARKERS, METHODS
 
 if TYPE_CHECKING:
     import pandas as pd

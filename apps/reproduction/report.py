@@ -12,23 +12,13 @@ import pandas as pd
 
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
-from nnslicer_tf.report import (
-    Code,
-    Fold,
-    Heading,
-    Link,
-    Page,
-    Picture,
-    Table,
-    Text,
-    markdown_table,
-    provenance,
-)
 from nnslicer_tf.report.pages import Block
 from reproduction.catalogue import Entry, load_catalogue
 from reproduction.headlines import Headline, headline_table, headlines
+from reproduction.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from reproduction.result_tables import ResultTable, read_table
 from reproduction.settings import DATA
+from reproduction.tables import markdown_table, provenance
 
 _MOST_ROWS = 100  # longer tables are only linked, below a summary or a picture
 _PICTURES = {

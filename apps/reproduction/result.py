@@ -13,8 +13,8 @@ import numpy as np
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.instrument.backend import device_name
 from nnslicer_tf.report.figures import save_figure
-from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 from reproduction.settings import DATA
+from reproduction.tables import markdown_table, provenance, write_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -199,7 +199,7 @@ class LayerComparison(ShownAsTable):
 
     def figure(self) -> "Figure":
         """Plot, for each place in order, its errors and the share that it causes."""
-        from nnslicer_tf.report.compressed import errors_figure
+        from nnslicer_tf.report.results import errors_figure
 
         frame = self.to_frame().set_index("operation")
         return errors_figure(frame.loc[[place.operation for place in self.places]])

@@ -199,7 +199,7 @@ class DeviationSet(ShownAsTable):
         Raises:
             InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
         """
-        from nnslicer_tf.report.deviations import deviations_figure
+        from nnslicer_tf.report.results import deviations_figure
 
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Common parts of all plots: axes, images, and writing figures to files."""
+"""Common parts of all plots: colours, axes, images, and writing figures to files."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+POSITIVE, NEGATIVE = (31, 90, 180), (200, 40, 40)
+"""RGB of positive and negative contributions, in pictures and in the explorer."""
+
+FIRST_ONLY, SECOND_ONLY = (27, 158, 119), (217, 95, 2)
+"""RGB of members of only the first, and of only the second, of two slices."""
+
+BLUE, SKY, GREEN, ORANGE, RED = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00"
+"""Colours that the colour-blind can tell apart (Okabe and Ito, "Color universal design", 2008)."""
 
 
 def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) -> "Axes":
@@ -34,7 +44,8 @@ def save_figure(
 
     Args:
         figure: The figure.
-        path: The file; its ending determines the format. A PNG has at most 256 colours.
+        path: The file; its ending determines the format. A PNG gets a palette of 256 colours,
+            which makes it about a third of the size.
         dpi: Pixels per inch.
         tight: Cut off the empty margin.
 
@@ -42,24 +53,18 @@ def save_figure(
         InvalidArgumentError: if nothing can be written there.
     """
     from matplotlib import pyplot
+    from PIL import Image
 
     try:
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=dpi, bbox_inches="tight" if tight else None)
             if Path(path).suffix == ".png":
-                reduce_colours(temporary)
+                with Image.open(temporary) as image:
+                    colours = image.convert("RGB")
+                palette = colours.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+                palette.save(temporary, format="PNG", optimize=True)
     finally:
         pyplot.close(figure)
-
-
-def reduce_colours(path: str | os.PathLike) -> None:
-    """Rewrite a PNG with a palette of 256 colours, about a third of its size."""
-    from PIL import Image
-
-    with Image.open(path) as image:
-        image.load()
-    palette = image.convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    palette.save(path, format="PNG", optimize=True)
 
 
 def show_image(ax: "Axes", image: np.ndarray) -> None:
@@ -68,3 +73,33 @@ def show_image(ax: "Axes", image: np.ndarray) -> None:
     scaled = (image - low) / (high - low) if high > low else np.zeros_like(image)
     grey = scaled.ndim == 2 or scaled.shape[-1] == 1
     ax.imshow(scaled.reshape(scaled.shape[:2]) if grey else scaled, cmap="gray")
+
+
+def overlay(values: np.ndarray) -> np.ndarray:
+    """Return a transparent image to overlay on another: blue positive, red negative.
+
+    Larger magnitudes are less transparent; the largest has an opacity of 0.9.
+
+    Args:
+        values: `(height, width)` or `(height, width, channels)`; channels are summed.
+
+    Returns:
+        RGBA image `(height, width, 4)` float64 in 0 … 1.
+
+    Raises:
+        InvalidArgumentError: if there are not two or three axes, or a value is not finite.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim not in (2, 3) or not np.isfinite(values).all():
+        raise InvalidArgumentError(
+            "Values over an image must be finite and have two or three axes. "
+            f"Received: shape {values.shape}"
+        )
+    if values.ndim == 3:
+        values = values.sum(axis=-1)
+    sheet = np.zeros((*values.shape, 4))
+    sheet[values > 0, :3] = np.array(POSITIVE) / 255
+    sheet[values < 0, :3] = np.array(NEGATIVE) / 255
+    largest = np.abs(values).max(initial=0)
+    sheet[..., 3] = 0.9 * np.abs(values) / largest if largest else 0
+    return sheet

@@ -1,8 +1,4 @@
-"""Pages as self-contained HTML and as Markdown: headings, text, tables, pictures.
-
-    page = Page("Results")
-    page.add(Heading("Detection"), Table(frame, "F1 by attack"), Picture(Path("f1.png"), "F1"))
-    page.html(folder); page.markdown(folder)
+"""Pages as self-contained HTML: headings, text, tables, pictures.
 
 The HTML loads nothing: pictures and styles are embedded, and there is no script. It
 follows the reader's light or dark theme; wide tables scroll separately.
@@ -12,31 +8,20 @@ import base64
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nnslicer_tf._tables import html_frame
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.tables import markdown_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-_WEBP_SIDE = 16_383  # pixels: the format's largest
-
-
-class Block(Protocol):
-    """A part of a page. To add a kind of block, write a class with these two methods."""
-
-    def html(self, folder: Path) -> str:
-        """Return HTML for a page in a folder."""
-
-    def markdown(self, folder: Path) -> str:
-        """Return Markdown for a page in a folder."""
+Block = Any
+"""A part of a page: its method `html(folder)` returns HTML for a page in a folder."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +40,6 @@ class Heading:
         """Return the heading."""
         return f'<h{self.level} id="{self.anchor}">{escape(self.text)}</h{self.level}>'
 
-    def markdown(self, folder: Path) -> str:
-        """Return the heading."""
-        return f'<a id="{self.anchor}"></a>\n\n{"#" * self.level} {self.text}'
-
 
 @dataclass(frozen=True)
 class Text:
@@ -71,51 +52,10 @@ class Text:
         text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(self.text))
         return f"<p>{text}</p>"
 
-    def markdown(self, folder: Path) -> str:
-        """Return the paragraph."""
-        return self.text
-
-
-@dataclass(frozen=True)
-class Code:
-    """A command."""
-
-    text: str
-
-    def html(self, folder: Path) -> str:
-        """Return the command."""
-        return f"<pre>{escape(self.text)}</pre>"
-
-    def markdown(self, folder: Path) -> str:
-        """Return the command."""
-        return f"```\n{self.text}\n```"
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link to a file."""
-
-    text: str
-    path: Path
-
-    def html(self, folder: Path) -> str:
-        """Return the link."""
-        return f'<p><a href="{escape(_relative(self.path, folder))}">{escape(self.text)}</a></p>'
-
-    def markdown(self, folder: Path) -> str:
-        """Return the link."""
-        return f"[{self.text}]({_relative(self.path, folder)})"
-
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table, which is folded if it is long.
-
-    Attributes:
-        frame: The rows.
-        caption: The caption.
-        longest: Tables with more rows are folded.
-    """
+    """A table; one with more than `longest` rows is folded."""
 
     frame: "pd.DataFrame"
     caption: str = ""
@@ -131,73 +71,28 @@ class Table:
         above = f'<p class="caption">{caption}</p>' if caption else ""
         return f'{above}<div class="scroll">{table}</div>'
 
-    def markdown(self, folder: Path) -> str:
-        """Return the table."""
-        table = markdown_table(self.frame)
-        if len(self.frame) > self.longest:
-            summary = f"<summary>{self.caption} ({len(self.frame)} rows)</summary>"
-            return f"<details>{summary}\n\n{table}\n\n</details>"
-        return f"*{self.caption}*\n\n{table}" if self.caption else table
-
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG picture, embedded in the HTML and linked from the Markdown.
-
-    Attributes:
-        path: The file.
-        caption: The caption.
-    """
+    """A PNG file, embedded as a lossless WebP, a fifth smaller, if that format can hold it."""
 
     path: Path
     caption: str
 
     def html(self, folder: Path) -> str:
         """Return the picture itself."""
+        from PIL import Image
+
+        kind, data = "png", self.path.read_bytes()
+        with Image.open(self.path) as image:
+            if max(image.size) <= 16_383:  # the largest side of a WebP
+                buffer = io.BytesIO()
+                image.convert("RGBA").save(buffer, "WEBP", lossless=True)
+                kind, data = "webp", buffer.getvalue()
         caption = escape(self.caption)
-        image = f'<img alt="{caption}" src="{_embedded(self.path)}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-    def markdown(self, folder: Path) -> str:
-        """Return a link to the picture."""
-        return f"![{self.caption}]({_relative(self.path, folder)})"
-
-
-def _embedded(path: Path) -> str:
-    """Return a picture as a data URL: a lossless WebP, a fifth smaller than a PNG, if it fits."""
-    from PIL import Image
-
-    kind, data = "png", path.read_bytes()
-    with Image.open(path) as image:
-        if max(image.size) <= _WEBP_SIDE:
-            buffer = io.BytesIO()
-            image.convert("RGBA").save(buffer, "WEBP", lossless=True)
-            kind, data = "webp", buffer.getvalue()
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """Folded blocks; links to a heading among them unfold them.
-
-    Attributes:
-        summary: Plain text that is shown when they are folded.
-        blocks: The blocks.
-    """
-
-    summary: str
-    blocks: "Sequence[Block]"
-
-    def html(self, folder: Path) -> str:
-        """Return the folded blocks."""
-        body = "\n".join(block.html(folder) for block in self.blocks)
-        summary = f"<summary>{escape(self.summary)}</summary>"
-        return f'<details class="section">{summary}\n{body}\n</details>'
-
-    def markdown(self, folder: Path) -> str:
-        """Return the folded blocks."""
-        body = "\n\n".join(block.markdown(folder) for block in self.blocks)
-        return f"<details><summary>{escape(self.summary)}</summary>\n\n{body}\n\n</details>"
+        source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+        image_tag = f'<img alt="{caption}" src="{source}">'
+        return f"<figure>{image_tag}<figcaption>{caption}</figcaption></figure>"
 
 
 @dataclass
@@ -216,6 +111,26 @@ class Page:
         """Add parts at the end."""
         self.blocks += blocks
 
+    def headings(self) -> list[Heading]:
+        """Return the headings in order, including those in blocks that have `blocks`.
+
+        Raises:
+            InvalidArgumentError: if two headings have the same anchor.
+        """
+
+        def walk(blocks: Iterable[Block]) -> Iterator[Heading]:
+            for block in blocks:
+                if isinstance(block, Heading):
+                    yield block
+                yield from walk(getattr(block, "blocks", ()))
+
+        headings = list(walk(self.blocks))
+        anchors = [heading.anchor for heading in headings]
+        twice = sorted({anchor for anchor in anchors if anchors.count(anchor) > 1})
+        if twice:
+            raise InvalidArgumentError(f"Two headings have the anchor {twice[0]!r}.")
+        return headings
+
     def html(self, folder: str | os.PathLike) -> str:
         """Return the page as HTML.
 
@@ -228,39 +143,10 @@ class Page:
         """
         contents = "".join(
             f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'
-            for h in self._headings()
+            for h in self.headings()
         )
         body = "\n".join(block.html(Path(folder)) for block in self.blocks)
         return _HTML.format(title=escape(self.title), style=_STYLE, contents=contents, body=body)
-
-    def markdown(self, folder: str | os.PathLike) -> str:
-        """Return the page as Markdown; arguments and errors are the same as for `html`."""
-        contents = "\n".join(
-            f"{'  ' * (h.level - 2)}- [{h.text}](#{h.anchor})" for h in self._headings()
-        )
-        body = "\n\n".join(block.markdown(Path(folder)) for block in self.blocks)
-        return f"# {self.title}\n\n{contents}\n\n{body}\n"
-
-    def _headings(self) -> list[Heading]:
-        headings = list(_headings(self.blocks))
-        anchors = [heading.anchor for heading in headings]
-        twice = sorted({anchor for anchor in anchors if anchors.count(anchor) > 1})
-        if twice:
-            raise InvalidArgumentError(f"Two headings have the anchor {twice[0]!r}.")
-        return headings
-
-
-def _headings(blocks: Iterable[Block]) -> Iterator[Heading]:
-    """Yield headings in order, including those in folded blocks."""
-    for block in blocks:
-        if isinstance(block, Heading):
-            yield block
-        elif isinstance(block, Fold):
-            yield from _headings(block.blocks)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path, folder)).as_posix().replace(" ", "%20")
 
 
 _STYLE = """

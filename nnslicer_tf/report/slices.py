@@ -5,44 +5,34 @@ Blue neurons have positive contributions, red ones negative; white ones are not 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import new_axes, show_image
-from nnslicer_tf.report.palette import FIRST_ONLY, NEGATIVE, POSITIVE, SECOND_ONLY
-from nnslicer_tf.report.protocols import SliceLike
+from nnslicer_tf.report.figures import (
+    FIRST_ONLY,
+    NEGATIVE,
+    POSITIVE,
+    SECOND_ONLY,
+    new_axes,
+    show_image,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-_WHITE, _BORDER = (255, 255, 255), (215, 215, 215)
-_TITLE = 42  # characters in 9 points that fit above a column
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
-def neuron_picture(contributions: np.ndarray) -> np.ndarray:
+def neuron_picture(contributions: np.ndarray, rows: int | None = None) -> np.ndarray:
     """Return an operation's neurons as an image: blue positive, red negative.
 
     Args:
         contributions: CONTRIB of an operation: `(height, width, channels)` becomes one tile per
             channel, and `(units,)` (or channels) a rectangle of pixels.
-
-    Returns:
-        RGB image `(rows, columns, 3)` uint8.
-    """
-    return _coloured(_sheet(contributions), POSITIVE, NEGATIVE)
-
-
-def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
-    """Return an operation's neurons as rows of pixels, in C order, as in the paper's Figure 2.
-
-    Args:
-        contributions: CONTRIB of an operation, of any shape.
-        rows: Number of rows.
+        rows: Lay the neurons in so many rows of pixels instead, in C order, as in the paper.
 
     Returns:
         RGB image `(rows, columns, 3)` uint8.
@@ -50,12 +40,14 @@ def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
     Raises:
         InvalidArgumentError: if there are no neurons, or fewer than rows.
     """
-    flat = np.ravel(contributions).astype(float)
-    if not 1 <= rows <= len(flat):
+    values = np.asarray(contributions, float)
+    if rows is None:
+        return _coloured(_sheet(values), POSITIVE, NEGATIVE)
+    if not 1 <= rows <= values.size:
         raise InvalidArgumentError(
-            f"{len(flat)} neurons can be laid in 1 … {len(flat)} rows. Received: rows={rows!r}"
+            f"{values.size} neurons can be laid in 1 … {values.size} rows. Received: rows={rows!r}"
         )
-    return _coloured(_in_rows(flat, math.ceil(len(flat) / rows)), POSITIVE, NEGATIVE)
+    return _coloured(_in_rows(values.ravel(), math.ceil(values.size / rows)), POSITIVE, NEGATIVE)
 
 
 def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -78,29 +70,22 @@ def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return _coloured(_sheet(alone), FIRST_ONLY, SECOND_ONLY)
 
 
-def plot_neurons(contributions: np.ndarray, ax: "Axes | None" = None) -> "Axes":
-    """Draw an operation's neurons, with a tile for each channel; see `neuron_picture`."""
-    ax = new_axes(ax)
-    ax.imshow(neuron_picture(contributions), interpolation="nearest")
-    ax.set_axis_off()
-    return ax
+def plot_neurons(
+    contributions: np.ndarray, rows: int | None = None, ax: "Axes | None" = None
+) -> "Axes":
+    """Draw an operation's neurons, with a tile for each channel, or in rows.
 
-
-def plot_unrolled(contributions: np.ndarray, rows: int = 2, ax: "Axes | None" = None) -> "Axes":
-    """Draw an operation's neurons one after another in rows; see `unrolled_picture`.
-
-    Raises:
-        InvalidArgumentError: if there are no neurons, or fewer than rows.
+    Arguments and errors are those of `neuron_picture`.
     """
-    picture = unrolled_picture(contributions, rows)
-    ax = new_axes(ax, (8, 1.2))
-    ax.imshow(picture, interpolation="nearest", aspect="auto")
+    picture = neuron_picture(contributions, rows)
+    ax = new_axes(ax, None if rows is None else (8, 1.2))
+    ax.imshow(picture, interpolation="nearest", aspect=None if rows is None else "auto")
     ax.set_axis_off()
     return ax
 
 
 def plot_slices(
-    slices: Mapping[str, SliceLike],
+    slices: Mapping[str, Any],
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
 ) -> "Figure":
@@ -114,15 +99,14 @@ def plot_slices(
     Raises:
         InvalidArgumentError: if there is nothing to draw, or an operation is not in a slice.
     """
-    _check_drawable(slices, operations)
-    figure, axes = _grid(len(operations) + bool(images), len(slices))
+    figure, axes = _grid(slices, operations, bool(images), len(slices))
     for column, (title, one) in enumerate(slices.items()):
         if images:
             axes[0, column].set_title(title)
             if title in images:
                 show_image(axes[0, column], images[title])
         for row, name in enumerate(operations):
-            axis = plot_neurons(one.neurons[name], axes[row + bool(images), column])
+            axis = plot_neurons(one.neurons[name], ax=axes[row + bool(images), column])
             label = _label(name, one.neurons[name])
             _entitle(axis, label if images or row else f"{title}\n{label}")
     figure.supxlabel(_LEGEND, fontsize=9)
@@ -130,8 +114,8 @@ def plot_slices(
 
 
 def plot_normal_and_adversarial(
-    normal: SliceLike,
-    adversarial: SliceLike,
+    normal: Any,
+    adversarial: Any,
     operations: Sequence[str],
     images: tuple[np.ndarray, np.ndarray],
 ) -> "Figure":
@@ -147,8 +131,7 @@ def plot_normal_and_adversarial(
         InvalidArgumentError: if there is nothing to draw, an operation is not in a slice,
             or the slices belong to different models.
     """
-    _check_drawable({"normal": normal, "adversarial": adversarial}, operations)
-    figure, axes = _grid(len(operations) + 1, 3)
+    figure, axes = _grid({"normal": normal, "adversarial": adversarial}, operations, True, 3)
     titles = ("normal", "adversarial", "difference of the inputs")
     shown = (*images, np.asarray(images[1], float) - np.asarray(images[0], float))
     for axis, title, image in zip(axes[0], titles, shown, strict=True):
@@ -157,7 +140,7 @@ def plot_normal_and_adversarial(
     for row, name in enumerate(operations, start=1):
         pair = normal.neurons[name], adversarial.neurons[name]
         for axis, contributions in zip(axes[row], pair, strict=False):
-            _entitle(plot_neurons(contributions, axis), _label(name, contributions))
+            _entitle(plot_neurons(contributions, ax=axis), _label(name, contributions))
         axes[row, 2].imshow(difference_picture(*pair), interpolation="nearest")
         changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
         _entitle(axes[row, 2], f"{name}: {changed:,} in only one slice")
@@ -165,18 +148,19 @@ def plot_normal_and_adversarial(
     return figure
 
 
-def _check_drawable(slices: Mapping[str, SliceLike], operations: Sequence[str]) -> None:
+def _grid(
+    slices: Mapping[str, Any], operations: Sequence[str], with_images: bool, columns: int
+) -> "tuple[Figure, np.ndarray]":
+    """Return a figure with a row of axes for each operation, and one for images."""
+    from matplotlib.figure import Figure
+
     if not slices or not operations:
         raise InvalidArgumentError("A picture needs at least one slice and one operation.")
     for title, one in slices.items():
-        missing = [name for name in operations if name not in one.neurons]
-        if missing:
-            raise InvalidArgumentError(f"The slice {title!r} has no operation {missing[0]!r}.")
-
-
-def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
-    from matplotlib.figure import Figure
-
+        for name in operations:
+            if name not in one.neurons:
+                raise InvalidArgumentError(f"The slice {title!r} has no operation {name!r}.")
+    rows = len(operations) + with_images
     figure = Figure(figsize=(3 * columns, 1.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -185,14 +169,13 @@ def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
 
 
 def _entitle(axis: "Axes", text: str) -> None:
-    """Set a title in a font size that fits the width of a column."""
+    """Set a title in a font size that fits the width of a column: 42 characters in 9 points."""
     longest = max(len(line) for line in text.split("\n"))
-    axis.set_title(text, fontsize=9 * min(1, _TITLE / longest))
+    axis.set_title(text, fontsize=9 * min(1, 42 / longest))
 
 
 def _label(name: str, contributions: np.ndarray) -> str:
-    kept = np.count_nonzero(contributions)
-    return f"{name}: {kept:,} of {contributions.size:,} neurons"
+    return f"{name}: {np.count_nonzero(contributions):,} of {contributions.size:,} neurons"
 
 
 def _sheet(values: np.ndarray) -> np.ndarray:
@@ -221,10 +204,9 @@ def _in_rows(flat: np.ndarray, columns: int) -> np.ndarray:
 def _coloured(
     values: np.ndarray, positive: tuple[int, int, int], negative: tuple[int, int, int]
 ) -> np.ndarray:
-    """Colour by sign; NaN is the border between tiles."""
-    picture = np.empty((*values.shape, 3), np.uint8)
-    picture[:] = _WHITE
+    """Colour by sign; zeros are white, and NaN, the border between tiles, is grey."""
+    picture = np.full((*values.shape, 3), 255, np.uint8)
     picture[values > 0] = positive
     picture[values < 0] = negative
-    picture[np.isnan(values)] = _BORDER
+    picture[np.isnan(values)] = (215, 215, 215)
     return picture

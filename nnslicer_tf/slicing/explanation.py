@@ -378,7 +378,8 @@ class Explanation(ShownAsTable):
         Raises:
             InvalidArgumentError: if the file has a different ending, or cannot be written.
         """
-        from nnslicer_tf.report import Page, save_figure
+        from nnslicer_tf.report import save_figure
+        from nnslicer_tf.report.pages import Page
 
         path = Path(path)
         if path.suffix in (".png", ".pdf", ".svg"):
@@ -404,7 +405,8 @@ class Explanation(ShownAsTable):
 
     def _blocks(self, folder: Path) -> "list[Block]":
         """Return the blocks of a page; the picture is written to a folder."""
-        from nnslicer_tf.report import Heading, Picture, Table, Text, save_figure
+        from nnslicer_tf.report import save_figure
+        from nnslicer_tf.report.pages import Heading, Picture, Table, Text
 
         picture = folder / "explanation.png"
         save_figure(self.figure(), picture)

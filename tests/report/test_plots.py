@@ -5,17 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from matplotlib.colors import to_rgb
 from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.report import (
-    overlay,
     plot_bars,
     plot_coverage,
-    plot_curves,
     plot_kept_synapses,
     plot_line,
     plot_over_image,
@@ -24,6 +21,7 @@ from nnslicer_tf.report import (
     plot_ticks,
     save_figure,
 )
+from nnslicer_tf.report.figures import overlay
 
 
 @pytest.fixture
@@ -70,9 +68,9 @@ def test_an_image_is_under_its_contributions(digits, axes):
 @pytest.mark.parametrize(
     ("values", "image", "message"),
     [
-        (np.zeros((2, 3)), np.zeros((3, 2)), "one height and width"),
+        (np.zeros((2, 3)), np.zeros((3, 2)), "same height and width"),
         (np.full((2, 2), np.nan), np.zeros((2, 2)), "finite"),
-        (np.zeros(4), np.zeros(4), "one height and width"),
+        (np.zeros(4), np.zeros(4), "same height and width"),
         (np.zeros((2, 2, 2, 2)), np.zeros((2, 2)), "two or three axes"),
     ],
 )
@@ -194,48 +192,7 @@ def test_ticks_are_at_the_exact_distances(axes):
         plot_ticks({})
 
 
-# Curves -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def repeats():
-    rows = [
-        ("m", 1, 0.2),
-        ("m", 1, 0.6),
-        ("m", 2, 0.5),
-        ("m", 2, 0.7),
-        ("n", 1, 0.1),
-        ("n", 2, 0.3),
-    ]
-    return pd.DataFrame(rows, columns=["method", "budget", "accuracy"])
-
-
-@pytest.mark.parametrize(
-    ("spread", "low", "high"),
-    [
-        ("deviation", [0.2, 0.5], [0.6, 0.7]),
-        ("range", [0.2, 0.5], [0.6, 0.7]),
-        ("quartiles", [0.3, 0.55], [0.5, 0.65]),
-    ],
-)
-def test_curves_have_mean_and_band(repeats, axes, spread, low, high):
-    plot_curves(repeats, "budget", "accuracy", "method", spread, axes)
-    m, n = axes.get_lines()
-    np.testing.assert_allclose(m.get_xydata(), [[1, 0.4], [2, 0.6]])
-    np.testing.assert_allclose(n.get_xydata(), [[1, 0.1], [2, 0.3]])
-    (band,) = axes.collections  # none for n, which was not repeated
-    corners = {(x, round(y, 9)) for x, y in band.get_paths()[0].vertices}
-    assert corners == {(1, low[0]), (2, low[1]), (1, high[0]), (2, high[1])}
-    assert tuple(band.get_facecolor()[0][:3]) == to_rgb(m.get_color())
-
-
-def test_curves_of_nothing_are_refused(repeats):
-    with pytest.raises(InvalidArgumentError, match="'loss'"):
-        plot_curves(repeats, "budget", "loss", "method")
-    with pytest.raises(InvalidArgumentError, match="0 rows"):
-        plot_curves(repeats[:0], "budget", "accuracy", "method")
-    with pytest.raises(InvalidArgumentError, match="deviation, quartiles, range"):
-        plot_curves(repeats, "budget", "accuracy", "method", "variance")
+# Queries ---------------------------------------------------------------------------------
 
 
 def test_queries_are_counted_once(axes):

@@ -5,15 +5,8 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import (
-    difference_picture,
-    neuron_picture,
-    plot_neurons,
-    plot_normal_and_adversarial,
-    plot_slices,
-    plot_unrolled,
-    unrolled_picture,
-)
+from nnslicer_tf.report import plot_neurons, plot_normal_and_adversarial, plot_slices
+from nnslicer_tf.report.slices import difference_picture, neuron_picture
 
 BLUE, RED, WHITE, BORDER = (31, 90, 180), (200, 40, 40), (255, 255, 255), (215, 215, 215)
 
@@ -43,7 +36,7 @@ def test_units_are_a_rectangle():
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_unrolled_neurons_stand_in_order(rows):
     values = np.random.default_rng(1).integers(-1, 2, (2, 3, 2))
-    read = signs(unrolled_picture(values, rows))
+    read = signs(neuron_picture(values, rows))
     assert read.shape == (rows, 12 // rows)
     np.testing.assert_array_equal(read.ravel(), np.sign(values).ravel())
 
@@ -51,7 +44,7 @@ def test_unrolled_neurons_stand_in_order(rows):
 @pytest.mark.parametrize("rows", [0, 5])
 def test_more_rows_than_neurons_are_refused(rows):
     with pytest.raises(InvalidArgumentError, match="4 neurons can be laid in 1 … 4 rows"):
-        unrolled_picture(np.zeros(4), rows)
+        neuron_picture(np.zeros(4), rows)
 
 
 def test_differences_say_whose_the_neuron_is():
@@ -63,11 +56,11 @@ def test_differences_say_whose_the_neuron_is():
         difference_picture(np.zeros(3), np.zeros(4))
 
 
-@pytest.mark.parametrize("draw", [plot_neurons, plot_unrolled])
-def test_axes_given_are_drawn_into(draw):
+@pytest.mark.parametrize("rows", [None, 2])
+def test_axes_given_are_drawn_into(rows):
     values = np.array([1, -1, 0, 1])
     axes = pyplot.figure().subplots()
-    assert draw(values, ax=axes) is axes and draw(values) is not axes
+    assert plot_neurons(values, rows, axes) is axes and plot_neurons(values, rows) is not axes
     (image,) = axes.get_images()
     np.testing.assert_array_equal(signs(image.get_array()).ravel()[:4], values)
 

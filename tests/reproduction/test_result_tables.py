@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from nnslicer_tf.errors import CorruptFileError
-from nnslicer_tf.report import provenance, write_table
 from reproduction.result_tables import read_table
+from reproduction.tables import provenance, write_table
 
 
 def test_what_was_written_is_read(tmp_path):

@@ -23,7 +23,7 @@ from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.costs import to_litert
-from nnslicer_tf.report.compressed import errors_figure
+from nnslicer_tf.report.results import errors_figure
 from reproduction.debugging.settings import CompressionSettings
 from reproduction.dflare.methods import METHODS
 from reproduction.dflare.pairs import NamedPair, load_pair, uint8_images

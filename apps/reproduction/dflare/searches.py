@@ -16,7 +16,6 @@ from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer import explore
-from nnslicer_tf.report.palette import MARKERS
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.dflare.agreement import count_deviations
 from reproduction.dflare.methods import METHODS, paper_correlations, paper_repair
@@ -28,6 +27,7 @@ from reproduction.dflare.settings import (
     SearchSettings,
 )
 from reproduction.dflare.sweep import Sweep
+from reproduction.palette import MARKERS
 from reproduction.plots import METHOD_COLOURS, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
 from reproduction.views import MOST_SAMPLES

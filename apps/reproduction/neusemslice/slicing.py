@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.semantic import removable_layers, remove_layers
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import SETTINGS, MaintenanceSettings
 from reproduction.neusemslice.slices import SlicedModel, redundant
 from reproduction.neusemslice.tables import area_tests, masked_range_tables
 from reproduction.neusemslice.trial import Repeats, Trial, repeats_of
+from reproduction.palette import METHODS
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
 from reproduction.samples import first, of_classes

@@ -21,10 +21,10 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection import ChallengeResult, Detector, Effort, challenge
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings
+from reproduction.palette import METHODS
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 from reproduction.result_tables import read_table
 

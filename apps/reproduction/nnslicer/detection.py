@@ -28,10 +28,10 @@ from nnslicer_tf.detection import (
 from nnslicer_tf.detection.attacks import AttackSpec
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.palette import MARKERS, METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from reproduction.palette import MARKERS, METHODS
 from reproduction.plots import plot_numbers
 from reproduction.result import (
     ExperimentFigure,

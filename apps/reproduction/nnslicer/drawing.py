@@ -20,11 +20,11 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import (
     plot_kept_synapses,
+    plot_neurons,
     plot_normal_and_adversarial,
     plot_over_image,
-    plot_unrolled,
 )
-from nnslicer_tf.report.palette import FIRST_ONLY, SECOND_ONLY
+from nnslicer_tf.report.figures import FIRST_ONLY, SECOND_ONLY
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 from reproduction.nnslicer.settings import DrawingSettings
 from reproduction.plots import put_finding
@@ -134,7 +134,7 @@ def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
     axes = figure.subplots(3, 2)
     for column, title in enumerate(("normal", "adversarial")):
-        plot_unrolled(drawn["layer"][column], 2, axes[0, column])
+        plot_neurons(drawn["layer"][column], 2, axes[0, column])
         axes[0, column].set_title(f"{title}: {drawn['operation']} in two rows", fontsize=9)
         plot_over_image(drawn["pixels"][column], drawn["images"][column], axes[1, column])
     wide = figure.add_subplot(axes[2, 0].get_gridspec()[2, :])

@@ -21,8 +21,8 @@ from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.report import plot_words
 from nnslicer_tf.report.explorer import explore
-from nnslicer_tf.report.words import plot_words
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
 from reproduction.plots import put_finding

@@ -18,8 +18,8 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable, keep_weights
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.backend import device_name
-from nnslicer_tf.report.tables import command_line
 from reproduction.result import ExperimentResult
+from reproduction.tables import command_line
 from reproduction.zoo.settings import TrainingSettings
 
 _SUMMARY = (

@@ -16,7 +16,7 @@ from nnslicer_tf.report.explorer.document import Document, Source
 from nnslicer_tf.report.explorer.shown import Exhibit, check_fits, exhibits, with_operations
 
 if TYPE_CHECKING:
-    from nnslicer_tf.report.protocols import ProfileLike
+    from typing import Any as ProfileLike
 
 
 class Explorer:

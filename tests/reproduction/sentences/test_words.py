@@ -8,8 +8,8 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError, zoo
 from nnslicer_tf.datasets import texts
+from nnslicer_tf.report import plot_words
 from nnslicer_tf.report.explorer import unpack
-from nnslicer_tf.report.words import plot_words
 from reproduction.sentences import words
 from reproduction.sentences.settings import WordSettings
 

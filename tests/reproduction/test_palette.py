@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnslicer_tf.report import explorer, palette
+from nnslicer_tf.report import explorer
+from reproduction import palette
 from reproduction.nnslicer.detection import DETECTORS
 
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision

@@ -1,19 +1,8 @@
-"""Colours that have the same meaning in every picture, and are safe for the colour-blind.
+"""Colours and markers of the compared methods, safe for the colour-blind.
 
-Methods have colours of Okabe and Ito ("Color universal design", 2008), and families of methods have
-shades of one of them. Contributions, and the differences of two slices, have the same colours in
-static pictures and in the explorer.
+They are colours of Okabe and Ito ("Color universal design", 2008); families of methods have
+shades of one of them.
 """
-
-RGB = tuple[int, int, int]
-
-POSITIVE: RGB = (31, 90, 180)
-NEGATIVE: RGB = (200, 40, 40)
-"""Positive and negative contributions."""
-
-FIRST_ONLY: RGB = (27, 158, 119)
-SECOND_ONLY: RGB = (217, 95, 2)
-"""Members of only the first and of only the second of two slices."""
 
 METHODS = {
     # NNSlicer's rankings and presets are blue.

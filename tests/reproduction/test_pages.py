@@ -12,7 +12,8 @@ from matplotlib import pyplot
 from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import Code, Fold, Heading, Link, Page, Picture, Table, Text, save_figure
+from nnslicer_tf.report import save_figure
+from reproduction.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 
 VOID = {"meta", "img", "br", "link"}
 

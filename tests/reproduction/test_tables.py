@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf.report import markdown_table, provenance, write_table
-from nnslicer_tf.report.tables import command_line
+from reproduction.tables import command_line, markdown_table, provenance, write_table
 
 
 def test_a_table_is_written_twice_with_its_head(tmp_path):

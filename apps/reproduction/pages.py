@@ -1,0 +1,95 @@
+"""Pages of the report, as self-contained HTML and as Markdown.
+
+    page = Page("Results")
+    page.add(Heading("Detection"), Table(frame, "F1 by attack"), Picture(Path("f1.png"), "F1"))
+    page.html(folder); page.markdown(folder)
+
+The HTML is that of `nnslicer_tf.report.pages`, with three more kinds of blocks.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from nnslicer_tf.report import pages
+from nnslicer_tf.report.pages import Block, Heading, Picture, Table, Text
+from reproduction.tables import markdown_table
+
+
+@dataclass(frozen=True)
+class Code:
+    """A command."""
+
+    text: str
+
+    def html(self, folder: Path) -> str:
+        """Return the command."""
+        return f"<pre>{escape(self.text)}</pre>"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to a file."""
+
+    text: str
+    path: Path
+
+    def html(self, folder: Path) -> str:
+        """Return the link."""
+        return f'<p><a href="{escape(_relative(self.path, folder))}">{escape(self.text)}</a></p>'
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Folded blocks below a summary; links to a heading among them unfold them."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+    def html(self, folder: Path) -> str:
+        """Return the folded blocks."""
+        body = "\n".join(block.html(folder) for block in self.blocks)
+        summary = f"<summary>{escape(self.summary)}</summary>"
+        return f'<details class="section">{summary}\n{body}\n</details>'
+
+
+class Page(pages.Page):
+    """A page that can also be written as Markdown."""
+
+    def markdown(self, folder: str | os.PathLike) -> str:
+        """Return the page as Markdown; arguments and errors are those of `html`."""
+        contents = "\n".join(
+            f"{'  ' * (h.level - 2)}- [{h.text}](#{h.anchor})" for h in self.headings()
+        )
+        body = "\n\n".join(_markdown(block, Path(folder)) for block in self.blocks)
+        return f"# {self.title}\n\n{contents}\n\n{body}\n"
+
+
+def _markdown(block: Block, folder: Path) -> str:
+    match block:
+        case Heading():
+            return f'<a id="{block.anchor}"></a>\n\n{"#" * block.level} {block.text}'
+        case Text():
+            return block.text
+        case Code():
+            return f"```\n{block.text}\n```"
+        case Link():
+            return f"[{block.text}]({_relative(block.path, folder)})"
+        case Picture():
+            return f"![{block.caption}]({_relative(block.path, folder)})"
+        case Fold():
+            body = "\n\n".join(_markdown(one, folder) for one in block.blocks)
+            return f"<details><summary>{escape(block.summary)}</summary>\n\n{body}\n\n</details>"
+        case Table():
+            table = markdown_table(block.frame)
+            if len(block.frame) > block.longest:
+                summary = f"<summary>{block.caption} ({len(block.frame)} rows)</summary>"
+                return f"<details>{summary}\n\n{table}\n\n</details>"
+            return f"*{block.caption}*\n\n{table}" if block.caption else table
+    raise TypeError(f"No Markdown for {type(block).__name__}.")
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix().replace(" ", "%20")

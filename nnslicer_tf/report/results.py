@@ -1,0 +1,236 @@
+"""Charts of results: bars, histograms of queries, layers' errors, deviations."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_CHANGES = 12
+"""Number of changed values of a table's row that are drawn."""
+
+
+def plot_bars(
+    table: "pd.DataFrame", ax: "Axes | None" = None, spread: "pd.DataFrame | None" = None
+) -> "Axes":
+    """Draw vertical bars, with a group for each row and a bar for each column.
+
+    Args:
+        table: Heights; the index names the groups, the columns the series.
+        ax: Where to draw.
+        spread: Half the length of every bar's error bar, of the table's shape.
+
+    Raises:
+        InvalidArgumentError: if there is nothing to draw, or the spread has a different shape.
+    """
+    if table.empty:
+        raise InvalidArgumentError("There is nothing to draw: the table is empty.")
+    if spread is not None and spread.shape != table.shape:
+        raise InvalidArgumentError(
+            f"The spread must be of the table's shape {table.shape}. Received: {spread.shape}"
+        )
+    ax = new_axes(ax, (max(5, 0.6 * len(table)), 3.6))
+    width = 0.8 / table.shape[1]
+    for i, name in enumerate(table.columns):
+        places = np.arange(len(table)) + i * width
+        errors = None if spread is None else spread.iloc[:, i]
+        ax.bar(places, table.iloc[:, i], width, label=name, yerr=errors)
+    middle = (table.shape[1] - 1) * width / 2
+    ax.set_xticks(np.arange(len(table)) + middle, table.index, rotation=40, ha="right")
+    if table.shape[1] > 1:
+        ax.legend(fontsize=8)
+    return ax
+
+
+def plot_kept_synapses(slices: Any, ax: "Axes | None" = None) -> "Axes":
+    """Draw the share of every kernel's synapses that a slice keeps.
+
+    For a set of slices, the mean over the samples is drawn, with the standard deviation.
+
+    Args:
+        slices: A `Slice`, a `SliceSet`, or several by name, all of the same model.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if there are none, or they belong to different models.
+    """
+    import pandas as pd
+
+    named = slices if isinstance(slices, Mapping) else {"kept": slices}
+    shares = {
+        name: {kernel: np.array([np.mean(s != 0)]) for kernel, s in one.synapses.items()}
+        if hasattr(one, "synapses")
+        else {kernel: one.kept_share(kernel) for kernel in one.kernels}
+        for name, one in named.items()
+    }
+    if len({tuple(of_kernels) for of_kernels in shares.values()}) != 1:
+        raise InvalidArgumentError(
+            "Give one slice or more, all of the same model: their kernels differ. "
+            f"Received: {', '.join(shares) or 'none'}"
+        )
+    means = pd.DataFrame({n: {k: s.mean() for k, s in v.items()} for n, v in shares.items()})
+    spread = pd.DataFrame({n: {k: s.std() for k, s in v.items()} for n, v in shares.items()})
+    ax = plot_bars(means, ax, spread if spread.to_numpy().any() else None)
+    ax.set(ylim=(0, 1), ylabel="share of synapses kept")
+    return ax
+
+
+def plot_coverage(coverages: Mapping[str, Any], ax: "Axes | None" = None) -> "Axes":
+    """Draw the share of every operation that several sets of inputs cover.
+
+    Args:
+        coverages: Name → `Coverage`; all of the same operations.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if there are none, or their operations differ.
+    """
+    import pandas as pd
+
+    shares = {name: coverage.per_operation() for name, coverage in coverages.items()}
+    if len({tuple(of_operations) for of_operations in shares.values()}) != 1:
+        raise InvalidArgumentError(
+            "Give one coverage or more, all of the same operations. "
+            f"Received: {', '.join(shares) or 'none'}"
+        )
+    ax = plot_bars(pd.DataFrame(shares), ax)
+    ax.set(ylim=(0, 1), ylabel="share of neurons covered")
+    return ax
+
+
+def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None) -> "Axes":
+    """Draw a histogram of queries on a logarithmic scale (DFlare, Figure 4).
+
+    Args:
+        queries: Queries of the successful searches, `(searches,)`.
+        title: The title's first line; mean and median follow.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if there are none, or a number is below 1.
+    """
+    queries = np.asarray(queries)
+    if queries.ndim != 1 or not len(queries) or queries.min() < 1:
+        raise InvalidArgumentError(
+            f"queries must be a vector of positive numbers. Received: {queries!r}"
+        )
+    ax = new_axes(ax, (4, 2.6))
+    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
+    ax.set(xscale="log", xlabel="queries", ylabel="searches")
+    figures = f"mean {queries.mean():.1f}, median {np.median(queries):.0f}"
+    ax.set_title(f"{title}\n{figures}" if title else figures, fontsize=9)
+    return ax
+
+
+def errors_figure(frame: "pd.DataFrame") -> "Figure":
+    """Draw, for each layer, the error made and passed on, and the deviation that it causes.
+
+    Args:
+        frame: A row for each layer, indexed by its name, from the input to the output; columns
+            "made", "passed", "cause" and "mended alone", as shares of 1.
+
+    Raises:
+        InvalidArgumentError: if there is no layer.
+    """
+    from matplotlib.figure import Figure
+
+    if frame.empty:
+        raise InvalidArgumentError("There is nothing to draw: the table has no layers.")
+    places = np.arange(len(frame))
+    figure = Figure(figsize=(8, max(2.5, 0.22 * len(frame) + 1)), layout="constrained")
+    errors, causes = figure.subplots(1, 2, sharey=True)
+    errors.barh(places - 0.2, 100 * frame["passed"], 0.4, label="passed on", color=SKY)
+    errors.barh(places + 0.2, 100 * frame["made"], 0.4, label="made here", color=RED)
+    errors.set_ylim(-0.8, len(frame) - 0.2)
+    errors.set_yticks(places, frame.index, fontsize=8)
+    errors.invert_yaxis()
+    errors.set_xlabel("error, % of the activations")
+    causes.barh(places, 100 * frame["cause"], 0.6, label="caused", color=BLUE)
+    causes.plot(100 * frame["mended alone"], places, "k.", label="mended by this layer alone")
+    causes.set_xlabel("% of the deviation, and of the samples")
+    for axis in (errors, causes):
+        axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
+        axis.grid(axis="x", alpha=0.3)
+    most = frame["cause"].idxmax()
+    figure.suptitle(f"{most} causes {frame['cause'].max():.0%} of the deviation", fontsize=11)
+    return figure
+
+
+def deviations_figure(
+    seeds: np.ndarray,
+    images: np.ndarray,
+    rows: Sequence[Mapping[str, Any]],
+    features: Sequence[str] = (),
+    scale: np.ndarray | None = None,
+) -> "Figure":
+    """Return a figure with a row for each deviation: seed, mutant, change.
+
+    Args:
+        seeds: Images `(deviations, height, width, channels)` of values 0 … 255, signals
+            `(deviations, steps, channels)`, or rows of a table `(deviations, columns)`.
+        images: The mutants, of the same shape.
+        rows: For each, the entries of `DeviationSet.to_frame`: original, compressed, confidence,
+            L∞, L2 …
+        features: Names of a table's columns.
+        scale: The range of each column of a table, or step of a signal of one channel.
+    """
+    from matplotlib.figure import Figure
+
+    are_images = seeds.ndim == 4
+    figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
+    for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
+        answers = [
+            f"{who}: {row[who]}" + (f" ({row[sure]:.0%})" if sure in row else "")
+            for who, sure in (("original", "confidence"), ("compressed", "compressed confidence"))
+        ]
+        true = f", a {row['true label']}" if "true label" in row else ""
+        if are_images:
+            for axis, picture in zip(line, (seed, image), strict=False):
+                if picture.shape[-1] == 1:
+                    axis.imshow(picture[..., 0], cmap="gray", vmin=0, vmax=255)
+                else:
+                    axis.imshow(np.clip(picture, 0, 255).astype(np.uint8))
+            change = image.astype(float).mean(axis=-1) - seed.astype(float).mean(axis=-1)
+            most = np.abs(change).max() or 1
+            line[2].imshow(change, cmap="RdBu", vmin=-most, vmax=most)
+            distances = f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}"
+            if not np.isnan(row.get("SSIM", np.nan)):
+                distances += f", SSIM {row['SSIM']:.2f}"
+            line[0].set_title(f"seed {row['seed']}{true}", fontsize=9)
+            line[1].set_title("\n".join(answers), fontsize=8)
+            line[2].set_title(distances, fontsize=8)
+            for axis in line:
+                axis.set_axis_off()
+            continue
+        ax = line[0]
+        ax.set_title(f"seed {row['seed']}{true}; {', '.join(answers)}", fontsize=8)
+        if scale is None or len(scale) >= 1000:
+            ax.plot(seed.reshape(len(seed), -1), color="0.6", linewidth=2)
+            ax.plot(image.reshape(len(image), -1), linewidth=0.8)
+            continue
+        # Bars of the values that changed most, relative to their ranges.
+        change = (image - seed) / np.where(scale > 0, scale, 1)
+        columns = np.argsort(-np.abs(change), kind="stable")[:MAX_CHANGES]
+        columns = columns[change[columns] != 0][::-1]
+        names = [features[c] if features else f"column {c}" for c in columns]
+        labels = [
+            f"{n}: {seed[c]:.4g} → {image[c]:.4g}" for n, c in zip(names, columns, strict=True)
+        ]
+        ax.barh(labels, change[columns], color=np.where(change[columns] > 0, "C0", "C3"))
+        ax.axvline(0, color="0.5", linewidth=0.8)
+        ax.tick_params(labelsize=7)
+    caption = {
+        4: "seed, mutant, change (blue: brighter, red: darker)",
+        3: "grey: seed; coloured: mutant; over the steps",
+        2: "changed values: difference from the seed, as a share of the range in all seeds",
+    }[seeds.ndim]
+    figure.supxlabel(caption, fontsize=9)
+    return figure
