@@ -12,11 +12,12 @@ from nnslicer_tf.instrument.layers import (
     merges,
     normalisation,
     pooling,
+    resizing,
     routing,
     weighted_sums,
 )
 
-FAMILIES = (activations, merges, normalisation, pooling, routing, weighted_sums)
+FAMILIES = (activations, merges, normalisation, pooling, resizing, routing, weighted_sums)
 LINE, IMAGE, VOLUME = (8, 3), (6, 5, 4), (4, 3, 4, 2)
 
 # Layer class → (shape of the input, arguments) of each variant.
@@ -104,7 +105,17 @@ SINGLE = {
     layers.Cropping2D: [(IMAGE, {"cropping": ((1, 0), (0, 2))})],
     layers.Cropping3D: [(VOLUME, {"cropping": ((1, 0), (0, 1), (1, 1))})],
     layers.UpSampling1D: [(LINE, {"size": 3})],
-    layers.UpSampling2D: [(IMAGE, {"size": (2, 3)})],
+    layers.UpSampling2D: [
+        (IMAGE, {"size": (2, 3)}),
+        (IMAGE, {"size": 2, "interpolation": "bilinear"}),
+        (IMAGE, {"size": (3, 1), "interpolation": "bicubic"}),
+    ],
+    layers.Resizing: [
+        (IMAGE, {"height": 9, "width": 4}),
+        (IMAGE, {"height": 6, "width": 5}),
+        (IMAGE, {"height": 3, "width": 8, "interpolation": "nearest"}),
+        (IMAGE, {"height": 4, "width": 4, "crop_to_aspect_ratio": True}),
+    ],
     layers.UpSampling3D: [(VOLUME, {"size": 2})],
     # Nothing at inference.
     layers.Identity: [(IMAGE, {})],
@@ -348,7 +359,7 @@ def test_kind(layer, kind):
     ("layer", "message"),
     [
         (layers.Conv2DTranspose(2, 3, dilation_rate=2), "transposed and dilated"),
-        (layers.UpSampling2D(2, interpolation="bilinear"), "only 'nearest'"),
+        (layers.Resizing(4, 8, pad_to_aspect_ratio=True, fill_value=1.0), "more than weight rows"),
         (layers.MultiHeadAttention(1, 2), "one axis of positions"),
         (layers.Lambda(lambda x: keras.ops.cumsum(x, axis=1)), "depend on several inputs"),
         (layers.Lambda(lambda x: keras.ops.mean(x, axis=1)), "depend on several inputs"),

@@ -52,7 +52,7 @@ def test_what_passes_through_does_nothing_at_inference(name):
 
 def test_refused_layers_are_refused():
     inputs = keras.Input((4, 4, 3))
-    for layer in (layers.Resizing(2, 2), layers.AutoContrast()):
+    for layer in (layers.RandomCrop(2, 2), layers.AutoContrast()):
         assert ROWS[type(layer).__name__].status == "refused"
         with pytest.raises(nns.UnsupportedLayerError, match=layer.name):
             nns.InstrumentedModel(keras.Model(inputs, layer(inputs)))
@@ -71,6 +71,8 @@ EXAMPLES = {
     "Dense": (layers.Dense(3), TWO[:1]),
     "Conv1D": (layers.Conv1D(3, 2), TWO[:1]),
     "EinsumDense": (layers.EinsumDense("btc,cd->btd", (4, 3)), TWO[:1]),
+    "UpSampling2D": (layers.UpSampling2D(2, interpolation="bilinear"), [keras.Input((3, 4, 2))]),
+    "Resizing": (layers.Resizing(5, 3), [keras.Input((3, 4, 2))]),
     "GlobalAveragePooling1D": (layers.GlobalAveragePooling1D(), TWO[:1]),
     "LayerNormalization": (layers.LayerNormalization(), TWO[:1]),
     "Multiply": (layers.Multiply(), TWO),

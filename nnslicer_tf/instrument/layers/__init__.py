@@ -12,6 +12,7 @@ from nnslicer_tf.instrument.layers import (
     products,
     projections,
     recurrence,
+    resizing,
     routing,
     time_distributed,
     weighted_sums,
@@ -23,8 +24,8 @@ from nnslicer_tf.instrument.layers.support import LayerSupport, layer_support
 __all__ = ["LayerSupport", "adds_table", "layer_steps", "layer_support", "register_layer"]
 
 for _family in (
-    *(weighted_sums, pooling, activations, normalisation, merges, routing),
-    *(masks, embeddings, probing, products, projections, attention, recurrence, time_distributed),
+    *(weighted_sums, pooling, activations, normalisation, merges, routing, resizing, masks),
+    *(embeddings, probing, products, projections, attention, recurrence, time_distributed),
 ):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

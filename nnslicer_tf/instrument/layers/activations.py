@@ -1,13 +1,14 @@
 """Activation layers and functions, alone or fused into a weighted sum."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import keras
 from keras import activations, layers
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, registered
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape, registered
 from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Source, Step
 
 # Inputs at which the piecewise-linear functions change their slope.
@@ -20,7 +21,6 @@ _KNOTS = {
     "hard_tanh": (-1.0, 1.0),
     "soft_shrink": (-0.5, 0.5),
 }
-_RECTIFIERS = ("relu", "relu6")
 _MIXING = ("softmax", "log_softmax", "sparsemax", "glu")
 # Input of a softmax for a masked entry, which makes its probability exactly 0.
 _MASKED = -1e9
@@ -37,11 +37,11 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     """
     name = getattr(function, "__name__", type(function).__name__)
     if function is activations.softmax:
-        return softmax_step(-1, suffix=suffix)
+        return softmax_step(-1, suffix)
     if getattr(activations, name, None) is not function:
         return Step("elementwise", compute or function, Elementwise(name), suffix)
     params = Elementwise(name, _KNOTS.get(name), mixes=name in _MIXING)
-    kind = "rectify" if name in _RECTIFIERS else "elementwise"
+    kind = "rectify" if name in ("relu", "relu6") else "elementwise"
     return Step(kind, compute or function, params, suffix)
 
 
@@ -49,17 +49,12 @@ def softmax_step(
     axis: int | Sequence[int],
     suffix: str = "",
     sources: Sequence[Source] | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: Shape | None = None,
     mask: Source | None = None,
 ) -> Step:
-    """Return the step of a softmax.
+    """Return the step of a softmax over one or several axes, counted as in Keras.
 
-    Args:
-        axis: Axis or axes of a row, as in Keras.
-        suffix: The step's suffix.
-        sources: The step's sources; a second one is a mask of the entries to include.
-        shape: The step's shape.
-        mask: The step's mask.
+    A second source is a mask of the entries to include.
     """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
@@ -78,7 +73,7 @@ def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]
     """Return `step`, followed by the fused activation if there is one."""
     if activation is None or activation is activations.linear:
         return (step,)
-    pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
+    pre = replace(step, suffix=":pre", shape=None)
     if isinstance(activation, layers.Layer):
         operations_fn = registered(type(activation))
         if operations_fn is not None:
@@ -92,8 +87,10 @@ def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
     return (activation_step(layer.activation),)
 
 
-def _relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return a rectify only if the function is max(x, 0), or max(x, 0) clipped from above."""
+    if not hasattr(layer, "max_value"):  # `keras.ops.relu`
+        return (activation_step(activations.relu, layer.call),)
     slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
     compute = partial(activations.relu, negative_slope=slope, max_value=top, threshold=threshold)
     if threshold != 0:
@@ -103,7 +100,7 @@ def _relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return (Step(kind, compute, Elementwise("relu", knots, mixes=False)),)
 
 
-def _leaky_relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def _leaky_relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     compute = partial(activations.leaky_relu, negative_slope=layer.negative_slope)
     return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,), mixes=False)),)
 
@@ -121,39 +118,37 @@ def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", compute, Elementwise("elu", mixes=False)),)
 
 
-def _softmax(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    if any(call.masks):
-        return (softmax_step(layer.axis, sources=(0, MaskOf(0))),)
-    return (softmax_step(layer.axis),)
+def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    return (softmax_step(layer.axis, sources=(0, MaskOf(0)) if any(call.masks) else None),)
 
 
-def _operation(name: str) -> Callable[[keras.Operation, LayerCall], tuple[Step, ...]]:
-    """Return the operations function of a `keras.ops` activation without arguments."""
-
-    def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-        return (activation_step(getattr(activations, name), compute=operation.call),)
-
-    return operations_fn
+def _known(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step of a `keras.ops` activation that is also in `keras.activations`."""
+    return (
+        activation_step(getattr(activations, _FUNCTIONS[type(operation).__name__]), operation.call),
+    )
 
 
-def _clip(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     knots = (float(operation.x_min), float(operation.x_max))
     return (Step("elementwise", operation.call, Elementwise("clip", knots, mixes=False)),)
 
 
-def _other_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+def _smooth(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step of an elementwise `keras.ops` call that is not piecewise linear."""
     name = type(operation).__name__.lower()
     return (Step("elementwise", operation.call, Elementwise(name, mixes=False)),)
 
 
-def _relu_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of `keras.ops.relu`, or of `keras.activations.relu` with its arguments."""
-    if hasattr(operation, "max_value"):
-        return _relu(operation, call)
-    return _operation("relu")(operation, call)
-
-
-LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
+_FUNCTIONS = {
+    "Relu6": "relu6",
+    "HardSigmoid": "hard_sigmoid",
+    "HardTanh": "hard_tanh",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "LogSoftmax": "log_softmax",
+}
+LAYERS: LayerTable = {
     layers.Activation: _activation,
     layers.ReLU: _relu,
     layers.LeakyReLU: _leaky_relu,
@@ -161,22 +156,16 @@ LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]
     layers.ELU: _elu,
     layers.Softmax: _softmax,
     # keras.ops and keras.activations called in a functional model
-    "ReLU": _relu_operation,
-    "Relu": _relu_operation,
-    "Relu6": _operation("relu6"),
-    "HardSigmoid": _operation("hard_sigmoid"),
-    "HardTanh": _operation("hard_tanh"),
-    "LeakyRelu": lambda op, call: _leaky_relu(op, call),
-    "Sigmoid": _operation("sigmoid"),
+    **dict.fromkeys(("ReLU", "Relu"), _relu),
+    "LeakyRelu": _leaky_relu,
     "Softmax": _softmax,
-    "Tanh": _operation("tanh"),
-    "LogSoftmax": _operation("log_softmax"),
     "Clip": _clip,
+    **dict.fromkeys(_FUNCTIONS, _known),
     **dict.fromkeys(
         (
             *("Celu", "Elu", "Exp", "Gelu", "HardSilu", "HardSwish", "LogSigmoid", "Log"),
             *("Mish", "Selu", "Silu", "Softplus", "Softsign", "Sqrt", "Square", "Absolute"),
         ),
-        _other_operation,
+        _smooth,
     ),
 }

@@ -7,8 +7,8 @@ the result.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -19,233 +19,148 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
-from nnslicer_tf.instrument.layers.normalisation import affine_step
+from nnslicer_tf.instrument.layers.normalisation import affine_step, constant_affine
 from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.layers.weighted_sums import sum_step
-from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
-from nnslicer_tf.instrument.operations import (
-    NO_MASK,
-    MaskOf,
-    PaddingOf,
-    Pooling,
-    Source,
-    Step,
-    Synapses,
-)
-
-OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
+from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Pooling, Source, Step
 
 
-class _Inputs:
-    """The inputs of an attention layer: where they come from, their shapes and masks.
-
-    Args:
-        call: The call.
-        query: Index of the queries among the inputs.
-        key: Index of the keys.
-        value: Index of the values.
-        attention_mask: Index of a mask of pairs of positions; None if there is none.
-        masked_keys: Whether the mask of the keys is applied: Keras ignores it if the keys are
-            the values.
-    """
-
-    def __init__(
-        self,
-        call: LayerCall,
-        query: int,
-        key: int,
-        value: int,
-        attention_mask: int | None = None,
-        masked_keys: bool = False,
-    ) -> None:
-        self.query, self.key, self.value = query, key, value
-        self.queries = call.input_shapes[query][0]
-        self.keys = call.input_shapes[value][0]
-        self._call = call
-        self._axes = [(query, "queries"), (value, "keys")]
-        if masked_keys:
-            self._axes.append((key, "keys"))
-        self._attention_mask = attention_mask
-
-    def mask_of(self, place: int) -> Source:
-        """Return the mask of an input's positions as a source."""
-        return PaddingOf(place) if self._call.paddings[place] else NO_MASK
-
-    def masks(self, causal: bool, window: int | None, heads: bool) -> "_Masks":
-        """Return the masks of the scores.
-
-        Args:
-            causal: Whether a query attends only to itself and earlier positions.
-            window: Distance at and beyond which positions are ignored; None for no limit.
-            heads: Whether the scores begin with an axis of heads.
-        """
-        row, column = np.arange(self.queries)[:, None], np.arange(self.keys)
-        near = np.ones((self.queries, self.keys), bool)
-        if causal:
-            near &= row >= column
-        if window:
-            near &= np.abs(row - column) < window
-        call = self._call
-        found: list[_Mask] = [(MaskOf(p), axis) for p, axis in self._axes if call.masks[p]]
-        padding: list[_Mask] = [(PaddingOf(p), axis) for p, axis in self._axes if call.paddings[p]]
-        pairs: list[_Mask] = []
-        if self._attention_mask is not None:
-            pairs.append((self._attention_mask, "pairs"))
-        counting: Source = NO_MASK
-        steps = []
-        if found or pairs or not near.all():
-            counting = "/mask"
-            steps.append(self._step(counting, near, [*found, *pairs], heads))
-        if all(call.masks[p] == call.paddings[p] for p, _ in self._axes):
-            return _Masks(tuple(steps), counting, counting)
-        steps.append(self._step("/padding", near, [*padding, *pairs], heads))
-        return _Masks(tuple(steps), counting, "/padding")
-
-    def _step(self, suffix: str, near: np.ndarray, masks: "list[_Mask]", heads: bool) -> Step:
-        """Return the step of a mask of pairs of positions, `(1, queries, keys)` with heads."""
-        shape = near.shape
-        shapes = {"queries": (shape[0], 1), "keys": (1, shape[1]), "pairs": shape}
-        whole = (1, *shape) if heads else shape
-
-        def compute(x: Any, *values: Any) -> Any:
-            counts = ops.broadcast_to(ops.convert_to_tensor(near), (ops.shape(x)[0], *shape))
-            for value, (_, axis) in zip(values, masks, strict=True):
-                counts = ops.logical_and(counts, ops.reshape(is_set(value), (-1, *shapes[axis])))
-            return ops.reshape(counts, (-1, *whole))
-
-        sources = (self.query, *(source for source, _ in masks))
-        return mask_step(compute, suffix, sources, whole)
-
-
-_Mask = tuple[Source, str]
-
-
-@dataclass(frozen=True)
-class _Masks:
-    """The masks of the scores.
-
-    Attributes:
-        steps: The steps that compute them.
-        counting: The pairs of positions that Keras attends to.
-        neurons: The pairs that are neurons, without padding. The two differ where Keras has
-            dropped a mask, so that padding is attended to.
-    """
-
-    steps: tuple[Step, ...]
-    counting: Source
-    neurons: Source
-
-
-def _multi_head(layer: layers.MultiHeadAttention, call: LayerCall) -> tuple[Step, ...]:
-    key_dim = layer.key_dim
-    return _heads(
-        layer,
-        call,
-        dense=(layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense),
-        heads=(layer.num_heads, layer.num_heads),
-        scale=1 / math.sqrt(key_dim),
-        window=getattr(layer, "_sliding_window", None),
-        masked_keys="key" in call.arguments,
-    )
-
-
-def _grouped_query(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    return _heads(
-        layer,
-        call,
-        dense=(layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense),
-        heads=(layer.num_query_heads, layer.num_key_value_heads),
-        scale=1 / math.sqrt(layer.head_dim),
-        window=getattr(layer, "sliding_window", None),
-        masked_keys="key" in call.arguments,
-    )
-
-
-def _heads(
-    layer: Any,
-    call: LayerCall,
-    dense: Sequence[layers.EinsumDense],
-    heads: tuple[int, int],
-    scale: float,
-    window: int | None,
-    masked_keys: bool,
-) -> tuple[Step, ...]:
-    """Return the steps of attention with heads.
-
-    Args:
-        layer: The layer.
-        call: The call.
-        dense: The projections of the queries, keys, values and result.
-        heads: Number of heads of the queries, and of the keys and values.
-        scale: Factor that multiplies the queries.
-        window: Distance at and beyond which positions are ignored; None for no limit.
-        masked_keys: See `_Inputs`.
-    """
-    given = call.arguments
-    shapes = call.input_shapes
-    if given.get("return_attention_scores"):
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
-            f"operation '{call.path}/probabilities' has them."
-        )
+def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of attention with heads, whose keys and values may be shared by queries."""
+    grouped = isinstance(layer, layers.GroupQueryAttention)
+    dense = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
+    heads = layer.num_query_heads if grouped else layer.num_heads
+    groups = layer.num_key_value_heads if grouped else layer.num_heads
+    scale = 1 / math.sqrt(layer.head_dim if grouped else layer.key_dim)
+    arguments, shapes = call.arguments, call.input_shapes
+    _check_scores_stay_inside(layer, call)
     if any(len(shape) != 2 for shape in shapes[:2]):
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) attends over inputs of shapes {shapes}; "
             "only one axis of positions, (positions, channels), has a rule. Flatten the positions "
             "first."
         )
-    query, value = given["query"].place, given["value"].place
-    key = given["key"].place if given.get("key") is not None else value
-    pairs = given.get("attention_mask")
-    inputs = _Inputs(
-        call,
-        query,
-        key,
-        value,
-        attention_mask=None if pairs is None else pairs.place,
-        masked_keys=masked_keys,
-    )
-    steps = []
-    for name, place, projection in zip(
-        ("/query", "/key", "/value"), (query, key, value), dense, strict=False
-    ):
-        count = heads[0] if name == "/query" else heads[1]
+    query, value = arguments["query"].place, arguments["value"].place
+    key = arguments["key"].place if arguments.get("key") is not None else value
+    queries, keys = shapes[query][0], shapes[value][0]
+
+    # Queries, keys and values, each with an axis of heads
+    steps: list[Step] = []
+    inputs = (("/query", query, heads), ("/key", key, groups), ("/value", value, groups))
+    for (name, place, count), projection in zip(inputs, dense[:3], strict=True):
+        mask = _mask_of(call, place)
         step = _projected(projection, call.path + name, name, place, shapes[place])
-        mask = inputs.mask_of(place)
-        steps.append(_with_mask(step, mask))
+        steps.append(replace(step, mask=mask))
         source = name
-        if name == "/query":
-            steps.append(_scaled(scale, step.shape, mask))
+        if place == query and name == "/query":
             source = "/query:scaled"
-        steps.append(_split(source, f"{name}:heads", step.shape, count, heads[0] // count, mask))
-    features = dense[2].kernel.shape[-1]
-    scores = (heads[0], inputs.queries, inputs.keys)
-    masks = inputs.masks(bool(given.get("use_causal_mask")), window, heads=True)
-    steps.extend(masks.steps)
-    steps.append(
-        product_step(
-            "bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, masks.neurons
-        )
+            steps.append(constant_affine(scale, 0.0, source, (name,), step.shape, mask))
+        steps.append(_split(source, f"{name}:heads", step.shape, count, heads // count, mask))
+
+    # Scores, probabilities and their means of the values
+    window = getattr(layer, "sliding_window", getattr(layer, "_sliding_window", None))
+    causal = bool(arguments.get("use_causal_mask"))
+    pairs = arguments.get("attention_mask")
+    positions = [(query, "queries"), (value, "keys")]
+    if "key" in arguments:  # Keras ignores the mask of the keys if they are the values
+        positions.append((key, "keys"))
+    masks, counting, neurons = _score_masks(
+        call, (queries, keys), positions, causal, window, pairs and pairs.place, heads=True
     )
-    steps.append(softmax_step(-1, "/probabilities", _entries(masks), scores, masks.neurons))
-    context = (inputs.queries, heads[0], features)
-    steps.append(
-        product_step("bhqk,bkhe->bqhe", "/context", ("/probabilities", "/value:heads"), context)
-    )
+    scores, context = (heads, queries, keys), (queries, heads, dense[2].kernel.shape[-1])
+    probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
+    steps += [
+        *masks,
+        product_step("bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, neurons),
+        softmax_step(-1, "/probabilities", probable, scores, neurons),
+        product_step("bhqk,bkhe->bqhe", "/context", ("/probabilities", "/value:heads"), context),
+    ]
+
+    # A gate computed from the queries, and the projection of all heads
     result = "/context"
     if getattr(layer, "use_gate", getattr(layer, "_use_gate", False)):
-        mask = inputs.mask_of(query)
-        steps.extend(_gated(layer._gate_dense, call.path, query, shapes[query], context, mask))
-        result = "/gated"
+        result, mask = "/gated", _mask_of(call, query)
+        gate = _projected(layer._gate_dense, f"{call.path}/gate", "/gate:pre", query, shapes[query])
+        sigmoid = activation_step(keras.activations.sigmoid, suffix="/gate")
+        steps += [
+            gate,
+            replace(sigmoid, sources=("/gate:pre",), shape=gate.shape),
+            _split("/gate", "/gate:heads", gate.shape, heads, 1, mask),
+            Step("multiply", ops.multiply, None, result, ("/context", "/gate:heads"), context),
+        ]
     output = Projection(dense[3], f"{call.path}/output", context, call.output_shape)
     return (*steps, *output.steps("", result))
 
 
-def _entries(masks: _Masks) -> tuple[Source, ...]:
-    """Return the sources of a softmax over the scores."""
-    return ("/scores",) if masks.counting is NO_MASK else ("/scores", masks.counting)
+def _check_scores_stay_inside(layer: Any, call: LayerCall) -> None:
+    if call.arguments.get("return_attention_scores"):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
+            f"operation '{call.path}/probabilities' has them."
+        )
+
+
+def _mask_of(call: LayerCall, place: int) -> Source:
+    """Return the mask of an input's positions as a source."""
+    return PaddingOf(place) if call.paddings[place] else NO_MASK
+
+
+def _score_masks(
+    call: LayerCall,
+    extents: tuple[int, int],
+    positions: Sequence[tuple[int, str]],
+    causal: bool,
+    window: int | None = None,
+    pairs: int | None = None,
+    heads: bool = False,
+) -> tuple[list[Step], Source, Source]:
+    """Return the steps of the scores' masks, and two masks as sources.
+
+    The first mask is of the pairs of positions that Keras attends to, the second of those that are
+    neurons, without padding. They differ where Keras has dropped a mask, so that padding is
+    attended to.
+
+    Args:
+        call: The call.
+        extents: Numbers of queries and of keys.
+        positions: Inputs whose masks count, each with "queries" or "keys".
+        causal: Whether a query attends only to itself and earlier positions.
+        window: Distance at and beyond which positions are ignored; None for no limit.
+        pairs: Index of an input that is a mask of pairs; None if there is none.
+        heads: Whether the scores begin with an axis of heads.
+    """
+    row, column = np.arange(extents[0])[:, None], np.arange(extents[1])
+    near = np.ones(extents, bool)
+    if causal:
+        near &= row >= column
+    if window:
+        near &= np.abs(row - column) < window
+    whole = (1, *extents) if heads else extents
+    shapes = {"queries": (extents[0], 1), "keys": (1, extents[1]), "pairs": extents}
+
+    def step(suffix: str, masks: Sequence[tuple[Source, str]]) -> Step:
+        def compute(x: Any, *values: Any) -> Any:
+            counts = ops.broadcast_to(ops.convert_to_tensor(near), (ops.shape(x)[0], *extents))
+            for value, (_, axis) in zip(values, masks, strict=True):
+                counts = ops.logical_and(counts, ops.reshape(is_set(value), (-1, *shapes[axis])))
+            return ops.reshape(counts, (-1, *whole))
+
+        sources = (positions[0][0], *(source for source, _ in masks))
+        return mask_step(compute, suffix, sources, whole)
+
+    between: list[tuple[Source, str]] = [] if pairs is None else [(pairs, "pairs")]
+    received = [(MaskOf(place), axis) for place, axis in positions if call.masks[place]]
+    padding = [(PaddingOf(place), axis) for place, axis in positions if call.paddings[place]]
+    steps: list[Step] = []
+    counting: Source = NO_MASK
+    if received or between or not near.all():
+        counting = "/mask"
+        steps.append(step(counting, [*received, *between]))
+    if all(call.masks[place] == call.paddings[place] for place, _ in positions):
+        return steps, counting, counting
+    return [*steps, step("/padding", [*padding, *between])], counting, "/padding"
 
 
 def _projected(
@@ -253,32 +168,12 @@ def _projected(
 ) -> Step:
     """Return the projection to heads as one weighted sum, `(positions, heads · features)`."""
     outputs = (shape[0], *dense.kernel.shape[1:])
-    whole = Projection(dense, kernel, shape, outputs)
-    step = sum_step(whole.synapses())
-    flat = (shape[0], int(np.prod(outputs[1:])))
-    return Step(step.kind, step.compute, step.params, suffix, (place,), flat)
+    step = sum_step(Projection(dense, kernel, shape, outputs).synapses(), suffix)
+    return replace(step, sources=(place,), shape=(shape[0], int(np.prod(outputs[1:]))))
 
 
-def _with_mask(step: Step, mask: Source) -> Step:
-    return Step(step.kind, step.compute, step.params, step.suffix, step.sources, step.shape, mask)
-
-
-def _scaled(scale: float, shape: tuple[int, ...] | None, mask: Source) -> Step:
-    factor = np.asarray(scale)
-    step = affine_step(lambda: (factor, np.zeros_like(factor)), lambda x: x * scale)
-    return Step(step.kind, step.compute, step.params, "/query:scaled", ("/query",), shape, mask)
-
-
-def _split(
-    source: str,
-    suffix: str,
-    shape: tuple[int, ...] | None,
-    heads: int,
-    repeats: int,
-    mask: Source,
-) -> Step:
+def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask: Source) -> Step:
     """Return the routing to `(positions, heads, features)`, with each head repeated."""
-    assert shape is not None, source  # projections have a shape
     positions, channels = shape
     features = channels // heads
 
@@ -290,192 +185,126 @@ def _split(
     return Step("routing", compute, None, suffix, (source,), split, mask)
 
 
-def _gated(
-    dense: layers.EinsumDense,
-    path: str,
-    place: int,
-    shape: Sequence[int],
-    context: tuple[int, ...],
-    mask: Source,
-) -> list[Step]:
-    """Return the steps that multiply the context by a gate computed from the queries."""
-    projection = _projected(dense, f"{path}/gate", "/gate:pre", place, shape)
-    gate = activation_step(keras.activations.sigmoid)
-    return [
-        projection,
-        Step(gate.kind, gate.compute, gate.params, "/gate", ("/gate:pre",), projection.shape),
-        _split("/gate", "/gate:heads", projection.shape, context[1], 1, mask),
-        Step("multiply", ops.multiply, None, "/gated", ("/context", "/gate:heads"), context),
-    ]
-
-
-def _attention(layer: layers.Attention, call: LayerCall) -> tuple[Step, ...]:
+def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of attention without projections: dot-product or additive scores."""
-    if call.arguments.get("return_attention_scores"):
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
-            f"operation '{call.path}/probabilities' has them."
-        )
+    _check_scores_stay_inside(layer, call)
     places = [tensor.place for tensor in call.arguments["inputs"]]
     query, value = places[:2]
     key = places[2] if len(places) > 2 else value
-    inputs = _Inputs(call, query, key, value)
-    masks = inputs.masks(bool(call.arguments.get("use_causal_mask")), None, heads=False)
-    steps = [*masks.steps]
+    shape = (call.input_shapes[query][0], call.input_shapes[value][0])
+    causal = bool(call.arguments.get("use_causal_mask"))
+    positions = [(query, "queries"), (value, "keys")]
+    masks, counting, neurons = _score_masks(call, shape, positions, causal)
     if isinstance(layer, layers.AdditiveAttention):
-        steps.extend(_additive_scores(layer, call, inputs, masks.neurons))
-    elif layer.score_mode == "dot":
-        steps.extend(_dot_scores(layer, inputs, masks.neurons))
-    else:
+        scores = _additive_scores(layer, call, query, key, shape, neurons)
+    elif layer.score_mode != "dot":
         raise UnsupportedLayerError(
             f"Layer '{call.path}' (Attention) has score_mode='concat', which has no rule; use "
             "AdditiveAttention, or score_mode='dot'."
         )
-    shape = (inputs.queries, inputs.keys)
-    steps.append(softmax_step(-1, "/probabilities", _entries(masks), shape, masks.neurons))
+    elif layer.scale is None:
+        scores = [product_step("bke,bqe->bqk", "/scores", (key, query), shape, neurons)]
+    else:
+
+        def read() -> tuple[np.ndarray, np.ndarray]:
+            factor = ops.convert_to_numpy(layer.scale).astype(np.float64)
+            return factor, np.zeros_like(factor)
+
+        scaled = affine_step(read, lambda x: x * ops.cast(layer.scale, x.dtype))
+        scores = [
+            product_step("bke,bqe->bqk", "/products", (key, query), shape, neurons),
+            replace(scaled, suffix="/scores", sources=("/products",), shape=shape, mask=neurons),
+        ]
+    probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
+    steps = [*masks, *scores, softmax_step(-1, "/probabilities", probable, shape, neurons)]
     context = product_step("bqk,bke->bqe", "", ("/probabilities", value))
     if not call.masks[query]:
         return (*steps, context)
     # Keras sets the result to 0 where the query is padding.
-    kept = Step(
+    present = Step(
         "scale",
         lambda x, present: ops.where(is_set(present)[..., None], x, ops.zeros_like(x)),
         sources=("/context", MaskOf(query)),
     )
-    named = Step(
-        context.kind,
-        context.compute,
-        context.params,
-        "/context",
-        context.sources,
-        call.output_shape,
-    )
-    return (*steps, named, kept)
-
-
-def _dot_scores(layer: layers.Attention, inputs: _Inputs, mask: Source) -> list[Step]:
-    shape = (inputs.queries, inputs.keys)
-    sources = (inputs.key, inputs.query)
-    if layer.scale is None:
-        return [product_step("bke,bqe->bqk", "/scores", sources, shape, mask)]
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        factor = ops.convert_to_numpy(layer.scale).astype(np.float64)
-        return factor, np.zeros_like(factor)
-
-    scaled = affine_step(read, lambda x: x * ops.cast(layer.scale, x.dtype))
-    return [
-        product_step("bke,bqe->bqk", "/products", sources, shape, mask),
-        Step(scaled.kind, scaled.compute, scaled.params, "/scores", ("/products",), shape, mask),
-    ]
+    return (*steps, replace(context, suffix="/context", shape=call.output_shape), present)
 
 
 def _additive_scores(
-    layer: layers.AdditiveAttention, call: LayerCall, inputs: _Inputs, mask: Source
+    layer: layers.AdditiveAttention,
+    call: LayerCall,
+    query: int,
+    key: int,
+    shape: tuple[int, int],
+    mask: Source,
 ) -> list[Step]:
     """Return the steps of Σ scale · tanh(query + key)."""
-    channels = call.input_shapes[inputs.query][-1]
-    pairs = (inputs.queries, inputs.keys, channels)
-    tanh = activation_step(keras.activations.tanh)
+    queries, keys = shape
+    channels = call.input_shapes[query][-1]
+    pairs: Shape = (queries, keys, channels)
     steps = []
     mask_of_keys: Source = NO_MASK
-    if call.paddings[inputs.key]:
+    if call.paddings[key]:
         mask_of_keys = "/key:mask"
-        source = PaddingOf(inputs.key)
-        steps.append(
-            mask_step(lambda m: is_set(m)[:, None], mask_of_keys, (source,), (1, inputs.keys))
-        )
+        rows = mask_step(lambda m: is_set(m)[:, None], mask_of_keys, (PaddingOf(key),), (1, keys))
+        steps.append(rows)
+    tanh = activation_step(keras.activations.tanh, suffix="/tanh")
+    at_queries, at_keys = (queries, 1, channels), (1, keys, channels)
     steps += [
         Step(
             "routing",
             lambda x: ops.expand_dims(x, 2),
             None,
             "/query",
-            (inputs.query,),
-            shape=(inputs.queries, 1, channels),
-            mask=inputs.mask_of(inputs.query),
+            (query,),
+            at_queries,
+            _mask_of(call, query),
         ),
         Step(
             "routing",
             lambda x: ops.expand_dims(x, 1),
             None,
             "/key",
-            (inputs.key,),
-            shape=(1, inputs.keys, channels),
-            mask=mask_of_keys,
+            (key,),
+            at_keys,
+            mask_of_keys,
         ),
         Step("add", ops.add, None, "/sums", ("/query", "/key"), pairs, mask),
-        Step(tanh.kind, tanh.compute, tanh.params, "/tanh", ("/sums",), pairs, mask),
+        replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
-    shape = (inputs.queries, inputs.keys)
-    if layer.scale is None:
-        return [*steps, *_summed(pairs, mask)]
-    synapses = Synapses(
-        name=f"{call.path}/scale",
-        shape=(channels,),
-        groups=1,
-        axes=INPUTS_OUTPUTS,
-        variable=lambda: layer.scale,
-        bias=lambda: None,
-        apply=lambda x, kernel: ops.matmul(x, ops.reshape(kernel, (channels, 1))),
-        build_taps=lambda: windows.pointwise(inputs.queries * inputs.keys),
-        order=(0,),
-        summed=1,
-    )
-    total = sum_step(synapses)
+    if layer.scale is not None:
+        synapses = matrix_synapses(
+            f"{call.path}/scale",
+            lambda: layer.scale,
+            queries * keys,
+            apply=lambda x, kernel: ops.matmul(x, ops.reshape(kernel, (channels, 1))),
+        )
+        total = sum_step(replace(synapses, order=(0,), summed=1), "/scores:sum", (*shape, 1))
+        source, compute = "/scores:sum", lambda x: ops.squeeze(x, -1)
+        steps.append(replace(total, sources=("/tanh",), mask=mask))
+        return [*steps, Step("routing", compute, None, "/scores", (source,), shape, mask)]
+
+    # A sum over the channels is their mean, times their number.
+    def to_front(x: Any) -> Any:
+        return ops.transpose(ops.reshape(x, (-1, queries * keys, channels)), (0, 2, 1))
+
+    def to_pairs(x: Any) -> Any:
+        return ops.reshape(x, (-1, queries, keys))
+
+    front, flat = (channels, queries * keys), (queries * keys,)
+    pooling = Pooling(lambda: windows.whole((channels,)))
+    channel, average, pair = "/tanh:channels", "/scores:mean", "/scores:pairs"
     return [
         *steps,
-        Step(total.kind, total.compute, synapses, "/scores:sum", ("/tanh",), (*shape, 1), mask),
-        Step(
-            "routing",
-            lambda x: ops.squeeze(x, -1),
-            None,
-            "/scores",
-            ("/scores:sum",),
-            shape=shape,
-            mask=mask,
-        ),
+        Step("routing", to_front, None, channel, ("/tanh",), front),
+        Step("average", lambda x: ops.mean(x, axis=1), pooling, average, (channel,), flat),
+        Step("routing", to_pairs, None, pair, (average,), shape, mask),
+        constant_affine(float(channels), 0.0, "/scores", (pair,), shape, mask),
     ]
 
 
-def _summed(shape: tuple[int, int, int], mask: Source) -> list[Step]:
-    """Return the steps of a sum over the last axis: its mean, times its size."""
-    queries, keys, channels = shape
-    factor = np.asarray(float(channels))
-    scale = affine_step(lambda: (factor, np.zeros_like(factor)), lambda x: x * channels)
-    pairs = queries * keys
-
-    def to_front(x: Any) -> Any:
-        return ops.transpose(ops.reshape(x, (-1, pairs, channels)), (0, 2, 1))
-
-    front, flat = (channels, pairs), (queries, keys)
-    mean = Pooling(lambda: windows.whole((channels,)))
-    return [
-        Step("routing", to_front, None, "/tanh:channels", ("/tanh",), front),
-        Step(
-            "average",
-            lambda x: ops.mean(x, axis=1),
-            mean,
-            "/scores:mean",
-            sources=("/tanh:channels",),
-            shape=(pairs,),
-        ),
-        Step(
-            "routing",
-            lambda x: ops.reshape(x, (-1, queries, keys)),
-            None,
-            "/scores:pairs",
-            sources=("/scores:mean",),
-            shape=flat,
-            mask=mask,
-        ),
-        Step(scale.kind, scale.compute, scale.params, "/scores", ("/scores:pairs",), flat, mask),
-    ]
-
-
-LAYERS: dict[type | str, OperationsFunction] = {
+LAYERS: LayerTable = {
     layers.MultiHeadAttention: _multi_head,
-    layers.GroupQueryAttention: _grouped_query,
+    layers.GroupQueryAttention: _multi_head,
     layers.Attention: _attention,
     layers.AdditiveAttention: _attention,
 }

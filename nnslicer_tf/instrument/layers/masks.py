@@ -10,29 +10,22 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Source, Step
-
-OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 
 def mask_step(
     function: Callable[..., Any],
     suffix: str = "",
     sources: Sequence[Source] | None = None,
-    shape: tuple[int, ...] | None = None,
+    shape: Shape | None = None,
 ) -> Step:
-    """Return the step of a mask.
-
-    Args:
-        function: Maps tensors to a boolean tensor.
-        suffix: The step's suffix.
-        sources: The step's sources.
-        shape: Shape of the mask, without the batch axis, if it differs from the output's.
-    """
+    """Return the step of a mask; `function` maps tensors to a boolean tensor."""
 
     def compute(*inputs: Any) -> Any:
-        return ops.cast(function(*inputs), _floating(inputs[0]))
+        dtype = keras.backend.standardize_dtype(inputs[0].dtype)
+        is_floating = dtype.startswith(("float", "bfloat"))
+        return ops.cast(function(*inputs), dtype if is_floating else "float32")
 
     return Step("mask", compute, None, suffix, sources, shape)
 
@@ -42,31 +35,24 @@ def is_set(mask: Any) -> Any:
     return ops.greater(mask, 0.5)
 
 
-def _floating(x: Any) -> str:
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    return dtype if dtype.startswith(("float", "bfloat")) else "float32"
-
-
 def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the mask of a comparison of two tensors, or of a tensor and a constant."""
 
     def compute(*tensors: Any) -> Any:
-        given = iter(tensors)
-        arguments = (call.constants[i] if i in call.constants else next(given) for i in (0, 1))
-        return operation.call(*arguments)
+        stream = iter(tensors)
+        constants = call.constants
+        return operation.call(*(constants[i] if i in constants else next(stream) for i in (0, 1)))
 
     return (mask_step(compute),)
 
 
 def _logical(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    return (mask_step(lambda *masks: operation.call(*(is_set(mask) for mask in masks))),)
+    return (mask_step(lambda *masks: operation.call(*map(is_set, masks))),)
 
 
-def _cast(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return a mask for a cast to booleans, otherwise no step: a graph computes in one dtype."""
-    if operation.dtype == "bool":
-        return (mask_step(lambda x: ops.not_equal(x, 0)),)
-    return ()
+    return (mask_step(lambda x: ops.not_equal(x, 0)),) if operation.dtype == "bool" else ()
 
 
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
@@ -79,7 +65,7 @@ def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
     return (Step("scale", compute),)
 
 
-LAYERS: dict[type | str, OperationsFunction] = {
+LAYERS: LayerTable = {
     layers.Masking: _masking,
     **dict.fromkeys(
         ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual"), _comparison

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import layers, ops
 from keras.config import epsilon
 
-from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Affine, Statistics, Step
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.operations import Affine, Source, Statistics, Step
 
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
@@ -17,7 +16,25 @@ def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Call
     return Step("scale", compute, Affine(read))
 
 
-def affine_of(compute: Callable, shape: tuple[int, ...]) -> Step:
+def constant_affine(
+    factor: float,
+    offset: float = 0.0,
+    suffix: str = "",
+    sources: Sequence[Source] | None = None,
+    shape: Shape | None = None,
+    mask: Source | None = None,
+    compute: Callable | None = None,
+) -> Step:
+    """Return a scale step for x · factor + offset with constant numbers."""
+
+    def apply(x: Any) -> Any:
+        return x * factor + offset if offset else x * factor
+
+    params = Affine(lambda: (np.asarray(factor, np.float64), np.asarray(offset, np.float64)))
+    return Step("scale", compute or apply, params, suffix, sources, shape, mask)
+
+
+def affine_of(compute: Callable, shape: Shape) -> Step:
     """Return the scale step of an affine function of single values, read off at 0 and at 1."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
@@ -35,30 +52,22 @@ def _batch_normalization(layer: layers.BatchNormalization, call: LayerCall) -> t
     rank = len(call.output_shape) + 1
     axis = layer.axis % rank
     spread = tuple(-1 if a == axis else 1 for a in range(1, rank))
+    names = ("moving_mean", "moving_variance", "beta", "gamma")
 
     def compute(x: Any) -> Any:
-        def cast(weight: Any) -> Any:
-            return None if weight is None else ops.cast(weight, x.dtype)
-
-        return ops.batch_normalization(
-            x,
-            cast(layer.moving_mean),
-            cast(layer.moving_variance),
-            axis=axis,
-            offset=cast(layer.beta),
-            scale=cast(layer.gamma),
-            epsilon=layer.epsilon,
-        )
+        weights = (getattr(layer, name) for name in names)
+        values = (None if weight is None else ops.cast(weight, x.dtype) for weight in weights)
+        mean, variance, offset, scale = values
+        return ops.batch_normalization(x, mean, variance, axis, offset, scale, layer.epsilon)
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        def array(weight: Any, default: float) -> np.ndarray:
-            if weight is None:
-                return np.full(layer.moving_mean.shape, default)
-            return ops.convert_to_numpy(weight).astype(np.float64)
-
-        deviation = np.sqrt(array(layer.moving_variance, 1) + layer.epsilon)
-        factor = array(layer.gamma, 1) / deviation
-        offset = array(layer.beta, 0) - array(layer.moving_mean, 0) * factor
+        weights = (getattr(layer, name) for name in names)
+        mean, variance, beta, gamma = (
+            None if weight is None else ops.convert_to_numpy(weight).astype(np.float64)
+            for weight in weights
+        )
+        factor = (1.0 if gamma is None else gamma) / np.sqrt(variance + layer.epsilon)
+        offset = (0.0 if beta is None else beta) - mean * factor
         return factor.reshape(spread), offset.reshape(spread)
 
     return (affine_step(read, compute),)
@@ -84,7 +93,7 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
     return (affine_of(compute, call.output_shape),)
 
 
-def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Multiply each channel by a weight (ConvNeXt)."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
@@ -94,60 +103,52 @@ def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return (affine_step(read, lambda x: x * ops.cast(layer.gamma, x.dtype)),)
 
 
-def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Normalise by statistics of the sample itself: a scale, but not an affine map.
 
     It computes in the layer's own precision, whatever that of its input.
     """
-    return (Step("scale", layer.call, _statistics_of(layer, tuple(call.output_shape))),)
-
-
-def _statistics_of(layer: keras.Layer, shape: tuple[int, ...]) -> Statistics | None:
-    """Return the statistics by which a Keras layer normalises, None if they are not known."""
+    shape = tuple(call.output_shape)
     rank = len(shape)
-
-    def places(axis: int | Sequence[int]) -> tuple[int, ...]:
-        axes = [axis] if isinstance(axis, int) else axis
-        return tuple(sorted(a - 1 if a > 0 else a + rank for a in axes))
+    axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis
+    places = tuple(sorted(a - 1 if a > 0 else a + rank for a in axes))
 
     def spread(weight: Any, extents: Sequence[int]) -> Callable[[], Any]:
         if weight is None:
             return lambda: ops.ones((1,))
         return lambda: ops.reshape(ops.cast(weight, "float32"), extents)
 
+    params = None
+    extents = [n if a in places else 1 for a, n in enumerate(shape)]
     if isinstance(layer, layers.GroupNormalization):
-        (axis,) = places(layer.axis)
+        (axis,) = places
         split = (layer.groups, shape[axis] // layer.groups)
         grouped = (*shape[:axis], *split, *shape[axis + 1 :])
-        axes = tuple(a for a in range(rank + 1) if a != axis)
-        extents = [1] * axis + list(split) + [1] * (rank - axis - 1)
-        weight = layer.gamma if layer.scale else None
-        return Statistics(grouped, axes, True, True, layer.epsilon, spread(weight, extents))
-    axes = places(layer.axis)
-    extents = [n if a in axes else 1 for a, n in enumerate(shape)]
-    if isinstance(layer, layers.UnitNormalization):
-        return Statistics(shape, axes, False, False, 0.0, spread(None, extents))
-    if isinstance(layer, layers.LayerNormalization) and not layer.rms_scaling:
-        return Statistics(shape, axes, True, True, layer.epsilon, spread(layer.gamma, extents))
-    if type(layer).__name__ == "RMSNormalization":
-        return Statistics(shape, axes, False, True, layer.epsilon, spread(layer.scale, extents))
-    return None
+        others = tuple(a for a in range(rank + 1) if a != axis)
+        gamma = spread(
+            layer.gamma if layer.scale else None, [1] * axis + [*split] + [1] * (rank - axis - 1)
+        )
+        params = Statistics(grouped, others, True, True, layer.epsilon, gamma)
+    elif isinstance(layer, layers.UnitNormalization):
+        params = Statistics(shape, places, False, False, 0.0, spread(None, extents))
+    elif isinstance(layer, layers.LayerNormalization) and not layer.rms_scaling:
+        gamma = spread(layer.gamma, extents)
+        params = Statistics(shape, places, True, True, layer.epsilon, gamma)
+    elif type(layer).__name__ == "RMSNormalization":
+        gamma = spread(layer.scale, extents)
+        params = Statistics(shape, places, False, True, layer.epsilon, gamma)
+    return (Step("scale", layer.call, params),)
 
 
-def _residual_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
-    factor = float(layer.scale)
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        return np.asarray(factor), np.asarray(0.0)
-
     return (
-        Step("scale", lambda x: x * factor, Affine(read), suffix=":scaled", sources=(1,)),
-        Step("add", lambda x, y: x + y, sources=(0, ":scaled")),
+        constant_affine(float(layer.scale), suffix=":scaled", sources=(1,)),
+        Step("add", ops.add, sources=(0, ":scaled")),
     )
 
 
-LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
+LAYERS: LayerTable = {
     layers.BatchNormalization: _batch_normalization,
     layers.Rescaling: _rescaling,
     layers.Normalization: _normalization,

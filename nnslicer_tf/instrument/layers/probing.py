@@ -18,18 +18,17 @@ from nnslicer_tf.instrument._trace import TensorAt
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.normalisation import affine_of
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
 
-Shape = tuple[int, ...]
-Array = np.ndarray
+Function = Callable[[np.ndarray], np.ndarray]
 
 _KNOWN = (
     *("relu6", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign", "mish"),
     *("exponential", "hard_sigmoid", "hard_silu", "hard_tanh", "soft_shrink", "log_sigmoid"),
 )
-_MANY = 4096  # values that a function is tried on, at least
-_FAR = 1e4
+MIN_PROBED_VALUES = 4096
+FAR = 1e4
 
 
 @np.errstate(all="ignore")
@@ -64,8 +63,8 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
         return replace(step, kind=mixing.kind, compute=mixing.compute, params=mixing.params)
     if params.knots is not None or step.kind == "rectify":  # registered by the user
         return replace(step, params=replace(params, mixes=False))
-    own = _elementwise_step(function, step.compute, shapes[0], params.function)
-    return replace(step, kind=own.kind, params=own.params)
+    elementwise = _elementwise_step(function, step.compute, shapes[0], params.function)
+    return replace(step, kind=elementwise.kind, params=elementwise.params)
 
 
 def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tuple[Step, ...]:
@@ -82,27 +81,21 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
     """
     if moves_values(function, [shape]):
         return (Step("routing", function),)
-    step = Step("elementwise", function, Elementwise(what))
-    return (recognised(step, [shape], name),)
+    return (recognised(Step("elementwise", function, Elementwise(what)), [shape], name),)
 
 
 def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the step of a `keras.ops` call of one tensor that has no rule of its own.
-
-    Args:
-        operation: The operation.
-        call: Its call, with one tensor.
 
     Raises:
         UnsupportedLayerError: as `function_steps`.
     """
 
     def function(x: Any) -> Any:
-        return operation.call(
-            **keras.tree.map_structure(
-                lambda v: x if isinstance(v, TensorAt) else v, dict(call.arguments)
-            )
+        arguments = keras.tree.map_structure(
+            lambda v: x if isinstance(v, TensorAt) else v, dict(call.arguments)
         )
+        return operation.call(**arguments)
 
     return function_steps(function, call.input_shapes[0], call.path, type(operation).__name__)
 
@@ -117,15 +110,10 @@ def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
     return function_steps(layer.call, call.input_shapes[0], call.path, "a Lambda's function")
 
 
-LAYERS: dict[type | str, Callable[[keras.Layer, LayerCall], tuple[Step, ...]]] = {
-    keras.layers.Lambda: _lambda,
-}
-
-
-def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Callable[[Array], Array]:
+def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function:
     """Return a step's function of one array; masks have no padding."""
 
-    def function(x: Array) -> Array:
+    def function(x: np.ndarray) -> np.ndarray:
         others = [ops.ones((len(x), *shape)) for shape in masks]
         try:
             result = compute(ops.convert_to_tensor(x.astype(np.float32)), *others)
@@ -138,7 +126,7 @@ def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Callable
     return function
 
 
-def _is_elementwise(function: Callable[[Array], Array], shape: Shape, name: str) -> bool:
+def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
     """Whether an output depends on its own input only: others stay when one input changes."""
     rng = np.random.default_rng(0)
     x = rng.normal(scale=2, size=(2, *shape))
@@ -161,60 +149,60 @@ def _is_elementwise(function: Callable[[Array], Array], shape: Shape, name: str)
     return True
 
 
-def _elementwise_step(
-    function: Callable[[Array], Array], compute: Callable, shape: Shape, name: str
-) -> Step:
+def _elementwise_step(function: Function, compute: Callable, shape: Shape, name: str) -> Step:
     """Return the step of an elementwise function, with its name and knots if it is known."""
     near = np.linspace(-8, 8, 65)
     grid = np.concatenate([near, near / 100, (-1000, -30, 30, 1000)])
-    rows = max(8, -(-_MANY // max(1, int(np.prod(shape)))))
+    rows = max(8, -(-MIN_PROBED_VALUES // max(1, int(np.prod(shape)))))
     x = np.random.default_rng(1).choice(grid, (rows, *shape))
     y = function(x)
-    at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, 1, -1, -_FAR, _FAR)}
+    at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, 1, -1, -FAR, FAR)}
+    # An identity or an affine function
     if _equal(y, x * (at[1] - at[0]) + at[0]):
-        if _equal(y, x):
-            return Step("routing", compute)
-        return affine_of(compute, shape)
-    low, high, slope = at[-_FAR], at[_FAR], -at[-1]
+        return Step("routing", compute) if _equal(y, x) else affine_of(compute, shape)
+    # A ReLU or another clip
+    low, high, slope = at[-FAR], at[FAR], -at[-1]
     if _equal(y, np.clip(x, low, np.maximum(low, high))) and np.ptp(low) == np.ptp(high) == 0:
         ends = (float(low.flat[0]), float(high.flat[0]))
-        knots = tuple(end for end in ends if abs(end) < _FAR)
-        kind, known = ("rectify", "relu") if ends[0] == 0 else ("elementwise", "clip")
-        return Step(kind, compute, _params(known, knots))
+        knots = tuple(end for end in ends if abs(end) < FAR)
+        if ends[0] == 0:
+            return Step("rectify", compute, Elementwise("relu", knots, mixes=False))
+        return Step("elementwise", compute, Elementwise("clip", knots, mixes=False))
+    # A leaky ReLU, or another function of Keras
     if _equal(y, np.where(x > 0, x, slope * x)):
-        return Step("elementwise", compute, _params("leaky_relu", (0.0,)))
+        return Step("elementwise", compute, Elementwise("leaky_relu", (0.0,), mixes=False))
     for known in _KNOWN:
-        own = getattr(activations, known, None)
-        if own is not None and _equal(y, _on_arrays(own, (), name)(x)):
-            return activation_step(own, compute)
-    return Step("elementwise", compute, _params(name))
+        of_keras = getattr(activations, known, None)
+        if of_keras is not None and _equal(y, _on_arrays(of_keras, (), name)(x)):
+            return activation_step(of_keras, compute)
+    return Step("elementwise", compute, Elementwise(name, mixes=False))
 
 
-def _params(function: str, knots: tuple[float, ...] | None = None) -> Elementwise:
-    return Elementwise(function, knots, mixes=False)
-
-
-def _mixing_step(
-    function: Callable[[Array], Array], compute: Callable, shape: Shape
-) -> Step | None:
+def _mixing_step(function: Function, compute: Callable, shape: Shape) -> Step | None:
     """Return the step of a function that mixes its inputs; None if it has no rule."""
     x = np.random.default_rng(1).normal(scale=2, size=(4, *shape))
     y = function(x)
     if y.shape != x.shape:
         return None
-    equals = lambda own: _equal(y, _on_arrays(own, (), "")(x))  # noqa: E731
-    for axis in range(-1, -len(shape) - 1, -1):
+
+    def equals(other: Callable) -> bool:
+        return _equal(y, _on_arrays(other, (), "")(x))
+
+    axes = range(-1, -len(shape) - 1, -1)
+    for axis in axes:
         if equals(partial(ops.softmax, axis=axis)):
             return softmax_step(axis)
     for known in ("log_softmax", "sparsemax"):
-        own = getattr(activations, known, None)
-        if own is not None and equals(own):
-            return activation_step(own, compute)
-    for axis in range(-1, -len(shape) - 1, -1):
-        if equals(keras.layers.UnitNormalization(axis=axis)):
-            return Step("scale", compute)
+        of_keras = getattr(activations, known, None)
+        if of_keras is not None and equals(of_keras):
+            return activation_step(of_keras, compute)
+    if any(equals(keras.layers.UnitNormalization(axis=axis)) for axis in axes):
+        return Step("scale", compute)
     return None
 
 
-def _equal(a: Array, b: Array) -> bool:
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True))
+
+
+LAYERS: LayerTable = {keras.layers.Lambda: _lambda}

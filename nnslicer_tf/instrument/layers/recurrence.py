@@ -19,20 +19,20 @@ affects only padding before all data, which has no neurons.
 """  # noqa: E501
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import keras
-import numpy as np
 from keras import activations, layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
-from nnslicer_tf.instrument.layers.normalisation import affine_step
+from nnslicer_tf.instrument.layers.normalisation import constant_affine
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import (
     GATE,
@@ -48,9 +48,6 @@ from nnslicer_tf.instrument.recurrence import (
     hold,
 )
 
-Shape = tuple[int, ...]
-Read = tuple[str, Synapses]
-
 
 class _Cell:
     """Collects the operations of one time step.
@@ -61,47 +58,41 @@ class _Cell:
         masked: Whether there is a mask, so that states are held at padding.
     """
 
-    def __init__(self, layer: keras.Layer, sequence: Shape, masked: bool) -> None:
+    def __init__(self, layer: Any, sequence: Shape, masked: bool) -> None:
         self.operations: list[Operation] = []
         self.states: dict[str, Shape] = {}
+        self.shapes: dict[str, Shape] = {SEQUENCE: sequence, PRESENT: ()}
         self._layer = layer
         self._masked = masked
-        self._shapes = {SEQUENCE: sequence, PRESENT: ()}
-
-    def shape(self, name: str) -> Shape:
-        """Return the shape of a value that the cell reads or computes."""
-        return self._shapes[name]
 
     def state(self, name: str, shape: Shape) -> str:
         """Declare a state that an operation `name` will compute; return the name to read it by."""
         read = self.as_state(name)
         self.states[read] = shape
-        self._shapes[before(read)] = shape
+        self.shapes[before(read)] = shape
         return before(read)
 
     def as_state(self, name: str) -> str:
         """Return the name of the state that an operation computes."""
         return f"{name}:held" if self._masked else name
 
-    def hold(self) -> None:
-        """Add the states, which are held at padding if there is a mask."""
+    def hold_states(self) -> None:
+        """Add the states as they are held at padding, if there is a mask."""
         for read in self.states if self._masked else ():
-            inputs = (PRESENT, before(read))
             step = Step(HELD, lambda present, old, new: hold(new, old, present))
-            self.add(step, read, *inputs, read.removesuffix(":held"))
+            self.add(step, read, PRESENT, before(read), read.removesuffix(":held"))
 
     def add(self, step: Step, name: str, *inputs: str, shape: Shape | None = None) -> str:
         """Add an operation, by default with the shape of its last input, and return its name."""
-        shape = self._shapes[inputs[-1]] if shape is None else shape
-        self._shapes[name] = shape
+        self.shapes[name] = self.shapes[inputs[-1]] if shape is None else shape
         self.operations.append(
             Operation(
                 name=name,
                 kind=step.kind,
                 layer=self._layer.name,
                 inputs=inputs,
-                input_shapes=tuple(self._shapes[source] for source in inputs),
-                shape=shape,
+                input_shapes=tuple(self.shapes[source] for source in inputs),
+                shape=self.shapes[name],
                 params=step.params,
                 compute=step.compute,
                 keras_layer=self._layer,
@@ -114,8 +105,8 @@ class _Cell:
         name: str,
         shape: Shape,
         columns: tuple[int, int],
-        sources: Sequence[Read],
-        bias: Callable[[], Any] = lambda: None,
+        sources: Sequence[tuple[str, Synapses]],
+        bias: Callable[[], Any],
         activation: Callable | None = None,
     ) -> str:
         """Add a gate's weighted sum, `name:pre`, and its activation, `name`.
@@ -125,25 +116,32 @@ class _Cell:
             shape: Its shape.
             columns: The gate's columns of the kernels.
             sources: The values that the gate reads, each with its kernel.
-            bias: Returns the bias, or None.
+            bias: Returns the bias of all gates, or None; the rows of a matrix are summed.
             activation: Its activation. Without one (None or linear), the sum itself is `name`.
         """
-        weights = tuple(Weights(kernel, *columns) for _, kernel in sources)
-        gate = Gate(weights, bias)
+
+        def own_bias() -> Any:
+            value = bias()
+            if value is None:
+                return None
+            value = ops.convert_to_tensor(value)
+            return (ops.sum(value, axis=0) if len(value.shape) > 1 else value)[slice(*columns)]
+
+        gate = Gate(tuple(Weights(kernel, *columns) for _, kernel in sources), own_bias)
         is_linear = activation is None or activation is activations.linear
-        step = Step(GATE, gate.compute, gate)
         inputs = (source for source, _ in sources)
+        step = Step(GATE, gate.compute, gate)
         result = self.add(step, name if is_linear else f"{name}:pre", *inputs, shape=shape)
-        return result if is_linear else self.activation(name, result, activation)
+        return self.activation(name, result, activation)
 
     def activation(self, name: str, source: str, function: Callable | None) -> str:
         """Add an activation; return the source if it is linear."""
         if function is None or function is activations.linear:
             return source
-        step = recognised(
-            activation_step(function), [self._shapes[source]], self._layer.name + name
+        step = activation_step(function)
+        return self.add(
+            recognised(step, [self.shapes[source]], self._layer.name + name), name, source
         )
-        return self.add(step, name, source)
 
     def multiply(self, name: str, first: str, second: str) -> str:
         """Add a product."""
@@ -154,77 +152,59 @@ class _Cell:
         return self.add(Step("add", ops.add), name, first, second)
 
 
-def _matrix(name: str, read: Callable[[], Any]) -> Synapses:
-    """Return the kernel `(inputs, outputs)` of a weighted sum at one time step."""
-    return Synapses(
-        name=name,
-        shape=tuple(read().shape),
-        groups=1,
-        axes=INPUTS_OUTPUTS,
-        variable=read,
-        bias=lambda: None,
-        apply=ops.matmul,
-        build_taps=lambda: windows.pointwise(1),
-    )
-
-
-def _kernels(cell: keras.Layer, path: str) -> tuple[Synapses, Synapses]:
+def _kernels(cell: Any, path: str) -> tuple[Synapses, Synapses]:
     return (
-        _matrix(f"{path}/kernel", lambda: cell.kernel),
-        _matrix(f"{path}/recurrent_kernel", lambda: cell.recurrent_kernel),
+        matrix_synapses(f"{path}/kernel", lambda: cell.kernel, 1),
+        matrix_synapses(f"{path}/recurrent_kernel", lambda: cell.recurrent_kernel, 1),
     )
 
 
-def _part(read: Callable[[], Any], start: int, stop: int) -> Callable[[], Any]:
-    """Return a function that reads part of a bias; the rows of a bias matrix are summed."""
-
-    def bias() -> Any:
-        value = read()
-        if value is None:
-            return None
-        value = ops.convert_to_tensor(value)
-        return (ops.sum(value, axis=0) if len(value.shape) > 1 else value)[start:stop]
-
-    return bias
-
-
-def _row(cell: keras.Layer, k: int) -> Callable[[], Any]:
-    """Return a function that reads one of the two rows of a bias."""
-    return lambda: None if cell.bias is None else cell.bias[k]
-
-
-def _simple(cell: layers.SimpleRNNCell, into: _Cell, path: str, prefix: str, x: str) -> str:
+def _simple(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     kernel, recurrent = _kernels(cell, path)
-    shape = (cell.units,)
-    h = into.state(f"{prefix}:h", shape)
-    columns = (0, cell.units)
-    sources = ((x, kernel), (h, recurrent))
-    return into.gate(
-        f"{prefix}:h", shape, columns, sources, lambda: cell.bias, activation=cell.activation
-    )
+    name, shape = f"{prefix}:h", (cell.units,)
+    sources = ((x, kernel), (into.state(name, shape), recurrent))
+    return into.gate(name, shape, (0, cell.units), sources, lambda: cell.bias, cell.activation)
 
 
-def _lstm(cell: layers.LSTMCell, into: _Cell, path: str, prefix: str, x: str) -> str:
-    return _long_short_term(cell, into, prefix, x, (cell.units,), _kernels(cell, path))
-
-
-def _long_short_term(
-    cell: Any, into: _Cell, prefix: str, x: str, shape: Shape, kernels: tuple[Synapses, Synapses]
-) -> str:
-    """Add an LSTM's operations, on vectors or on feature maps."""
+def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
+    """Add the operations of an `LSTMCell` on vectors, or of a `ConvLSTMCell` on feature maps."""
+    kernels, shape = _kernels(cell, path), (getattr(cell, "units", 0),)
+    if type(cell).__name__ == "ConvLSTMCell":
+        if cell.data_format != "channels_last":
+            raise UnsupportedLayerError(
+                f"Layer '{path}' has data_format='channels_first'. Only channels_last is "
+                "supported: rebuild the model in that format."
+            )
+        entry, size, one = into.shapes[x], tuple(cell.kernel_size), (1,) * cell.rank
+        space = tuple(cell.compute_output_shape((None, *entry))[0][1:-1])
+        shape = (*space, cell.filters)
+        sliding = partial(windows.sliding, entry[:-1], size, cell.strides, cell.padding)
+        kernels = (
+            replace(
+                kernels[0],
+                apply=lambda v, w: cell.input_conv(v, w, padding=cell.padding),
+                build_taps=lambda: sliding(cell.dilation_rate),
+            ),
+            replace(
+                kernels[1],
+                apply=cell.recurrent_conv,
+                build_taps=lambda: windows.sliding(space, size, one, "same", one),
+            ),
+        )
     units = shape[-1]
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
     sources = ((x, kernels[0]), (h, kernels[1]))
-
-    def gate(k: int, name: str, activation: Callable) -> str:
-        columns = (k * units, (k + 1) * units)
-        bias = _part(lambda: cell.bias, *columns)
-        return into.gate(f"{prefix}:{name}", shape, columns, sources, bias, activation)
-
-    i = gate(0, "i", cell.recurrent_activation)
-    f = gate(1, "f", cell.recurrent_activation)
-    g = gate(2, "g", cell.activation)
-    o = gate(3, "o", cell.recurrent_activation)
+    i, f, g, o = (
+        into.gate(
+            f"{prefix}:{name}",
+            shape,
+            (k * units, (k + 1) * units),
+            sources,
+            lambda: cell.bias,
+            cell.activation if name == "g" else cell.recurrent_activation,
+        )
+        for k, name in enumerate("ifgo")
+    )
     kept = into.multiply(f"{prefix}:kept", f, c)
     added = into.multiply(f"{prefix}:added", i, g)
     new = into.plus(f"{prefix}:c", kept, added)
@@ -232,78 +212,44 @@ def _long_short_term(
     return into.multiply(f"{prefix}:h", o, out)
 
 
-def _gru(cell: layers.GRUCell, into: _Cell, path: str, prefix: str, x: str) -> str:
+def _gru(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     kernel, recurrent = _kernels(cell, path)
     units, shape = cell.units, (cell.units,)
     h = into.state(f"{prefix}:h", shape)
     sources = ((x, kernel), (h, recurrent))
-
-    def gate(k: int, name: str) -> str:
-        columns = (k * units, (k + 1) * units)
-        bias = _part(lambda: cell.bias, *columns)
-        activation = cell.recurrent_activation
-        return into.gate(f"{prefix}:{name}", shape, columns, sources, bias, activation)
-
-    z, r = gate(0, "z"), gate(1, "r")
-    columns = (2 * units, 3 * units)
+    z, r = (
+        into.gate(
+            f"{prefix}:{name}",
+            shape,
+            (k * units, (k + 1) * units),
+            sources,
+            lambda: cell.bias,
+            cell.recurrent_activation,
+        )
+        for k, name in enumerate("zr")
+    )
+    columns, name = (2 * units, 3 * units), f"{prefix}:g"
     if cell.reset_after:
-        row = [_part(_row(cell, k), *columns) for k in (0, 1)]
-        read = into.gate(f"{prefix}:g:input", shape, columns, [(x, kernel)], row[0])
-        sums = into.gate(f"{prefix}:g:recurrent", shape, columns, [(h, recurrent)], row[1])
-        reset = into.multiply(f"{prefix}:g:reset", r, sums)
+        # The input and the recurrent part have a bias each.
+        row = [lambda k=k: None if cell.bias is None else cell.bias[k] for k in (0, 1)]
+        read = into.gate(f"{name}:input", shape, columns, [(x, kernel)], row[0])
+        sums = into.gate(f"{name}:recurrent", shape, columns, [(h, recurrent)], row[1])
+        reset = into.multiply(f"{name}:reset", r, sums)
         is_linear = cell.activation is activations.linear
-        pre = into.plus(f"{prefix}:g" if is_linear else f"{prefix}:g:pre", read, reset)
-        g = into.activation(f"{prefix}:g", pre, cell.activation)
+        pre = into.plus(name if is_linear else f"{name}:pre", read, reset)
+        g = into.activation(name, pre, cell.activation)
     else:
         reset = into.multiply(f"{prefix}:reset", r, h)
-        bias = _part(lambda: cell.bias, *columns)
         both = ((x, kernel), (reset, recurrent))
-        g = into.gate(f"{prefix}:g", shape, columns, both, bias, cell.activation)
-    one = np.ones(1)
-    closed = into.add(affine_step(lambda: (-one, one), lambda v: 1 - v), f"{prefix}:open", z)
+        g = into.gate(name, shape, columns, both, lambda: cell.bias, cell.activation)
+    opened = constant_affine(-1.0, 1.0, compute=lambda v: 1 - v)
+    closed = into.add(opened, f"{prefix}:open", z)
     kept = into.multiply(f"{prefix}:kept", z, h)
     added = into.multiply(f"{prefix}:added", closed, g)
     return into.plus(f"{prefix}:h", kept, added)
 
 
-def _convolutional(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
-    """Add the operations of a `ConvLSTMCell`."""
-    entry = into.shape(x)
-    if cell.data_format != "channels_last":
-        raise UnsupportedLayerError(
-            f"Layer '{path}' has data_format='channels_first'. Only channels_last is supported: "
-            "rebuild the model in that format."
-        )
-    space = tuple(cell.compute_output_shape((None, *entry))[0][1:-1])
-    size, one = tuple(cell.kernel_size), (1,) * cell.rank
-    reads_x = windows.sliding(entry[:-1], size, cell.strides, cell.padding, cell.dilation_rate)
-    reads_h = windows.sliding(space, size, one, "same", one)
-
-    def kernel(name: str, read: Callable[[], Any], apply: Callable, taps: np.ndarray) -> Synapses:
-        return Synapses(
-            name=f"{path}/{name}",
-            shape=tuple(read().shape),
-            groups=1,
-            axes=INPUTS_OUTPUTS,
-            variable=read,
-            bias=lambda: None,
-            apply=apply,
-            build_taps=lambda: taps,
-        )
-
-    kernels = (
-        kernel(
-            "kernel",
-            lambda: cell.kernel,
-            lambda x, w: cell.input_conv(x, w, padding=cell.padding),
-            reads_x,
-        ),
-        kernel("recurrent_kernel", lambda: cell.recurrent_kernel, cell.recurrent_conv, reads_h),
-    )
-    return _long_short_term(cell, into, prefix, x, (*space, cell.filters), kernels)
-
-
-def _stacked(cell: layers.StackedRNNCells, into: _Cell, path: str, prefix: str, x: str) -> str:
+def _stacked(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     for k, inner in enumerate(cell.cells):
         x = _add_cell(inner, into, f"{path}/cell{k}", f"{prefix}:cell{k}", x)
     return x
@@ -314,15 +260,14 @@ _CELLS: dict[str, Callable[..., str]] = {
     "LSTMCell": _lstm,
     "GRUCell": _gru,
     "StackedRNNCells": _stacked,
-    "ConvLSTMCell": _convolutional,
+    "ConvLSTMCell": _lstm,
 }
 
 
-def _add_cell(cell: keras.Layer, into: _Cell, path: str, prefix: str, x: str) -> str:
+def _add_cell(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     """Add a cell's operations; return the name of its output."""
     name = type(cell).__name__
-    of_keras = type(cell).__module__.startswith("keras.")
-    if name not in _CELLS or not of_keras:
+    if name not in _CELLS or not type(cell).__module__.startswith("keras."):
         raise UnsupportedLayerError(
             f"Layer '{path}' has the cell {name}, for which there are no operations. There are "
             f"some for Keras's {', '.join(_CELLS)}; write others as calls of layers at each time, "
@@ -331,8 +276,17 @@ def _add_cell(cell: keras.Layer, into: _Cell, path: str, prefix: str, x: str) ->
     return _CELLS[name](cell, into, path, prefix, x)
 
 
-def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tuple[Unrolled, str]:
-    """Return a recurrent layer's operations, and the name of its output operation.
+def _through_time(
+    layer: Any, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
+) -> tuple[list[Step], str, list[Step]]:
+    """Return a layer's steps, the suffix of its outputs over time, and its last states' steps.
+
+    Args:
+        layer: The layer.
+        call: Its call.
+        path: Prefix of the names of its kernels.
+        prefix: Prefix of its suffixes.
+        initial: Indices of the call's inputs that are initial states.
 
     Raises:
         UnsupportedLayerError: if its cell is unknown, or the layer keeps states between batches.
@@ -345,68 +299,29 @@ def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tu
         )
     sequence, masked = call.input_shapes[0], call.masks[0] is not None
     cell = _Cell(layer, sequence[1:], masked)
-    output = _add_cell(layer.cell, cell, path, prefix, SEQUENCE)
-    cell.hold()
+    output = cell.as_state(_add_cell(layer.cell, cell, path, prefix, SEQUENCE))
+    cell.hold_states()
     unrolled = Unrolled(cell.operations, cell.states, sequence, layer.go_backwards, masked)
-    return unrolled, cell.as_state(output)
-
-
-def _through_time(
-    layer: keras.Layer, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
-) -> tuple[list[Step], Unrolled, str]:
-    """Return a recurrent layer's steps, its unrolled cell, and the suffix of its outputs over time.
-
-    Args:
-        layer: The layer.
-        call: Its call.
-        path: Prefix of the names of its kernels.
-        prefix: Prefix of its suffixes.
-        initial: Indices of the call's inputs that are initial states.
-    """
-    unrolled, output = _unrolled(layer, call, path, prefix)
-    if not unrolled.masked:
-        return unrolled.members((0, *initial), None), unrolled, output
-    mask: Source = MaskOf(0)
     steps: list[Step] = []
-    if layer.go_backwards:
+    mask: Source | None = MaskOf(0) if masked else None
+    if masked and layer.go_backwards:
         mask = f"{prefix}:mask"
-        shape = unrolled.sequence[:1]
-        steps.append(mask_step(lambda m: is_set(m)[:, ::-1], mask, (MaskOf(0),), shape))
+        reverse = mask_step(lambda m: is_set(m)[:, ::-1], mask, (MaskOf(0),), sequence[:1])
+        steps.append(reverse)
     steps += unrolled.members((0, *initial), mask)
-    if layer.zero_output_for_mask:
-        zeroed = f"{prefix}:zeroed"
-        shape = (unrolled.steps, *unrolled.shapes[output])
-        steps.append(Step(ZEROED, _zeroed, None, zeroed, (output, mask), shape, mask))
-        output = zeroed
-    return steps, unrolled, output
+    if mask is not None and layer.zero_output_for_mask:
+        sources, shape = (output, mask), (sequence[0], *unrolled.shapes[output])
+        output = f"{prefix}:zeroed"
+        steps.append(Step(ZEROED, _zeroed, None, output, sources, shape, mask))
+    states = [
+        Step("routing", _last, None, f"{name}:last", (name,), shape, NO_MASK)
+        for name, shape in unrolled.states.items()
+    ]
+    return steps, output, states if layer.return_state else []
 
 
 def _zeroed(h: Any, mask: Any) -> Any:
     return ops.where(expand_to(mask, h) > 0.5, h, ops.zeros_like(h))
-
-
-def _recurrent(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of the operations through time, and of the layer's output."""
-    initial = range(1, len(call.input_shapes))
-    steps, unrolled, output = _through_time(layer, call, call.path, "", initial)
-    steps.append(_output(layer, output, "", call.output_shape))
-    if layer.return_state:
-        steps += _last_states(unrolled)
-    return tuple(steps)
-
-
-def _last_states(unrolled: Unrolled) -> list[Step]:
-    return [
-        Step("routing", _last, None, f"{name}:last", (name,), shape, NO_MASK)
-        for name, shape in unrolled.states.items()
-    ]
-
-
-def _output(layer: keras.Layer, source: str, suffix: str, shape: Shape, flip: bool = False) -> Step:
-    """Return the step that selects a layer's output from its values at all time steps."""
-    whole = _turned_round if flip else _whole
-    compute = whole if layer.return_sequences else _last
-    return Step("routing", compute, suffix=suffix, sources=(source,), shape=shape)
 
 
 def _last(h: Any) -> Any:
@@ -417,60 +332,59 @@ def _whole(h: Any) -> Any:
     return h
 
 
-def _turned_round(h: Any) -> Any:
-    return h[:, ::-1]
+def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of the operations through time, and of the layer's output."""
+    initial = range(1, len(call.input_shapes))
+    steps, output, states = _through_time(layer, call, call.path, "", initial)
+    select = _whole if layer.return_sequences else _last
+    return (*steps, Step("routing", select, sources=(output,), shape=call.output_shape), *states)
 
 
 def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of both directions, and of their merge."""
-    given = list(range(1, len(call.input_shapes)))
-    half = len(given) // 2
-    steps, states = [], []
+    initial = list(range(1, len(call.input_shapes)))
+    half = len(initial) // 2
+    steps: list[Step] = []
+    states: list[Step] = []
     directions = (
-        ("forward", layer.forward_layer, given[:half]),
-        ("backward", layer.backward_layer, given[half:]),
+        ("forward", layer.forward_layer, initial[:half]),
+        ("backward", layer.backward_layer, initial[half:]),
     )
-    for name, inner, initial in directions:
+    for name, inner, places in directions:
         if not isinstance(inner, layers.RNN):
             raise UnsupportedLayerError(
                 f"Layer '{call.path}' wraps a {type(inner).__name__}; only recurrent layers of "
                 "Keras have operations."
             )
-        found, unrolled, source = _through_time(
-            inner, call, f"{call.path}/{name}", f":{name}", initial
+        through, source, last = _through_time(
+            inner, call, f"{call.path}/{name}", f":{name}", places
         )
-        steps += found
-        shape = tuple(inner.compute_output_shape((None, *call.input_shapes[0])))
-        shape = shape[0] if layer.return_state else shape
-        # Keras always reverses the second direction's sequence, whichever way it runs.
-        steps.append(_output(inner, source, f":{name}", tuple(shape[1:]), name == "backward"))
-        states += _last_states(unrolled) if layer.return_state else []
-    if layer.merge_mode is not None:
-        return (*steps, *_merge(layer.merge_mode, call.output_shape), *states)
-    copies = (
-        Step("routing", _whole, suffix=f":{name}:out", sources=(f":{name}",), shape=shape)
-        for (name, *_), shape in zip(directions, call.output_shapes, strict=False)
-    )
-    return (*steps, *copies, *states)
+        shape = inner.compute_output_shape((None, *call.input_shapes[0]))
+        shape = tuple((shape[0] if layer.return_state else shape)[1:])
+        select: Callable = _whole if layer.return_sequences else _last
+        if layer.return_sequences and name == "backward":
+            # Keras always reverses the second direction's sequence, whichever way it runs.
+            select = lambda h: h[:, ::-1]  # noqa: E731
+        steps += [*through, Step("routing", select, None, f":{name}", (source,), shape)]
+        states += last if layer.return_state else []
+    both, shape = (":forward", ":backward"), call.output_shape
+    if layer.merge_mode is None:
+        for (name, *_), shape in zip(directions, call.output_shapes, strict=False):
+            steps.append(Step("routing", _whole, None, f":{name}:out", (f":{name}",), shape))
+    elif layer.merge_mode == "concat":
+        concatenate = lambda a, b: ops.concatenate([a, b], axis=-1)  # noqa: E731
+        steps.append(Step("routing", concatenate, sources=both, shape=shape))
+    elif layer.merge_mode == "mul":
+        steps.append(Step("multiply", ops.multiply, sources=both, shape=shape))
+    elif layer.merge_mode == "sum":
+        steps.append(Step("add", ops.add, sources=both, shape=shape))
+    else:
+        steps.append(Step("add", ops.add, suffix=":sum", sources=both, shape=shape))
+        steps.append(constant_affine(0.5, compute=lambda x: x / 2))
+    return (*steps, *states)
 
 
-def _merge(mode: str, shape: Shape) -> tuple[Step, ...]:
-    both = (":forward", ":backward")
-    if mode == "concat":
-        compute: Callable = lambda a, b: ops.concatenate([a, b], axis=-1)  # noqa: E731
-        return (Step("routing", compute, sources=both, shape=shape),)
-    if mode == "mul":
-        return (Step("multiply", ops.multiply, sources=both, shape=shape),)
-    if mode == "sum":
-        return (Step("add", ops.add, sources=both, shape=shape),)
-    half, zero = np.asarray(0.5), np.asarray(0.0)
-    return (
-        Step("add", ops.add, suffix=":sum", sources=both, shape=shape),
-        affine_step(lambda: (half, zero), lambda x: x / 2),
-    )
-
-
-LAYERS: dict[type | str, Callable[[keras.Layer, LayerCall], tuple[Step, ...]]] = {
+LAYERS: LayerTable = {
     **dict.fromkeys(
         (
             *(layers.SimpleRNN, layers.LSTM, layers.GRU, layers.RNN),

@@ -1,15 +1,18 @@
-"""The registry that maps layer classes to their operations."""
+"""The registry of layer classes and their operations, and the reasons why others have none."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
-from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.layers.refused import check_kernels, no_rule
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Step
 
+Shape = tuple[int, ...]
 
+
+@dataclass
 class LayerCall:
     """One call of a layer, as it is passed to the layer's operations function.
 
@@ -28,31 +31,26 @@ class LayerCall:
             drops some masks on the way to a layer.
     """
 
-    def __init__(
-        self,
-        path: str,
-        input_shapes: Sequence[tuple[int, ...]],
-        output_shapes: Sequence[tuple[int, ...]],
-        constants: dict[int, Any] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        masks: Sequence[str | None] = (),
-        paddings: Sequence[str | None] = (),
-    ) -> None:
-        self.path = path
-        self.input_shapes = tuple(input_shapes)
-        self.output_shapes = tuple(output_shapes)
-        self.constants = constants or {}
-        self.arguments = arguments or {}
-        self.masks = tuple(masks) or (None,) * len(self.input_shapes)
-        self.paddings = tuple(paddings) or (None,) * len(self.input_shapes)
+    path: str
+    input_shapes: Sequence[Shape]
+    output_shapes: Sequence[Shape]
+    constants: Mapping[int, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    masks: Sequence[str | None] = ()
+    paddings: Sequence[str | None] = ()
+
+    def __post_init__(self) -> None:
+        self.masks = self.masks or (None,) * len(self.input_shapes)
+        self.paddings = self.paddings or (None,) * len(self.input_shapes)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """Shape of the (first) output tensor, without the batch axis."""
         return self.output_shapes[0]
 
 
-OperationsFunction = Callable[[keras.Operation, LayerCall], Sequence[Step]]
+OperationsFunction = Callable[[Any, LayerCall], Sequence[Step]]
+LayerTable = dict[type | str, OperationsFunction]
 
 _BY_CLASS: dict[type, OperationsFunction] = {}
 # Classes that Keras does not export: those behind keras.ops, and some of keras.applications.
@@ -100,11 +98,77 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         UnsupportedLayerError: if no operations are registered for the layer's class, or its kernel
             is quantised or has an adapter.
     """
-    operations_fn = registered(type(layer))
+    kind, path = type(layer).__name__, call.path
     is_layer = isinstance(layer, keras.layers.Layer)
+    operations_fn = registered(type(layer))
     if operations_fn is None and not is_layer and len(call.input_shapes) == 1:
         from nnslicer_tf.instrument.layers.probing import operation_steps as operations_fn
     if operations_fn is None:
-        raise no_rule(layer, call.path)
-    check_kernels(layer, call.path)
+        if type(layer).__module__.startswith("keras.") and kind in REASONS:
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({kind}) cannot be instrumented: {REASONS[kind]}."
+            )
+        raise UnsupportedLayerError(
+            f"{'Layer' if is_layer else 'Operation'} '{path}' ({kind}) has no rule: no operations "
+            f"are registered for it. Register them with nnslicer_tf.register_layer({kind}, "
+            'operations_fn); see "Add a layer" in the documentation.'
+        )
+    for part in getattr(layer, "_flatten_layers", lambda: ())():
+        mode = getattr(part.dtype_policy, "quantization_mode", None)
+        if mode is not None:
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(part).__name__}) is quantised to {mode}. Analyse the model "
+                "as it was before quantize(), or its LiteRT file with nnslicer_tf.dflare."
+            )
+        if getattr(part, "lora_enabled", False):
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
+                "a sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
+                "sum, as do save_weights() and load_weights() into a model without an adapter."
+            )
     return tuple(operations_fn(layer, call))
+
+
+_BEFORE = (
+    "it turns text or categories into numbers. Make a model of the layers after it, and apply it "
+    "to the data: InstrumentedModel(keras.Model(numbers, outputs)), with x = layer(data)"
+)
+_BY_HISTOGRAM = "it changes values by the statistics of the image; apply it before the model"
+_CELL = "a cell is not a layer of a model; put it into keras.layers.RNN"
+_FOREIGN = (
+    "it runs code that Keras cannot see into, such as a SavedModel. Rebuild the model from Keras's "
+    "layers, or load the original .keras or .h5 file"
+)
+_SPECTRUM = "it computes in the frequency domain; apply it to the data, before the model"
+REASONS = {
+    "AutoContrast": _BY_HISTOGRAM,
+    "CategoryEncoding": _BEFORE,
+    "ContrastLimitedAdaptiveHistogramEqualization": _BY_HISTOGRAM,
+    "Discretization": _BEFORE,
+    "Equalization": _BY_HISTOGRAM,
+    "FlaxLayer": _FOREIGN,
+    "GRUCell": _CELL,
+    "HashedCrossing": _BEFORE,
+    "Hashing": _BEFORE,
+    "IntegerLookup": _BEFORE,
+    "JaxLayer": _FOREIGN,
+    "LSTMCell": _CELL,
+    "Layer": "the base class",
+    "MaxNumBoundingBoxes": "it changes bounding boxes, not images",
+    "MelSpectrogram": _SPECTRUM,
+    "Pipeline": "a chain of preprocessing: apply it to the data, before the model",
+    "RandomCrop": "it interpolates between pixels; apply it to the data, before the model",
+    "STFTSpectrogram": _SPECTRUM,
+    "SimpleRNNCell": _CELL,
+    "Solarization": "it inverts values above a threshold; apply it before the model",
+    "SpectralNormalization": (
+        "it computes its kernel. Build the model without it, from the layers that it wraps, and "
+        "set_weights of those"
+    ),
+    "StackedRNNCells": _CELL,
+    "StringLookup": _BEFORE,
+    "TFSMLayer": _FOREIGN,
+    "TextVectorization": _BEFORE,
+    "TorchModuleWrapper": _FOREIGN,
+    "Wrapper": "the base class of wrappers",
+}

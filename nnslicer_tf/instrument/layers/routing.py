@@ -5,44 +5,29 @@ The maps are found by running the layer on the indices of its inputs
 `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import Step
 
-OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
-
-def _move(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("routing", layer.call),)
-
-
-def _identity(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
+def identity(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Pass values through: dropout, noise and augmentation do nothing at inference."""
     return (Step("routing", lambda x: x),)
 
 
-def passes_through(operations_fn: Callable[..., Any]) -> bool:
-    """Whether a layer with these operations does nothing at inference."""
-    return operations_fn is _identity
+def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("routing", layer.call),)
 
 
-def _nothing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return no steps: the operation's output is its input."""
-    return ()
-
-
-def _concatenate(layer: layers.Concatenate, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
-
-
-def _concatenate_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("routing", lambda *tensors: operation.call(list(tensors))),)
+def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    is_layer = isinstance(layer, layers.Layer)
+    join = (lambda x: ops.concatenate(x, axis=layer.axis)) if is_layer else layer.call
+    return (Step("routing", lambda *tensors: join(list(tensors))),)
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -57,45 +42,33 @@ def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", lambda x: operation.call(x, key)),)
 
 
-def _up_sampling(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    interpolation = getattr(layer, "interpolation", "nearest")
-    if interpolation != "nearest":
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) interpolates "
-            f"(interpolation='{interpolation}'); only 'nearest' has a rule."
-        )
-    return _move(layer, call)
-
-
 def _center_crop(layer: layers.CenterCrop, call: LayerCall) -> tuple[Step, ...]:
     """Return a step that keeps its input's dtype; the layer itself computes in its own."""
-    axes = (1, 2) if layer.data_format == "channels_last" else (2, 3)
-    extents = [call.input_shapes[0][axis - 1] for axis in axes]
-    room = [
-        extent - kept for extent, kept in zip(extents, (layer.height, layer.width), strict=True)
-    ]
-    if min(room) < 0:
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' (CenterCrop) enlarges images of {extents[0]} × {extents[1]}, and "
-            "so interpolates between pixels; apply it to the data, before the model."
-        )
     parts = [slice(None)] * 4
-    for axis, spare, kept in zip(axes, room, (layer.height, layer.width), strict=True):
-        parts[axis] = slice(spare // 2, spare // 2 + kept)
+    axes = (1, 2) if layer.data_format == "channels_last" else (2, 3)
+    for axis, extent in zip(axes, (layer.height, layer.width), strict=True):
+        spare = call.input_shapes[0][axis - 1] - extent
+        if spare < 0:
+            size = " × ".join(str(call.input_shapes[0][axis - 1]) for axis in axes)
+            raise UnsupportedLayerError(
+                f"Layer '{call.path}' (CenterCrop) enlarges images of {size}, and so interpolates "
+                "between pixels; apply it to the data, before the model."
+            )
+        parts[axis] = slice(spare // 2, spare // 2 + extent)
     return (Step("routing", lambda x: x[tuple(parts)]),)
 
 
-LAYERS: dict[type | str, OperationsFunction] = {
+LAYERS: LayerTable = {
     layers.CenterCrop: _center_crop,
     **dict.fromkeys(
         (
             *(layers.Flatten, layers.Reshape, layers.Permute, layers.RepeatVector),
             *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
             *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
+            *(layers.UpSampling1D, layers.UpSampling3D),
         ),
         _move,
     ),
-    **dict.fromkeys((layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D), _up_sampling),
     **dict.fromkeys(
         (
             *(layers.Identity, layers.Dropout, layers.AlphaDropout, layers.ActivityRegularization),
@@ -109,12 +82,13 @@ LAYERS: dict[type | str, OperationsFunction] = {
             *("RandomGrayscale", "RandomHue", "RandomInvert", "RandomPerspective"),
             *("RandomPosterization", "RandomSaturation", "RandomSharpness", "RandomShear"),
         ),
-        _identity,
+        identity,
     ),
-    "ConvertToTensor": _nothing,  # Keras inserts it between a function and a functional model
+    # Keras inserts it between a function and a functional model.
+    "ConvertToTensor": lambda operation, call: (),
     layers.Concatenate: _concatenate,
-    "Concatenate": _concatenate_operation,
-    "Stack": _concatenate_operation,
+    "Concatenate": _concatenate,
+    "Stack": _concatenate,
     "GetItem": _index,
     # Their constant arguments are attributes of the operation, and are not passed to `call`.
     **dict.fromkeys(

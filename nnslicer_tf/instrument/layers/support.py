@@ -5,15 +5,10 @@ from dataclasses import dataclass
 
 from keras import layers
 
-from nnslicer_tf.instrument.layers.refused import REASONS
-from nnslicer_tf.instrument.layers.registry import registered
-from nnslicer_tf.instrument.layers.routing import passes_through
+from nnslicer_tf.instrument.layers.registry import REASONS, registered
+from nnslicer_tf.instrument.layers.routing import identity
 
-SUPPORTED = "supported"
-PASSES = "passes through at inference"
-REFUSED = "refused"
-
-# The reason why a family of layers has no rule at granularity "channel".
+# The reason why a layer, or a family of layers, has no rule at granularity "channel".
 _NO_CHANNELS = {
     "attention": (
         "no: probabilities of a row sum to one, so that their mean over positions says nothing, "
@@ -56,20 +51,23 @@ def layer_support() -> tuple[LayerSupport, ...]:
         for value in vars(layers).values()
         if inspect.isclass(value) and issubclass(value, layers.Layer)
     }
-    return tuple(_row(name, classes[name]) for name in sorted(classes))
-
-
-def _row(name: str, layer_class: type) -> LayerSupport:
-    if layer_class is layers.InputLayer:
-        return LayerSupport(name, SUPPORTED, "input", "yes")
-    operations_fn = registered(layer_class)
-    if operations_fn is None:
-        return LayerSupport(name, REFUSED, REASONS.get(name, "no rule is registered for it"))
-    if passes_through(operations_fn):
-        return LayerSupport(name, PASSES, "", "yes")
-    family = operations_fn.__module__.rpartition(".")[2].replace("_", " ")
-    channels = _NO_CHANNELS.get(name) or _NO_CHANNELS.get(family, "yes")
-    return LayerSupport(name, SUPPORTED, family, channels)
+    rows = []
+    for name, layer_class in sorted(classes.items()):
+        operations_fn = registered(layer_class)
+        if layer_class is layers.InputLayer:
+            row = LayerSupport(name, "supported", "input", "yes")
+        elif operations_fn is None:
+            reason = REASONS.get(name, "no rule is registered for it")
+            row = LayerSupport(name, "refused", reason)
+        elif operations_fn is identity:
+            row = LayerSupport(name, "passes through at inference", "", "yes")
+        else:
+            function = getattr(operations_fn, "func", operations_fn)  # of a `partial`
+            family = function.__module__.rpartition(".")[2].replace("_", " ")
+            channels = _NO_CHANNELS.get(name) or _NO_CHANNELS.get(family, "yes")
+            row = LayerSupport(name, "supported", family, channels)
+        rows.append(row)
+    return tuple(rows)
 
 
 def layer_support_page() -> str:
@@ -83,9 +81,6 @@ def layer_support_page() -> str:
         "",
         "| layer | status | operations, or why not | by channel |",
         "|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{row.name}` | {row.status} | {row.detail} | {row.channels} |"
-        for row in layer_support()
+        *(f"| `{r.name}` | {r.status} | {r.detail} | {r.channels} |" for r in layer_support()),
     ]
     return "\n".join([*lines, ""])

@@ -14,33 +14,36 @@ from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument._trace import as_functional, trace
-from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape, layer_steps
 from nnslicer_tf.instrument.operations import Pooling, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import RECURRENCE
-
-Shape = tuple[int, ...]
 
 
 def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[Step, ...]:
     times, *inner = call.input_shapes[0]
-    steps = _steps_of(layer.layer, call.path, tuple(inner), call.output_shape[1:])
-    shapes: dict[Source, Shape] = {0: tuple(inner)}
-    found = []
-    for step in steps:
-        assert step.sources is not None and step.shape is not None  # written out
-        positions = int(np.prod(shapes[step.sources[0]][:-1]))
-        found.append(_at_all_times(step, times, positions, call.path))
-        shapes[step.suffix] = step.shape
-    return tuple(found)
+    shapes: dict[Source, Any] = {0: tuple(inner)}
+    result = []
+    for step in _steps_of(layer.layer, call.path, tuple(inner), call.output_shape[1:]):
+        if step.kind == RECURRENCE:
+            raise UnsupportedLayerError(
+                f"Layer '{call.path}' distributes a recurrent layer over time, which has no rule. "
+                "Give its sequences to the model as samples of their own."
+            )
+        sources, shape = step.sources or (), step.shape or ()  # both are written out
+        positions = int(np.prod(shapes[sources[0]][:-1]))
+        params = _params_at_all_times(step.params, times, positions)
+        compute = _folded(step.compute)
+        result.append(replace(step, compute=compute, params=params, shape=(times, *shape)))
+        shapes[step.suffix] = shape
+    return tuple(result)
 
 
 def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> list[Step]:
     """Return the wrapped layer's or model's steps for one time step, with shapes and sources."""
     if not isinstance(layer, keras.Model):
-        return _written_out(
-            layer_steps(layer, LayerCall(path, [inner], [output])), "", (0,), output
-        )
-    steps: list[Step] = []
+        steps = layer_steps(layer, LayerCall(path, [inner], [output]))
+        return _written_out(steps, "", (0,), output)
+    result: list[Step] = []
     traced = trace(as_functional(layer, inner), inner)
     sources: dict[int, Source] = {traced.inputs[0]: 0}
     for call in traced.calls:
@@ -52,71 +55,32 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
         name = f"{path}/{call.path}"
         view = LayerCall(name, call.input_shapes, call.output_shapes, call.constants)
         suffix = f"/{call.path}#{call.reuse}" if call.reuse else f"/{call.path}"
-        given = tuple(sources[tensor] for tensor in call.inputs)
-        found = _written_out(layer_steps(call.layer, view), suffix, given, call.output_shapes[0])
-        sources[call.outputs[0]] = found[-1].suffix if found else given[0]
-        steps += found
+        inputs = tuple(sources[tensor] for tensor in call.inputs)
+        steps = _written_out(layer_steps(call.layer, view), suffix, inputs, call.output_shapes[0])
+        sources[call.outputs[0]] = steps[-1].suffix if steps else inputs[0]
+        result += steps
     # The model's result has the layer's own name.
-    return [*steps, Step("routing", _same, sources=(sources[traced.outputs[0]],), shape=output)]
+    last = sources[traced.outputs[0]]
+    return [*result, Step("routing", lambda x: x, sources=(last,), shape=output)]
 
 
 def _written_out(
-    steps: Sequence[Step], prefix: str, given: tuple[Source, ...], output: Shape
+    steps: Sequence[Step], prefix: str, inputs: tuple[Source, ...], output: Shape
 ) -> list[Step]:
-    """Return steps with explicit shapes and sources, and with prefixed suffixes.
-
-    Args:
-        steps: The steps of one call of a layer.
-        prefix: The prefix.
-        given: Sources of the layer's inputs.
-        output: Shape of the layer's output.
-    """
-    found: list[Step] = []
-    previous: tuple[Source, ...] = given
+    """Return one call's steps with explicit shapes and sources, and with prefixed suffixes."""
+    result: list[Step] = []
+    previous: tuple[Source, ...] = inputs
     for step in steps:
         sources = previous
         if step.sources is not None:
-            sources = tuple(_named(source, prefix, given) for source in step.sources)
+            sources = tuple(
+                inputs[s] if isinstance(s, int) else prefix + s if isinstance(s, str) else s
+                for s in step.sources
+            )
         shape = output if step.shape is None else step.shape
-        found.append(replace(step, suffix=prefix + step.suffix, sources=sources, shape=shape))
-        previous = (found[-1].suffix,)
-    return found
-
-
-def _named(source: Source, prefix: str, given: tuple[Source, ...]) -> Source:
-    if isinstance(source, int):
-        return given[source]
-    return prefix + source if isinstance(source, str) else source
-
-
-def _same(x: Any) -> Any:
-    return x
-
-
-def _at_all_times(step: Step, times: int, positions: int, path: str) -> Step:
-    """Convert a step for one time step to a step for all of them.
-
-    Args:
-        step: The step, with its shape.
-        times: Number of time steps.
-        positions: Number of positions of its (first) input at one time step.
-        path: Name of the layer, for error messages.
-
-    Raises:
-        UnsupportedLayerError: if it belongs to a recurrent layer.
-    """
-    if step.kind == RECURRENCE:
-        raise UnsupportedLayerError(
-            f"Layer '{path}' distributes a recurrent layer over time, which has no rule. Give its "
-            "sequences to the model as samples of their own."
-        )
-    assert step.shape is not None
-    return replace(
-        step,
-        compute=_folded(step.compute),
-        params=_params_at_all_times(step.params, times, positions),
-        shape=(times, *step.shape),
-    )
+        result.append(replace(step, suffix=prefix + step.suffix, sources=sources, shape=shape))
+        previous = (result[-1].suffix,)
+    return result
 
 
 def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,6 +109,4 @@ def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
     return Pooling(taps) if isinstance(params, Pooling) else params
 
 
-LAYERS: dict[type | str, Callable[[keras.Layer, LayerCall], tuple[Step, ...]]] = {
-    layers.TimeDistributed: _time_distributed,
-}
+LAYERS: LayerTable = {layers.TimeDistributed: _time_distributed}

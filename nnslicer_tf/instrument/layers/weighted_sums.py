@@ -1,22 +1,24 @@
 """Dense layers and all kinds of convolutions."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-import keras
 import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Step, Synapses
 from nnslicer_tf.instrument.upstream import convolution_without_gaps
 
+Sum = Callable[[Any, Any], Any]
+SynapsesClass = TypeVar("SynapsesClass", bound=Synapses)
 
-def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
+
+def require_channels_last(layer: Any, call: LayerCall) -> None:
     """Check that a layer's channels are on the last axis.
 
     Raises:
@@ -29,114 +31,8 @@ def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
         )
 
 
-def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
-    positions = int(np.prod(call.input_shapes[0][:-1]))
-    synapses = _synapses(layer, call.path, ops.matmul, lambda: windows.pointwise(positions))
-    return with_activation(sum_step(synapses), layer.activation)
-
-
-def _convolution(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    require_channels_last(layer, call)
-
-    def apply(x: Any, kernel: Any) -> Any:
-        x, padding = _padded(layer, x)
-        return ops.conv(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
-
-    safe: Callable[[Any, Any], Any] = apply
-    if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
-        safe = convolution_without_gaps(
-            call.input_shapes[0][:-1],
-            call.output_shape[:-1],
-            layer.kernel_size,
-            layer.strides,
-            layer.padding,
-            lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
-        )
-    taps = _sliding_taps(layer, call)
-    synapses = _synapses(layer, call.path, safe, taps, groups=layer.groups)
-    return with_activation(sum_step(synapses, apply=apply), layer.activation)
-
-
-def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    require_channels_last(layer, call)
-    synapses = _synapses(
-        layer,
-        call.path,
-        _depthwise_sum(layer),
-        _sliding_taps(layer, call),
-        groups=call.input_shapes[0][-1],
-        axes=DEPTHWISE,
-    )
-    return with_activation(sum_step(synapses), layer.activation)
-
-
-def _separable(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Return two weighted sums, each with its own kernel."""
-    require_channels_last(layer, call)
-    channels = call.input_shapes[0][-1]
-    positions = int(np.prod(call.output_shape[:-1]))
-    depthwise = Synapses(
-        name=f"{call.path}/depthwise",
-        shape=tuple(layer.depthwise_kernel.shape),
-        groups=channels,
-        axes=DEPTHWISE,
-        variable=lambda: layer.depthwise_kernel,
-        bias=lambda: None,
-        apply=_depthwise_sum(layer),
-        build_taps=_sliding_taps(layer, call),
-    )
-    pointwise = Synapses(
-        name=f"{call.path}/pointwise",
-        shape=tuple(layer.pointwise_kernel.shape),
-        groups=1,
-        axes=INPUTS_OUTPUTS,
-        variable=lambda: layer.pointwise_kernel,
-        bias=lambda: layer.bias,
-        apply=lambda x, kernel: ops.conv(x, kernel, padding="valid"),
-        build_taps=lambda: windows.pointwise(positions),
-    )
-    middle = (*call.output_shape[:-1], channels * layer.depth_multiplier)
-    return (
-        sum_step(depthwise, ":depthwise", middle),
-        *with_activation(sum_step(pointwise), layer.activation),
-    )
-
-
-def _transposed(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    require_channels_last(layer, call)
-    if any(rate != 1 for rate in np.ravel(layer.dilation_rate)):
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) is transposed and dilated "
-            f"(dilation_rate={layer.dilation_rate}); only dilation_rate=1 is supported."
-        )
-
-    def apply(x: Any, kernel: Any) -> Any:
-        return ops.conv_transpose(
-            x,
-            kernel,
-            tuple(layer.strides),
-            padding=layer.padding,
-            output_padding=layer.output_padding,
-        )
-
-    def taps() -> np.ndarray:
-        return windows.transposed(
-            call.input_shapes[0][:-1],
-            layer.kernel_size,
-            layer.strides,
-            layer.padding,
-            call.output_shape[:-1],
-        )
-
-    synapses = _synapses(layer, call.path, apply, taps, axes=OUTPUTS_INPUTS)
-    return with_activation(sum_step(synapses), layer.activation)
-
-
 def sum_step(
-    synapses: Synapses,
-    suffix: str = "",
-    shape: tuple[int, ...] | None = None,
-    apply: Callable[[Any, Any], Any] | None = None,
+    synapses: Synapses, suffix: str = "", shape: Shape | None = None, apply: Sum | None = None
 ) -> Step:
     """Return the step that applies the current kernel and bias, in the dtype of its input.
 
@@ -156,44 +52,150 @@ def sum_step(
     return Step("weighted_sum", compute, synapses, suffix, shape=shape)
 
 
-def _synapses(
-    layer: keras.Layer,
+def matrix_synapses(
     name: str,
-    apply: Callable[[Any, Any], Any],
-    build_taps: Callable[[], np.ndarray],
-    groups: int = 1,
-    axes: str = INPUTS_OUTPUTS,
-) -> Synapses:
-    return Synapses(
+    read: Callable[[], Any],
+    positions: int,
+    apply: Sum = ops.matmul,
+    bias: Callable[[], Any] = lambda: None,
+    kind: type[SynapsesClass] = Synapses,  # type: ignore[assignment]
+) -> SynapsesClass:
+    """Return the synapses of a kernel `(inputs, outputs)` that is applied at every position."""
+    return kind(
         name=name,
+        shape=tuple(read().shape),
+        groups=1,
+        axes=INPUTS_OUTPUTS,
+        variable=read,
+        bias=bias,
+        apply=apply,
+        build_taps=lambda: windows.pointwise(positions),
+    )
+
+
+def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
+    positions = int(np.prod(call.input_shapes[0][:-1]))
+    synapses = matrix_synapses(call.path, lambda: layer.kernel, positions, bias=lambda: layer.bias)
+    return with_activation(sum_step(synapses), layer.activation)
+
+
+def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    require_channels_last(layer, call)
+
+    def apply(x: Any, kernel: Any) -> Any:
+        x, padding = _padded(layer, x)
+        return ops.conv(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
+
+    without_gaps: Sum = apply
+    if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
+        without_gaps = convolution_without_gaps(
+            call.input_shapes[0][:-1],
+            call.output_shape[:-1],
+            layer.kernel_size,
+            layer.strides,
+            layer.padding,
+            lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
+        )
+    synapses = Synapses(
+        name=call.path,
         shape=tuple(layer.kernel.shape),
-        groups=groups,
-        axes=axes,
+        groups=layer.groups,
+        axes=INPUTS_OUTPUTS,
         variable=lambda: layer.kernel,
         bias=lambda: layer.bias,
-        apply=apply,
-        build_taps=build_taps,
+        apply=without_gaps,
+        build_taps=_sliding_taps(layer, call),
+    )
+    return with_activation(sum_step(synapses, apply=apply), layer.activation)
+
+
+def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    synapses = _depthwise_synapses(
+        layer, call, call.path, lambda: layer.kernel, bias=lambda: layer.bias
+    )
+    return with_activation(sum_step(synapses), layer.activation)
+
+
+def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return two weighted sums, each with its own kernel."""
+    depthwise = _depthwise_synapses(
+        layer, call, f"{call.path}/depthwise", lambda: layer.depthwise_kernel
+    )
+    pointwise = matrix_synapses(
+        f"{call.path}/pointwise",
+        lambda: layer.pointwise_kernel,
+        int(np.prod(call.output_shape[:-1])),
+        apply=lambda x, kernel: ops.conv(x, kernel, padding="valid"),
+        bias=lambda: layer.bias,
+    )
+    middle = (*call.output_shape[:-1], call.input_shapes[0][-1] * layer.depth_multiplier)
+    return (
+        sum_step(depthwise, ":depthwise", middle),
+        *with_activation(sum_step(pointwise), layer.activation),
     )
 
 
-def _sliding_taps(layer: keras.Layer, call: LayerCall) -> Callable[[], np.ndarray]:
-    space = call.input_shapes[0][:-1]
-    return lambda: windows.sliding(
-        space, layer.kernel_size, layer.strides, layer.padding, layer.dilation_rate
+def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    require_channels_last(layer, call)
+    if any(rate != 1 for rate in np.ravel(layer.dilation_rate)):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) is transposed and dilated "
+            f"(dilation_rate={layer.dilation_rate}); only dilation_rate=1 is supported."
+        )
+    strides, padding = tuple(layer.strides), layer.padding
+    space, output_space = call.input_shapes[0][:-1], call.output_shape[:-1]
+    synapses = Synapses(
+        name=call.path,
+        shape=tuple(layer.kernel.shape),
+        groups=1,
+        axes=OUTPUTS_INPUTS,
+        variable=lambda: layer.kernel,
+        bias=lambda: layer.bias,
+        apply=lambda x, kernel: ops.conv_transpose(
+            x, kernel, strides, padding=padding, output_padding=layer.output_padding
+        ),
+        build_taps=lambda: windows.transposed(
+            space, layer.kernel_size, strides, padding, output_space
+        ),
     )
+    return with_activation(sum_step(synapses), layer.activation)
 
 
-def _depthwise_sum(layer: keras.Layer) -> Callable[[Any, Any], Any]:
+def _depthwise_synapses(
+    layer: Any,
+    call: LayerCall,
+    name: str,
+    read: Callable[[], Any],
+    bias: Callable[[], Any] = lambda: None,
+) -> Synapses:
+    require_channels_last(layer, call)
+
     def apply(x: Any, kernel: Any) -> Any:
         x, padding = _padded(layer, x)
         return ops.depthwise_conv(
             x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate
         )
 
-    return apply
+    return Synapses(
+        name=name,
+        shape=tuple(read().shape),
+        groups=call.input_shapes[0][-1],
+        axes=DEPTHWISE,
+        variable=read,
+        bias=bias,
+        apply=apply,
+        build_taps=_sliding_taps(layer, call),
+    )
 
 
-def _padded(layer: keras.Layer, x: Any) -> tuple[Any, str]:
+def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
+    space = call.input_shapes[0][:-1]
+    return lambda: windows.sliding(
+        space, layer.kernel_size, layer.strides, layer.padding, layer.dilation_rate
+    )
+
+
+def _padded(layer: Any, x: Any) -> tuple[Any, str]:
     """Pad the input of a causal convolution; return it and the padding mode still to apply."""
     if layer.padding != "causal":
         return x, layer.padding
@@ -201,7 +203,7 @@ def _padded(layer: keras.Layer, x: Any) -> tuple[Any, str]:
     return ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
 
 
-LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
+LAYERS: LayerTable = {
     layers.Dense: _dense,
     **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), _convolution),
     **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _depthwise),
