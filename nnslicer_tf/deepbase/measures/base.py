@@ -22,13 +22,13 @@ Most measures need only sums. To add one, subclass `AdditiveMeasure` with a name
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import stats
 
+Sums = dict[str, np.ndarray]
 REPLICATES = 20
 """Number of parts into which the records are divided, to estimate a score's variance."""
 
@@ -130,9 +130,7 @@ class AdditiveMeasure(Measure):
     """
 
     @abstractmethod
-    def statistics(
-        self, units: np.ndarray, hypotheses: np.ndarray, calibration: Any
-    ) -> dict[str, np.ndarray]:
+    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Any) -> Sums:
         """Return sums over rows, which can be added to those over other rows.
 
         Args:
@@ -142,14 +140,14 @@ class AdditiveMeasure(Measure):
         """
 
     @abstractmethod
-    def score(self, sums: Mapping[str, np.ndarray], calibration: Any) -> np.ndarray:
+    def score(self, sums: Sums, calibration: Any) -> np.ndarray:
         """Return scores `(units, hypotheses)`, or `(1, hypotheses)` for the whole group."""
 
-    def weights(self, sums: Mapping[str, np.ndarray], calibration: Any) -> np.ndarray | None:
+    def weights(self, sums: Sums, calibration: Any) -> np.ndarray | None:
         """Return the weights of a probe `(units, hypotheses)`; None by default."""
         return None
 
-    def summarise(self, block: Block, calibration: Any) -> dict[str, np.ndarray]:
+    def summarise(self, block: Block, calibration: Any) -> Sums:
         """Return the sums of every replicate, `(REPLICATES, …)`, and its number of records."""
         part = (lots(block.indices) % REPLICATES).astype(int)
         sums = [
@@ -159,24 +157,20 @@ class AdditiveMeasure(Measure):
         stacked = {name: np.stack([s[name] for s in sums]) for name in sums[0]}
         return {"records": np.bincount(part, minlength=REPLICATES), **stacked}
 
-    def merge(
-        self, total: dict[str, np.ndarray], part: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    def merge(self, total: Sums, part: Sums) -> Sums:
         """Add the sums."""
         return {name: total[name] + value for name, value in part.items()}
 
-    def result(self, total: dict[str, np.ndarray], calibration: Any, confidence: float) -> Scores:
+    def result(self, total: Sums, calibration: Any, confidence: float) -> Scores:
         """Score all records, and all records except each replicate's."""
         with np.errstate(divide="ignore", invalid="ignore"):
             everything = {name: value.sum(axis=0) for name, value in total.items()}
-            used = np.flatnonzero(total["records"])
-            without = [
-                {name: everything[name] - value[replicate] for name, value in total.items()}
-                for replicate in used
+            parts = [
+                self.score({n: everything[n] - v[replicate] for n, v in total.items()}, calibration)
+                for replicate in np.flatnonzero(total["records"])
             ]
             score = self.score(everything, calibration)
-            parts = np.stack([self.score(sums, calibration) for sums in without])
-            error = jackknife(score, parts, confidence)
+            error = jackknife(score, np.stack(parts), confidence)
             return Scores(score, error, self.weights(everything, calibration))
 
 

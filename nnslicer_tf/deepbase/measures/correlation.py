@@ -1,10 +1,8 @@
 """Pearson's correlation between each unit and each hypothesis."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
+from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block, Sums
 
 Shifts = tuple[np.ndarray, np.ndarray]
 
@@ -22,9 +20,7 @@ class Correlation(AdditiveMeasure):
         units, hypotheses = block[:1].rows()
         return units[0], hypotheses[0]
 
-    def statistics(
-        self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts
-    ) -> dict[str, np.ndarray]:
+    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts) -> Sums:
         """Return the sums of first and second moments."""
         u, h = units - calibration[0], hypotheses - calibration[1]
         return {
@@ -36,7 +32,7 @@ class Correlation(AdditiveMeasure):
             "uh": u.T @ h,
         }
 
-    def score(self, sums: Mapping[str, np.ndarray], calibration: Shifts) -> np.ndarray:
+    def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return the correlations `(units, hypotheses)`."""
         n, u, h = sums["count"], sums["u"], sums["h"]
         covariance = sums["uh"] - np.outer(u, h) / n

@@ -1,10 +1,9 @@
 """The difference between a unit's means where a hypothesis holds and where it does not."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
+from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Sums
+from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
 
 class DifferenceOfMeans(AdditiveMeasure):
@@ -16,16 +15,11 @@ class DifferenceOfMeans(AdditiveMeasure):
 
     name = "difference_of_means"
     binary = True
+    calibrate = Correlation.calibrate
 
-    def calibrate(self, block: Block) -> np.ndarray:
-        """Return the first row of the units: values are summed as differences from it."""
-        return block[:1].rows()[0][0]
-
-    def statistics(
-        self, units: np.ndarray, hypotheses: np.ndarray, calibration: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts) -> Sums:
         """Return counts and sums, of all rows and of those where a hypothesis holds."""
-        u = units - calibration
+        u = units - calibration[0]
         return {
             "count": np.array(float(len(u))),
             "holds": hypotheses.sum(axis=0),
@@ -34,7 +28,7 @@ class DifferenceOfMeans(AdditiveMeasure):
             "u_where_it_holds": u.T @ hypotheses,
         }
 
-    def score(self, sums: Mapping[str, np.ndarray], calibration: np.ndarray) -> np.ndarray:
+    def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return the differences `(units, hypotheses)`."""
         n, holds, u, inside = (sums[k] for k in ("count", "holds", "u", "u_where_it_holds"))
         difference = inside / holds - (u[:, None] - inside) / (n - holds)

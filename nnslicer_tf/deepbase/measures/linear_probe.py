@@ -1,11 +1,9 @@
 """A linear regression from all units of a group to each hypothesis."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from scipy import linalg
 
-from nnslicer_tf.deepbase.measures.base import AdditiveMeasure
+from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Sums
 from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
 _RIDGE = 1e-10  # relative to the mean variance; for units that are constant or duplicates
@@ -22,33 +20,27 @@ class LinearProbe(AdditiveMeasure):
     name = "linear_probe"
     calibrate = Correlation.calibrate
 
-    def statistics(
-        self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts
-    ) -> dict[str, np.ndarray]:
+    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts) -> Sums:
         """Return the sums of first and second moments, including those between units."""
         u = units - calibration[0]
         return {**Correlation().statistics(units, hypotheses, calibration), "uu": u.T @ u}
 
-    def score(self, sums: Mapping[str, np.ndarray], calibration: Shifts) -> np.ndarray:
+    def score(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return R² `(1, hypotheses)`; NaN where a hypothesis is constant."""
-        inner, cross, total = _centred(sums)
-        fitted = _fit(inner, cross)
-        explained = ((2 * cross - inner @ fitted) * fitted).sum(axis=0)
-        return (explained / total)[None]
+        inner, cross, fit = _fit(sums)
+        explained = ((2 * cross - inner @ fit) * fit).sum(axis=0)
+        return (explained / (sums["hh"] - sums["h"] ** 2 / sums["count"]))[None]
 
-    def weights(self, sums: Mapping[str, np.ndarray], calibration: Shifts) -> np.ndarray:
+    def weights(self, sums: Sums, calibration: Shifts) -> np.ndarray:
         """Return the weights `(units, hypotheses)` per standard deviation of the unit."""
-        inner, cross, _ = _centred(sums)
-        return _fit(inner, cross) * np.sqrt(np.diag(inner) / sums["count"])[:, None]
+        inner, _, fit = _fit(sums)
+        return fit * np.sqrt(np.diag(inner) / sums["count"])[:, None]
 
 
-def _centred(sums: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the centred products of units, of units and hypotheses, and hypotheses' squares."""
+def _fit(sums: Sums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the centred products of units, of units and hypotheses, and the coefficients."""
     n, u, h = sums["count"], sums["u"], sums["h"]
-    inner = sums["uu"] - np.outer(u, u) / n
-    return inner, sums["uh"] - np.outer(u, h) / n, sums["hh"] - h * h / n
-
-
-def _fit(inner: np.ndarray, cross: np.ndarray) -> np.ndarray:
+    inner, cross = sums["uu"] - np.outer(u, u) / n, sums["uh"] - np.outer(u, h) / n
     ridge = _RIDGE * max(np.trace(inner) / len(inner), np.finfo(float).tiny)
-    return linalg.solve(inner + ridge * np.eye(len(inner)), cross, assume_a="sym")
+    fit = linalg.solve(inner + ridge * np.eye(len(inner)), cross, assume_a="sym")
+    return inner, cross, fit

@@ -32,7 +32,11 @@ class LogisticProbe(Measure):
     neither a positive nor a predicted positive among the held-out records.
 
     Attributes:
-        max_rows: Largest number of rows (records, or records times positions) to keep.
+        max_rows: Largest number of rows (records, or records times positions) to keep,
+            at least 100.
+
+    Raises:
+        InvalidArgumentError: if `max_rows` is below 100.
     """
 
     name = "logistic_probe"
@@ -40,11 +44,6 @@ class LogisticProbe(Measure):
     max_rows: int = 20_000
 
     def __post_init__(self) -> None:
-        """Check the bound.
-
-        Raises:
-            InvalidArgumentError: if it is below 100.
-        """
         if self.max_rows < 100:
             raise InvalidArgumentError(f"max_rows must be at least 100. Received: {self.max_rows}")
 

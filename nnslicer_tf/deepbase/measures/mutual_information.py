@@ -1,11 +1,10 @@
 """Mutual information between each unit and each hypothesis, over bins."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
+from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block, Sums
 from nnslicer_tf.errors import InvalidArgumentError
 
 _ROWS = 4096  # rows counted in one product
@@ -24,18 +23,16 @@ class MutualInformation(AdditiveMeasure):
     Memory: 20 · units · hypotheses · bins² numbers.
 
     Attributes:
-        bins: Largest number of bins of a unit or hypothesis.
+        bins: Largest number of bins of a unit or hypothesis, at least 2.
+
+    Raises:
+        InvalidArgumentError: if there are fewer than two bins.
     """
 
     name = "mutual_information"
     bins: int = 8
 
     def __post_init__(self) -> None:
-        """Check the number of bins.
-
-        Raises:
-            InvalidArgumentError: if there are fewer than two.
-        """
         if self.bins < 2:
             raise InvalidArgumentError(f"bins must be at least 2. Received: {self.bins}")
 
@@ -44,19 +41,20 @@ class MutualInformation(AdditiveMeasure):
         units, hypotheses = block.rows()
         return bin_edges(units, self.bins), bin_edges(hypotheses, self.bins)
 
-    def statistics(
-        self, units: np.ndarray, hypotheses: np.ndarray, calibration: Edges
-    ) -> dict[str, np.ndarray]:
+    def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Edges) -> Sums:
         """Return the counts `(units, hypotheses, bins, bins)` float32."""
         shape = (units.shape[1], self.bins, hypotheses.shape[1], self.bins)
         counts = np.zeros((shape[0] * self.bins, shape[2] * self.bins), np.float32)
         for start in range(0, len(units), _ROWS):
-            parts = zip((units, hypotheses), calibration, strict=True)
-            u, h = (self._one_hot(part[start : start + _ROWS], edges) for part, edges in parts)
-            counts += u.T @ h
+            one_hot = []
+            for values, edges in zip((units, hypotheses), calibration, strict=True):
+                numbers = bin_numbers(values[start : start + _ROWS], edges)
+                hot = numbers[:, :, None] == np.arange(self.bins)
+                one_hot.append(hot.reshape(len(numbers), -1).astype(np.float32))
+            counts += one_hot[0].T @ one_hot[1]
         return {"counts": counts.reshape(shape).transpose(0, 2, 1, 3)}
 
-    def score(self, sums: Mapping[str, np.ndarray], calibration: Edges) -> np.ndarray:
+    def score(self, sums: Sums, calibration: Edges) -> np.ndarray:
         """Return the information `(units, hypotheses)`; NaN where one of the two is constant."""
         counts = sums["counts"].astype(np.float64)
         joint = counts / counts.sum(axis=(2, 3), keepdims=True)
@@ -64,11 +62,6 @@ class MutualInformation(AdditiveMeasure):
         terms = np.where(joint > 0, joint * np.log(joint / (u * h)), 0.0)
         varies = ((u > 0).sum(axis=(2, 3)) > 1) & ((h > 0).sum(axis=(2, 3)) > 1)
         return np.where(varies, terms.sum(axis=(2, 3)), np.nan)
-
-    def _one_hot(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        numbers = bin_numbers(values, edges)
-        hot = numbers[:, :, None] == np.arange(self.bins)
-        return hot.reshape(len(values), -1).astype(np.float32)
 
 
 def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
