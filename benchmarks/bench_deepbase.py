@@ -26,6 +26,7 @@ from timing import DATA
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, zoo
+from nnslicer_tf.deepbase.hypotheses import Behaviour
 from reproduction.tables import markdown_table, provenance, write_table
 
 UNITS = ("stem_relu", "stage1_block1_relu", "stage2_block1_relu", "stage3_block1_relu")
@@ -104,7 +105,7 @@ def _measure(way: str, records: int, error: float, output: Path, cache: Path) ->
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def _hypotheses() -> dict[str, deepbase.hypotheses.Behaviour]:
+def _hypotheses() -> dict[str, Behaviour]:
     return {
         "brightness": deepbase.brightness,
         **{f"hue {degrees}": deepbase.hue(degrees) for degrees in (0, 120, 240)},

@@ -9,42 +9,22 @@
 subclass `Coverage`. `retrain` trains on the inputs found.
 """
 
-from nnslicer_tf.deepxplore.constraints import (
-    CONSTRAINTS,
-    Blackout,
-    Constraint,
-    Light,
-    Occlusion,
-    Projection,
-)
-from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
-from nnslicer_tf.deepxplore.deepgauge import (
-    BoundaryCoverage,
-    KMultisectionCoverage,
-    NeuronRanges,
-    StrongActivationCoverage,
-    TopKCoverage,
-)
-from nnslicer_tf.deepxplore.differences import Differences
+from nnslicer_tf.deepxplore.constraints import Blackout, Constraint, Occlusion
+from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage, TopKCoverage
+from nnslicer_tf.deepxplore.deepgauge import BoundaryCoverage, KMultisectionCoverage, NeuronRanges
+from nnslicer_tf.deepxplore.differences import Differences, retrain
 from nnslicer_tf.deepxplore.generate import generate
-from nnslicer_tf.deepxplore.neurons import Neurons
-from nnslicer_tf.deepxplore.retrain import retrain
 
 __all__ = [
-    "CONSTRAINTS",
     "Blackout",
     "BoundaryCoverage",
     "Constraint",
     "Coverage",
     "Differences",
     "KMultisectionCoverage",
-    "Light",
     "NeuronCoverage",
     "NeuronRanges",
-    "Neurons",
     "Occlusion",
-    "Projection",
-    "StrongActivationCoverage",
     "TopKCoverage",
     "generate",
     "retrain",

@@ -13,6 +13,8 @@ import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
+ProjectionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
 
 class Constraint:
     """Allows any change; the base class of the other constraints.
@@ -38,13 +40,13 @@ class Constraint:
         return np.zeros((count, 0))
 
     def direction(
-        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return the directions of change, `(batch, *shape)`, of any length.
 
         Args:
             gradient: The objective's gradient `(batch, *shape)` float32.
-            kept: The result of `begin` for these seeds.
+            state: The result of `begin` for these seeds.
             rng: Source of randomness in every iteration.
         """
         return gradient
@@ -63,7 +65,7 @@ class Light(Constraint):
     """Changed lighting: all values of an input change by the same amount."""
 
     def direction(
-        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return ones, with the sign of the mean gradient."""
         axes = tuple(range(1, gradient.ndim))
@@ -88,10 +90,10 @@ class Occlusion(Constraint):
         return _corners(shape, self.size, count, rng)
 
     def direction(
-        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return the gradient inside the rectangles, zero elsewhere."""
-        return gradient * _rectangles(gradient.shape, kept, self.size)
+        return gradient * _rectangles(gradient.shape, state, self.size)
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,11 @@ class Blackout(Constraint):
 
     def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
         """Return an empty state."""
-        _corners(shape, self.size, 0, rng)
+        _corners(shape, self.size, 0, rng)  # rejects small images
         return super().begin(shape, count, rng)
 
     def direction(
-        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return -1 in the patches whose mean gradient is negative, zero elsewhere."""
         corners = _corners(gradient.shape[1:], self.size, len(gradient), rng)
@@ -122,14 +124,9 @@ class Blackout(Constraint):
 
 @dataclass(frozen=True)
 class Projection(Constraint):
-    """Any change, projected to valid inputs by a function.
+    """Any change, projected to valid inputs by a function `(x, seeds) -> x`."""
 
-    Attributes:
-        function: Maps changed inputs and their seeds, both `(batch, *shape)`, to valid
-            inputs of the same shape.
-    """
-
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    function: ProjectionFunction
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
         """Return the function's result.
@@ -154,18 +151,16 @@ CONSTRAINTS: dict[str, Constraint] = {
 """The constraints by name."""
 
 
-def find_constraint(
-    constraint: str | Constraint | Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> Constraint:
+def find_constraint(constraint: str | Constraint | ProjectionFunction) -> Constraint:
     """Return a constraint by name, a function as a `Projection`, or the given constraint.
 
     Raises:
         InvalidArgumentError: if it is none of these.
     """
-    if isinstance(constraint, Constraint):
-        return constraint
     if isinstance(constraint, str) and constraint in CONSTRAINTS:
         return CONSTRAINTS[constraint]
+    if isinstance(constraint, Constraint):
+        return constraint
     if callable(constraint):
         return Projection(constraint)
     raise InvalidArgumentError(

@@ -9,45 +9,159 @@ inputs there are. To add a criterion, subclass `Coverage` and implement one meth
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
+import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.recurrence import RECURRENCE
+from nnslicer_tf.kinds import aligned_mask
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 _FORMAT = "nnslicer_tf coverage 1"
+GRANULARITIES = ("channel", "activation")
+
+
+class CountedNeurons:
+    """The neurons of a model as DeepXplore counts them.
+
+    A filter is one neuron, whose output is the mean over its positions; a unit of a dense
+    layer is one neuron; a unit of a recurrent layer is one, whose output is the mean of its state
+    over the steps. All layers count except the input, masks and those that only move values, so
+    that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is ignored.
+
+    Args:
+        im: The model.
+        granularity: `"channel"`, as above; `"activation"`: every element of an operation's output
+            is a neuron.
+        of: Names of operations; by default the output of every layer that counts (the values
+            before a fused activation do not), and the states of recurrent layers.
+
+    Attributes:
+        im: The model.
+        granularity: As given.
+        shapes: Operation name → shape of its neurons: `(channels,)` or the operation's.
+
+    Raises:
+        InvalidArgumentError: for an unknown granularity or operation.
+    """
+
+    def __init__(
+        self, im: InstrumentedModel, granularity: str, of: Iterable[str] | None = None
+    ) -> None:
+        def counts(operation: Operation) -> bool:
+            if operation.kind == RECURRENCE:
+                return operation.name.endswith(":h")
+            is_layer_output = operation.name.partition("#")[0] == operation.layer
+            return is_layer_output and operation.kind not in ("input", "mask", "routing")
+
+        check_name("granularity", granularity, GRANULARITIES)
+        operations = [o for o in im.operations if counts(o)] if of is None else [im[n] for n in of]
+        if not operations:
+            raise InvalidArgumentError("No operation is left whose neurons could be counted.")
+        self.im = im
+        self.granularity = granularity
+        whole = granularity == "activation"
+        self.shapes = {o.name: o.shape if whole else o.shape[-1:] for o in operations}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the operations, in order."""
+        return tuple(self.shapes)
+
+    def __len__(self) -> int:
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def batches(
+        self, x: DataLike, batch_size: int, progress: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the values of the operations for batches of samples, NaN at padding.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
+                `InstrumentedModel.capture_batches`.
+        """
+        masks = {name: self.im[name].mask for name in self.names}
+        operations = dict.fromkeys([*self.names, *(mask for mask in masks.values() if mask)])
+        for batch in self.im.capture_batches(x, batch_size, [*operations], progress):
+            values = {name: batch[name] for name in masks}
+            for name, mask in masks.items():
+                if mask is not None:
+                    present = aligned_mask(batch[mask] > 0, values[name].ndim)
+                    values[name] = np.where(present, values[name], np.float32(np.nan))
+            yield values
+
+    def reduce(self, values: np.ndarray) -> np.ndarray:
+        """Return the neurons' outputs `(batch, *neurons)` of an operation's values.
+
+        They are means over positions that are not NaN; NaN if there are none.
+        """
+        positions = self._positions(values)
+        if not positions:
+            return values
+        means = values.mean(axis=positions, dtype=np.float64)
+        if not np.isnan(means).any():
+            return means
+        counts = np.sum(~np.isnan(values), axis=positions)
+        sums = np.nansum(values, axis=positions, dtype=np.float64)
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+    def vector(self, values: Mapping[str, Any]) -> Any:
+        """Return all neurons' outputs as one tensor `(batch, neurons)`, differentiable.
+
+        Args:
+            values: Operation name → tensor of the backend `(batch, …)`.
+        """
+        parts = []
+        for name, shape in self.shapes.items():
+            positions = self._positions(values[name])
+            mean = keras.ops.mean(values[name], axis=positions) if positions else values[name]
+            parts.append(keras.ops.reshape(mean, (-1, int(np.prod(shape)))))
+        return keras.ops.concatenate(parts, axis=1)
+
+    def _positions(self, values: Any) -> tuple[int, ...]:
+        """Return the axes to average over: those between the samples and the channels."""
+        return () if self.granularity == "activation" else tuple(range(1, len(values.shape) - 1))
 
 
 class Coverage(ShownAsTable, ABC):
     """The part of a model that a set of inputs covers: a mask for every operation.
 
     Args:
-        neurons: The neurons that count.
+        im: The model.
+        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+        of: Names of operations, see `CountedNeurons`.
         per_neuron: How many items of each neuron can be covered.
         options: The criterion's own settings, JSON-serialisable; criteria are merged only if
             these are equal.
 
     Attributes:
-        neurons: As given.
+        neurons: The neurons that count.
         covered: Operation name → bool mask: `(*neurons,)`, or `(*neurons, per_neuron)` if
             a neuron has several items.
         samples: Number of inputs seen.
     """
 
     def __init__(
-        self, neurons: Neurons, per_neuron: int = 1, options: Mapping[str, object] | None = None
+        self,
+        im: InstrumentedModel,
+        granularity: str = "channel",
+        of: Iterable[str] | None = None,
+        *,
+        per_neuron: int = 1,
+        options: Mapping[str, object] | None = None,
     ) -> None:
-        self.neurons = neurons
+        self.neurons = neurons = CountedNeurons(im, granularity, of)
         items = () if per_neuron == 1 else (per_neuron,)
         self.covered = {n: np.zeros((*s, *items), bool) for n, s in neurons.shapes.items()}
         self.samples = 0
@@ -95,7 +209,7 @@ class Coverage(ShownAsTable, ABC):
 
     def total(self) -> float:
         """Return the covered share of all items, 0 … 1."""
-        return self._count() / sum(mask.size for mask in self.covered.values())
+        return self._count() / self._size()
 
     def per_operation(self) -> dict[str, float]:
         """Return operation name → covered share of its items."""
@@ -140,8 +254,8 @@ class Coverage(ShownAsTable, ABC):
         """
         with read_archive(path, _FORMAT, "coverage") as file:
             header = file.header
-            kept = (header["kind"], header["options"], header["fingerprint"])
-            if kept != (type(self).__name__, self._options, self.im.fingerprint):
+            stored = (header["kind"], header["options"], header["fingerprint"])
+            if stored != (type(self).__name__, self._options, self.im.fingerprint):
                 raise ProfileMismatchError(
                     f"'{path}' is the coverage of another model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"
@@ -176,23 +290,22 @@ class Coverage(ShownAsTable, ABC):
 
     def summary(self) -> str:
         """Return a table: operation, items, covered, share."""
-        rows = [
-            (name, f"{mask.size:,}", f"{int(mask.sum()):,}", f"{mask.mean():.1%}")
-            for name, mask in self.covered.items()
-        ]
-        size = sum(mask.size for mask in self.covered.values())
-        rows.append(("total", f"{size:,}", f"{self._count():,}", f"{self.total():.1%}"))
-        return text_table(("operation", "items", "covered", "share"), rows)
+        rows = [*self.to_frame().itertuples(index=False, name=None)]
+        rows.append(("total", self._size(), self._count(), self.total()))
+        cells = [(name, f"{n:,}", f"{hit:,}", f"{share:.1%}") for name, n, hit, share in rows]
+        return text_table(("operation", "items", "covered", "share"), cells)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.im.model.name!r}, {self.total():.1%} of "
-            f"{sum(mask.size for mask in self.covered.values()):,} covered by "
-            f"{self.samples:,} inputs, {self.neurons.granularity})"
+            f"{self._size():,} covered by {self.samples:,} inputs, {self.neurons.granularity})"
         )
 
     def _count(self) -> int:
         return sum(int(mask.sum()) for mask in self.covered.values())
+
+    def _size(self) -> int:
+        return sum(mask.size for mask in self.covered.values())
 
 
 class NeuronCoverage(Coverage):
@@ -204,8 +317,8 @@ class NeuronCoverage(Coverage):
     Args:
         im: The model.
         threshold: A neuron is covered when its scaled output is above it, 0 … 1.
-        granularity: `"channel"` or `"activation"`, see `Neurons`.
-        of: Names of operations, see `Neurons`.
+        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+        of: Names of operations, see `CountedNeurons`.
 
     Raises:
         InvalidArgumentError: for a threshold outside [0, 1), an unknown granularity or
@@ -221,8 +334,8 @@ class NeuronCoverage(Coverage):
     ) -> None:
         if not 0 <= threshold < 1:
             raise InvalidArgumentError(f"threshold must be in [0, 1). Received: {threshold!r}")
-        super().__init__(Neurons(im, granularity, of), options={"threshold": float(threshold)})
         self.threshold = float(threshold)
+        super().__init__(im, granularity, of, options={"threshold": self.threshold})
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
         if values[0].size == 1:  # a single neuron has nothing to be scaled by
@@ -232,3 +345,39 @@ class NeuronCoverage(Coverage):
         span = np.fmax.reduce(values, axis=axes, keepdims=True) - low
         scaled = (values - low) / np.where(span > 0, span, np.inf)
         return np.any(self.neurons.reduce(scaled) > self.threshold, axis=0)
+
+
+class TopKCoverage(Coverage):
+    """Neurons that were among the k largest of their layer for some input (TKNC).
+
+    Among equal outputs, those at earlier positions count.
+
+    Args:
+        im: The model.
+        k: How many neurons of a layer count for each input.
+        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+        of: Names of operations, see `CountedNeurons`.
+
+    Raises:
+        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        k: int = 2,
+        granularity: str = "channel",
+        of: Iterable[str] | None = None,
+    ) -> None:
+        if k < 1:
+            raise InvalidArgumentError(f"k must be at least 1. Received: {k}")
+        super().__init__(im, granularity, of, options={"k": k})
+        self.k = k
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        outputs = self.neurons.reduce(values).reshape(len(values), -1)
+        largest = np.argsort(-outputs, axis=1, kind="stable")[:, : self.k]
+        here = ~np.isnan(np.take_along_axis(outputs, largest, axis=1))
+        hits = np.zeros(outputs.shape[1], bool)
+        hits[largest[here]] = True
+        return hits.reshape(self.covered[name].shape)

@@ -1,6 +1,6 @@
 """The coverage criteria of DeepGauge (Ma et al., ASE 2018), finer than neuron coverage.
 
-Three of them compare a neuron's output with the range that it had on the training data:
+They compare a neuron's output with the range that it had on the training data:
 
     ranges = NeuronRanges.from_data(im, x_train)
     cov = KMultisectionCoverage(ranges, sections=100)
@@ -11,16 +11,16 @@ Memory of k-multisection coverage: `sections` bytes for every neuron.
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.deepxplore.coverage import Coverage
-from nnslicer_tf.deepxplore.neurons import GRANULARITIES, Neurons
+from nnslicer_tf.deepxplore.coverage import GRANULARITIES, CountedNeurons, Coverage
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -42,7 +42,7 @@ class NeuronRanges(ShownAsTable):
         high: Operation name → `(*neurons,)` float64, likewise.
     """
 
-    neurons: Neurons
+    neurons: CountedNeurons
     low: dict[str, np.ndarray]
     high: dict[str, np.ndarray]
 
@@ -61,8 +61,8 @@ class NeuronRanges(ShownAsTable):
         Args:
             im: The model.
             x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
-            granularity: `"channel"` or `"activation"`, see `Neurons`.
-            of: Names of operations, see `Neurons`.
+            granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+            of: Names of operations, see `CountedNeurons`.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
@@ -70,7 +70,7 @@ class NeuronRanges(ShownAsTable):
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
                 `InstrumentedModel.capture_batches`.
         """
-        neurons = Neurons(im, granularity, of)
+        neurons = CountedNeurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
         high = {name: np.full(shape, -np.inf) for name, shape in neurons.shapes.items()}
         for batch in neurons.batches(x, batch_size, progress):
@@ -122,7 +122,7 @@ class NeuronRanges(ShownAsTable):
             known = {o.name for o in im.operations}
             file.check(granularity in GRANULARITIES, f"its granularity is {granularity!r}")
             file.check(names and known.issuperset(names), "it has operations of another model")
-            neurons = Neurons(im, granularity, names)
+            neurons = CountedNeurons(im, granularity, names)
             low, high = (
                 {  # NaN marks neurons that no sample has
                     name: file.array(f"{end}{i}", np.float64, neurons.shapes[name], finite=False)
@@ -150,8 +150,15 @@ class NeuronRanges(ShownAsTable):
 class _RangeCoverage(Coverage):
     """A criterion that compares outputs with ranges."""
 
-    def __init__(self, ranges: NeuronRanges, per_neuron: int) -> None:
-        super().__init__(ranges.neurons, per_neuron, {"ranges": ranges.digest})
+    def __init__(
+        self, ranges: NeuronRanges, per_neuron: int, options: Mapping[str, object] | None = None
+    ) -> None:
+        neurons, options = ranges.neurons, {"ranges": ranges.digest, **(options or {})}
+        super().__init__(
+            *(neurons.im, neurons.granularity, neurons.names),
+            per_neuron=per_neuron,
+            options=options,
+        )
         self.ranges = ranges
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -200,69 +207,28 @@ class KMultisectionCoverage(_RangeCoverage):
 
 
 class BoundaryCoverage(_RangeCoverage):
-    """Both corners of each neuron: outputs below and above its range (NBC).
-
-    `covered[name][..., 0]` is the lower corner, `[..., 1]` the upper one.
+    """The corners of neurons: outputs below and above their ranges (NBC), or only above (SNAC).
 
     Args:
         ranges: Ranges on the training data.
+        corners: "both": `covered[name][..., 0]` is the lower corner, `[..., 1]` the upper one;
+            "upper": strong neuron activation, one item for each neuron.
+
+    Raises:
+        InvalidArgumentError: for other corners.
     """
 
-    def __init__(self, ranges: NeuronRanges) -> None:
-        super().__init__(ranges, 2)
+    def __init__(self, ranges: NeuronRanges, corners: str = "both") -> None:
+        check_name("corners", corners, ("both", "upper"))
+        self.corners = corners
+        if corners == "both":
+            super().__init__(ranges, 2)
+        else:
+            super().__init__(ranges, 1, {"corners": corners})
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
         outputs = self._outputs(name, values)
-        below = (outputs < self.ranges.low[name]).any(axis=0)
         above = (outputs > self.ranges.high[name]).any(axis=0)
-        return np.stack([below, above], axis=-1)
-
-
-class StrongActivationCoverage(_RangeCoverage):
-    """Neurons whose output was above their range (SNAC).
-
-    Args:
-        ranges: Ranges on the training data.
-    """
-
-    def __init__(self, ranges: NeuronRanges) -> None:
-        super().__init__(ranges, 1)
-
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        return np.any(self._outputs(name, values) > self.ranges.high[name], axis=0)
-
-
-class TopKCoverage(Coverage):
-    """Neurons that were among the k largest of their layer for some input (TKNC).
-
-    Among equal outputs, those at earlier positions count.
-
-    Args:
-        im: The model.
-        k: How many neurons of a layer count for each input.
-        granularity: `"channel"` or `"activation"`, see `Neurons`.
-        of: Names of operations, see `Neurons`.
-
-    Raises:
-        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
-    """
-
-    def __init__(
-        self,
-        im: InstrumentedModel,
-        k: int = 2,
-        granularity: str = "channel",
-        of: Iterable[str] | None = None,
-    ) -> None:
-        if k < 1:
-            raise InvalidArgumentError(f"k must be at least 1. Received: {k}")
-        super().__init__(Neurons(im, granularity, of), options={"k": k})
-        self.k = k
-
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        outputs = self.neurons.reduce(values).reshape(len(values), -1)
-        largest = np.argsort(-outputs, axis=1, kind="stable")[:, : self.k]
-        here = ~np.isnan(np.take_along_axis(outputs, largest, axis=1))
-        hits = np.zeros(outputs.shape[1], bool)
-        hits[largest[here]] = True
-        return hits.reshape(self.covered[name].shape)
+        if self.corners == "upper":
+            return above
+        return np.stack([(outputs < self.ranges.low[name]).any(axis=0), above], axis=-1)

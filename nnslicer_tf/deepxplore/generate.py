@@ -12,8 +12,7 @@ Limits: classifiers with one input and one output. Memory: the activations of on
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,10 +22,9 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_labels
-from nnslicer_tf.deepxplore.constraints import Constraint, find_constraint
-from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
+from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
+from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
-from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -38,7 +36,7 @@ _MIN_RIGHT, _MIN_AGREE = 0.5, 0.25
 def generate(
     models: Sequence[keras.Model | InstrumentedModel],
     seeds: np.ndarray,
-    constraint: str | Constraint | Callable[[np.ndarray, np.ndarray], np.ndarray] = "light",
+    constraint: str | Constraint | ProjectionFunction = "light",
     *,
     lambda1: float = 1.0,
     lambda2: float = 0.1,
@@ -89,160 +87,111 @@ def generate(
     """
     constraint, rng = find_constraint(constraint), as_generator(rng)
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
-    _check_models(ims)
     step = constraint.step * (bounds[1] - bounds[0]) if step is None else step
     least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
     least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
     for name, (value, minimum) in least.items():
         if not value >= minimum:
             raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
-    seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
-    coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
-    if len(coverage) != len(ims):
-        raise InvalidArgumentError(
-            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
-        )
-    for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
-        if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(
-                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
-                f"pursued. Received: {cov!r}"
-            )
-        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
-            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
+    seeds, coverage = _checked(ims, seeds, bounds, coverage)
     constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 
+    # Search from the seeds on which the models agree; the others are differences already.
     started = time.perf_counter()
-    predicted = np.stack(
-        [im.classes.from_outputs(im.predict(seeds, batch_size)) for im in ims], axis=1
-    )
+    answers = [im.classes.from_outputs(im.predict(seeds, batch_size)) for im in ims]
+    predicted = np.stack(answers, axis=1)
     agree = (predicted == predicted[:, :1]).all(axis=1)
     _check_answers(predicted, agree, labels)
-    found: list[tuple[np.ndarray, ...]] = []  # input, seed, predictions, label, iteration
+    differences: list[tuple[np.ndarray, ...]] = []  # input, seed, predictions, label, iteration
 
     def add(x: np.ndarray, *columns: np.ndarray) -> None:
-        found.append((x, *columns))
+        differences.append((x, *columns))
         for cov in coverage if len(x) else ():
             cov.update(x, batch_size)
 
-    apart = np.flatnonzero(~agree)
+    apart, waiting = np.flatnonzero(~agree), np.flatnonzero(agree)
     none = np.full(len(apart), -1)
     add(seeds[apart], apart, predicted[apart], none, np.zeros_like(none))
-    ascents = [_Ascent(im, cov, lambda1, lambda2) for im, cov in zip(ims, coverage, strict=True)]
 
-    def start(index: np.ndarray) -> _Active:
-        return _Active(
-            seed=index,
-            x=seeds[index],
-            label=predicted[index, 0],
-            iteration=np.zeros(len(index), int),
-            turned=rng.integers(len(ims), size=len(index)),
-            neuron=np.stack([a.draw_neurons(len(index), rng) for a in ascents], axis=1),
-            kept=constraint.begin(seeds.shape[1:], len(index), rng),
-        )
+    # Gradients are compiled once for each model, and kept with it.
+    gradients = []
+    for im, cov in zip(ims, coverage, strict=True):
+        key = (_gradient_and_output, cov.neurons.granularity, cov.neurons.names)
+        function = partial(_gradient_and_output, im, cov.neurons)
+        gradients.append(im.prepared(key, lambda f=function: compiled_function(f)))
 
-    waiting = np.flatnonzero(agree)
+    def draw_neurons(cov: NeuronCoverage, count: int) -> np.ndarray:
+        """Draw neurons to activate, without repetition while enough are uncovered."""
+        covered = np.concatenate([mask.ravel() for mask in cov.covered.values()])
+        candidates = np.arange(len(covered)) if covered.all() else np.flatnonzero(~covered)
+        return np.resize(rng.permutation(candidates), count)
+
+    def start(index: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the state of a search from some seeds, one per row of every array."""
+        return {
+            "seed": index,
+            "x": seeds[index],
+            "label": predicted[index, 0],
+            "iteration": np.zeros(len(index), int),
+            "deviant": rng.integers(len(ims), size=len(index)),  # is to leave the label
+            "neuron": np.stack([draw_neurons(cov, len(index)) for cov in coverage], axis=1),
+            "state": constraint.begin(seeds.shape[1:], len(index), rng),
+        }
+
     tried = len(apart)
     active = start(waiting[:0])
     with tqdm(total=len(waiting), desc="Seeds", disable=not progress, leave=False) as bar:
         while True:
+            # Fill the batch with new seeds, unless coverage is high enough.
             if desired_coverage is not None and all(
                 cov.total() >= desired_coverage for cov in coverage
             ):
                 waiting = waiting[:0]
-            room = batch_size - len(active)
+            room = batch_size - len(active["seed"])
             new, waiting = waiting[:room], waiting[room:]
-            active, tried = active.join(start(new)), tried + len(new)
-            if not len(active):
+            tried += len(new)
+            added = start(new)
+            active = {name: np.concatenate([part, added[name]]) for name, part in active.items()}
+            if not len(active["seed"]):
                 break
-            parts = [
-                ascent(active.x, active.label, active.turned == i, active.neuron[:, i])
-                for i, ascent in enumerate(ascents)
-            ]
-            gradient = np.sum([one for one, _ in parts], axis=0)
-            predictions = np.stack([classes for _, classes in parts], axis=1)
+
+            # One forward and backward pass through every model.
+            gradient, outputs = 0.0, []
+            for i, (im, compute) in enumerate(zip(ims, gradients, strict=True)):
+                weight = np.where(active["deviant"] == i, -lambda1, 1.0).astype(np.float32)
+                indices = [
+                    active["label"].astype(np.int32),
+                    active["neuron"][:, i].astype(np.int32),
+                ]
+                arguments = (active["x"], weight, *indices, np.float32(lambda2))
+                part, output = compute(*map(keras.ops.convert_to_tensor, arguments))
+                gradient = gradient + keras.ops.convert_to_numpy(part)
+                outputs.append(im.classes.from_outputs(keras.ops.convert_to_numpy(output)))
+            predictions = np.stack(outputs, axis=1)
             differ = (predictions != predictions[:, :1]).any(axis=1)
-            done = active[differ]
-            add(done.x, done.seed, predictions[differ], done.label, done.iteration)
-            going = ~differ & (active.iteration < max_iterations)
+            done = {name: part[differ] for name, part in active.items()}
+            add(done["x"], done["seed"], predictions[differ], done["label"], done["iteration"])
+            going = ~differ & (active["iteration"] < max_iterations)
             bar.update(int((~going).sum()))
-            active, gradient = active[going], gradient[going]
+            active, gradient = {n: part[going] for n, part in active.items()}, gradient[going]
+
             # A step has a root mean square of `step` over the values that change.
-            direction = constraint.direction(gradient, active.kept, rng)
+            direction = constraint.direction(gradient, active["state"], rng)
             axes = tuple(range(1, direction.ndim))
             changing = np.maximum((direction != 0).sum(axis=axes, keepdims=True), 1)
             square = (direction.astype(np.float64) ** 2).sum(axis=axes, keepdims=True) / changing
             unit = (direction / np.where(square > 0, np.sqrt(square), 1.0)).astype(np.float32)
-            x = constraint.project(active.x + step * unit, seeds[active.seed])
-            active.x = np.clip(x, *bounds, dtype=np.float32)
-            active.iteration = active.iteration + 1
+            x = constraint.project(active["x"] + step * unit, seeds[active["seed"]])
+            active["x"] = np.clip(x, *bounds, dtype=np.float32)
+            active["iteration"] = active["iteration"] + 1
     seconds = time.perf_counter() - started
-    x, index, predictions, label, iteration = map(np.concatenate, zip(*found, strict=True))
-    return Differences(x, index, predictions, label, iteration, tried, seconds, tuple(coverage))
-
-
-@dataclass
-class _Active:
-    """The seeds in progress, one per row of every array."""
-
-    seed: np.ndarray  # index of the seed
-    x: np.ndarray
-    label: np.ndarray  # the class on which the models agreed
-    iteration: np.ndarray
-    turned: np.ndarray  # the model that should leave the label
-    neuron: np.ndarray  # (rows, models), the neuron to activate
-    kept: np.ndarray  # the constraint's state
-
-    def __len__(self) -> int:
-        return len(self.seed)
-
-    def __getitem__(self, rows: np.ndarray) -> "_Active":
-        return _Active(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-    def join(self, other: "_Active") -> "_Active":
-        """Concatenate both, the other's rows last."""
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        return _Active(*(np.concatenate(pair) for pair in pairs))
-
-
-class _Ascent:
-    """One model's part of the joint objective, and its gradient."""
-
-    def __init__(
-        self, im: InstrumentedModel, coverage: Coverage, lambda1: float, lambda2: float
-    ) -> None:
-        self._coverage = coverage
-        self._classes = im.classes
-        self._weights = (1.0, -lambda1)
-        self._lambda2 = np.float32(lambda2)
-        neurons = coverage.neurons
-        self._compute = im.prepared(
-            (_gradient_and_output, neurons.granularity, neurons.names),
-            lambda: compiled_function(partial(_gradient_and_output, im, neurons)),
-        )
-
-    def draw_neurons(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw neurons to activate, without repetition while enough are uncovered."""
-        masks = [mask.ravel() for mask in self._coverage.covered.values()]
-        candidates = np.flatnonzero(~np.concatenate(masks))
-        if not len(candidates):
-            candidates = np.arange(len(self._coverage.neurons))
-        return np.resize(rng.permutation(candidates), count)
-
-    def __call__(
-        self, x: np.ndarray, label: np.ndarray, turned: np.ndarray, neuron: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the objective's gradient at `x`, and the predicted classes there."""
-        weight = np.where(turned, self._weights[1], self._weights[0]).astype(np.float32)
-        indices = (label.astype(np.int32), neuron.astype(np.int32))
-        tensors = map(keras.ops.convert_to_tensor, (x, weight, *indices, self._lambda2))
-        gradient, output = map(keras.ops.convert_to_numpy, self._compute(*tensors))
-        return gradient, self._classes.from_outputs(output)
+    columns = map(np.concatenate, zip(*differences, strict=True))
+    return Differences(*columns, tried, seconds, tuple(coverage))
 
 
 def _gradient_and_output(
     im: InstrumentedModel,
-    neurons: Neurons,
+    neurons: CountedNeurons,
     x: Any,
     weight: Any,
     label: Any,
@@ -255,12 +204,15 @@ def _gradient_and_output(
     `neuron` the indices of the neurons to activate, with the factor `lambda2`; all `(batch,)`.
     """
 
+    def at(values: Any, index: Any) -> Any:
+        return keras.ops.take_along_axis(values, index[:, None], axis=1)[:, 0]
+
     def objective(x: Any) -> Any:
         values = im.compute(x, (im.logit_operation, *neurons.names))
         scores = values[im.logit_operation]
         if im.classes.is_binary:
             scores = keras.ops.concatenate([-scores, scores], axis=1)
-        return weight * _pick(scores, label) + lambda2 * _pick(neurons.vector(values), neuron)
+        return weight * at(scores, label) + lambda2 * at(neurons.vector(values), neuron)
 
     (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
     # The forward pass is shared: the compiler computes it only once.
@@ -268,12 +220,13 @@ def _gradient_and_output(
     return gradient, im.compute(x, (output,))[output]
 
 
-def _pick(values: Any, index: Any) -> Any:
-    """Return the value at `index` of every row."""
-    return keras.ops.take_along_axis(values, index[:, None], axis=1)[:, 0]
-
-
-def _check_models(ims: Sequence[InstrumentedModel]) -> None:
+def _checked(
+    ims: Sequence[InstrumentedModel],
+    seeds: np.ndarray,
+    bounds: tuple[float, float],
+    coverage: Sequence[NeuronCoverage] | None,
+) -> tuple[np.ndarray, list[NeuronCoverage]]:
+    """Check models, seeds and coverage; return the seeds as float32, and a coverage per model."""
     if len(ims) < 2:
         raise InvalidArgumentError(
             f"Differences are between two or more models. Received: {len(ims)}"
@@ -294,43 +247,46 @@ def _check_models(ims: Sequence[InstrumentedModel]) -> None:
             "no sigmoid, such as regression models."
         )
 
-
-def _check_seeds(
-    seeds: np.ndarray, shape: tuple[int, ...], bounds: tuple[float, float]
-) -> np.ndarray:
-    seeds = check_array(seeds, shape)
+    seeds = check_array(seeds, ims[0].input_shape)
     if not len(seeds):
         raise InputShapeError("There are no seeds: pass at least one.")
-    low, high = bounds
-    outside = ((seeds < low) | (seeds > high)).reshape(len(seeds), -1).any(axis=1)
+    outside = ((seeds < bounds[0]) | (seeds > bounds[1])).reshape(len(seeds), -1).any(axis=1)
     if outside.any():
+        seed = int(outside.argmax())
         raise InputShapeError(
-            f"Seed {int(outside.argmax())} has values outside bounds={bounds}: it ranges from "
-            f"{seeds[outside.argmax()].min():.4g} to {seeds[outside.argmax()].max():.4g}."
+            f"Seed {seed} has values outside bounds={bounds}: it ranges from "
+            f"{seeds[seed].min():.4g} to {seeds[seed].max():.4g}."
         )
-    return seeds
+
+    coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
+    if len(coverage) != len(ims):
+        raise InvalidArgumentError(
+            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
+        )
+    for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
+        if not isinstance(cov, NeuronCoverage):
+            raise InvalidArgumentError(
+                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
+                f"pursued. Received: {cov!r}"
+            )
+        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
+            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
+    return seeds, coverage
 
 
 def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike | None) -> None:
-    """Reject seeds that the models do not seem to be made for.
-
-    Args:
-        predicted: Each model's class for each seed, `(seeds, models)`.
-        agree: Whether all models predict the same, `(seeds,)`.
-        labels: The true classes, if they are known.
-    """
-    remedy = (
-        "Scale the seeds as for training, or bind the scaling to each model with "
-        "InstrumentedModel(model, preprocess=…)."
-    )
+    """Reject seeds on which models are mostly wrong or disagree: they are probably not scaled."""
     if labels is not None:
         right = (predicted == check_labels(labels, len(predicted))[:, None]).mean(axis=0)
-        if len(predicted) >= _MIN_SEEDS and right.min() < _MIN_RIGHT:
-            raise InvalidArgumentError(
-                f"models[{int(right.argmin())}] is right on {right.min():.0%} of the seeds. "
-                f"{remedy}"
-            )
-    if len(predicted) >= _MIN_SEEDS and agree.mean() < _MIN_AGREE:
-        raise InvalidArgumentError(
-            f"The models agree on {agree.mean():.0%} of the seeds as they are. {remedy}"
-        )
+    if len(predicted) < _MIN_SEEDS:
+        return
+    if labels is not None and right.min() < _MIN_RIGHT:
+        complaint = f"models[{right.argmin()}] is right on {right.min():.0%} of the seeds."
+    elif agree.mean() < _MIN_AGREE:
+        complaint = f"The models agree on {agree.mean():.0%} of the seeds as they are."
+    else:
+        return
+    raise InvalidArgumentError(
+        f"{complaint} Scale the seeds as for training, or bind the scaling to each model with "
+        "InstrumentedModel(model, preprocess=…)."
+    )

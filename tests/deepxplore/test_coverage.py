@@ -8,8 +8,6 @@ from nnslicer_tf.deepxplore import (
     KMultisectionCoverage,
     NeuronCoverage,
     NeuronRanges,
-    Neurons,
-    StrongActivationCoverage,
     TopKCoverage,
 )
 from nnslicer_tf.errors import (
@@ -142,7 +140,7 @@ def test_sections_of_a_range(im):
 def test_corners(im):
     ranges = NeuronRanges.from_data(im, rows([0, 0, 0, 0], [1, 1, 1, 1]), progress=False)
     x = rows([0, 1, 2, -1], [0.5, 0.5, 0.5, 3])
-    boundary, strong = BoundaryCoverage(ranges), StrongActivationCoverage(ranges)
+    boundary, strong = BoundaryCoverage(ranges), BoundaryCoverage(ranges, "upper")
     boundary.update(x)
     strong.update(x)
     below, above = [0, 0, 0, 1], [0, 0, 1, 1]
@@ -198,7 +196,7 @@ def test_the_k_largest(im):
 def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
     import keras
 
-    neurons = Neurons(ims[0])
+    neurons = NeuronCoverage(ims[0]).neurons
     values = dict(ims[0].capture(digits.x[:5], of=neurons.names))
     tensors = {name: keras.ops.convert_to_tensor(v) for name, v in values.items()}
     vector = keras.ops.convert_to_numpy(neurons.vector(tensors))

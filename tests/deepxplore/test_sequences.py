@@ -33,15 +33,18 @@ def im(request):
 
 
 def test_units_of_recurrent_layers_and_attention_are_counted():
-    of = deepxplore.Neurons(nns.InstrumentedModel(recurrent())).sizes
-    assert of == {
+    def counted(model):
+        neurons = deepxplore.NeuronCoverage(nns.InstrumentedModel(model)).neurons
+        return {name: np.prod(shape) for name, shape in neurons.shapes.items()}
+
+    assert counted(recurrent()) == {
         "embedding": 4,
         "both:forward:h": 3,
         "both:backward:h": 3,
         "gru:h": 5,
         "logits": 2,
     }
-    of = deepxplore.Neurons(nns.InstrumentedModel(classifier())).sizes
+    of = counted(classifier())
     assert of["block_attention"] == 8 and of["block_mlp1"] == 12 and of["embedding"] == 8
 
 
@@ -79,8 +82,8 @@ def test_ranges_without_padding(im, words):
     sections.update(words, batch_size=7)
     for name, hits in sections.covered.items():
         assert hits[:, 0].all() and hits[:, -1].all(), name  # both ends of every range
-    for criterion in (deepxplore.BoundaryCoverage, deepxplore.StrongActivationCoverage):
-        coverage = criterion(ranges)
+    for corners in ("both", "upper"):
+        coverage = deepxplore.BoundaryCoverage(ranges, corners)
         coverage.update(words, batch_size=7)
         assert coverage.total() == 0
 

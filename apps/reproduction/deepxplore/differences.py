@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, deepxplore, zoo
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.deepxplore.constraints import CONSTRAINTS
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import explorer
 from reproduction.deepxplore.networks import networks
@@ -198,7 +199,7 @@ def _criteria(im: InstrumentedModel, ranges: NeuronRanges) -> dict[str, deepxplo
         **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
         "k-multisection": deepxplore.KMultisectionCoverage(ranges, _SECTIONS),
         "boundary": deepxplore.BoundaryCoverage(ranges),
-        "strong activation": deepxplore.StrongActivationCoverage(ranges),
+        "strong activation": deepxplore.BoundaryCoverage(ranges, "upper"),
         "top 2": deepxplore.TopKCoverage(im, 2),
     }
 
