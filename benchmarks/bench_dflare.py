@@ -24,13 +24,12 @@ from nnslicer_tf._files import atomic_path
 from nnslicer_tf.dflare import (
     DFlare,
     DiffChaser,
-    Search,
+    ModelPair,
+    SearchAlgorithm,
     as_classifier,
-    find_deviation,
     find_deviations,
 )
-from nnslicer_tf.dflare.classifiers import ModelLike
-from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
+from reproduction.dflare.pairs import load_pair, seed_images
 
 
 def main(
@@ -50,19 +49,20 @@ def main(
     for name in pairs:
         pair = load_pair(name, models, work / "pairs")
         images = seed_images(pair, seeds, 0)
-        asked = (pair.load_original(), as_classifier(pair.load_compressed()))
+        models = (pair.load_original(), as_classifier(pair.load_compressed()))
+        asked = ModelPair(*models, pair.preprocess)
         ways = {
             "together": (_together, images, DFlare()),
             "alone": (_alone, images[:alone], DFlare()),
             "diffchaser": (_together, images[:diffchaser], DiffChaser()),
         }
-        _together(asked, images[:40], pair, DFlare(), 99)  # warm up: tracing, thread pools
-        _alone(asked, images[:5], pair, DFlare(), 99)
+        _together(asked, images[:40], DFlare(), 99)  # warm up: tracing, thread pools
+        _alone(asked, images[:5], DFlare(), 99)
         for turn in range(turns):
             row = {"pair": name, "turn": turn, "load": os.getloadavg()[0]}
             for way, (run, batch, search) in ways.items():
                 wall, processor = time.perf_counter(), time.process_time()
-                run(asked, batch, pair, search, turn)
+                run(asked, batch, search, turn)
                 row[f"{way}_ms"] = (time.perf_counter() - wall) / len(batch) * 1000
                 row[f"{way}_cpu_ms"] = (time.process_time() - processor) / len(batch) * 1000
             row["alone / together"] = row["alone_ms"] / row["together_ms"]
@@ -72,24 +72,14 @@ def main(
     _write(pd.DataFrame(rows), results, seeds, alone, diffchaser)
 
 
-Models = tuple[ModelLike, ModelLike]
+def _together(pair: ModelPair, batch: np.ndarray, search: SearchAlgorithm, rng: int) -> None:
+    find_deviations(pair, batch, search=search, rng=rng, progress=False)
 
 
-def _together(models: Models, batch: np.ndarray, pair: NamedPair, search: Search, rng: int) -> None:
-    find_deviations(
-        *models,
-        batch,
-        pair.preprocess,
-        rng=rng,
-        search=search,
-        together=4 if isinstance(search, DiffChaser) else 500,
-        progress=False,
-    )
-
-
-def _alone(models: Models, batch: np.ndarray, pair: NamedPair, search: Search, rng: int) -> None:
+def _alone(pair: ModelPair, batch: np.ndarray, search: SearchAlgorithm, rng: int) -> None:
+    alone = pair.one_by_one()
     for image in batch:
-        find_deviation(*models, image, pair.preprocess, rng=rng, search=search)
+        find_deviations(alone, image[None], search=search, rng=rng, progress=False)
 
 
 def _write(table: pd.DataFrame, path: Path | None, seeds: int, alone: int, diffchaser: int) -> None:

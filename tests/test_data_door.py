@@ -80,7 +80,7 @@ OF_SAMPLES = {
     ),
     "integrate": lambda im, x: exactline.integrated_gradients(im, x, X[0] * 0, 1),
     "compare_layers": lambda im, x: debugging.compare_layers(im, im.model, x, progress=False),
-    "quantize": lambda im, x: dflare.quantize_integer(im.model, x),
+    "quantize": lambda im, x: dflare.compress(im.model, "int8", x),
     "explore": lambda im, x: nns.explore({"hidden": np.ones(6, bool)}, im, x, progress=False),
 }
 OF_LABELLED = {

@@ -17,6 +17,8 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import deepxplore, detection, dflare, exactline, pruning, semantic
 from nnslicer_tf._files import load_weights
+from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
+from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
@@ -40,8 +42,8 @@ def results(tmp_path_factory):
     ranges = deepxplore.NeuronRanges.from_data(im, x, progress=False)
     coverage = deepxplore.NeuronCoverage(im)
     coverage.update(x[:3])
-    found = dflare.Deviation(x[0], 7, 0.5, (0, 1), (dflare.Mutation("shift", {"by": [1, 2]}),))
-    outcomes = [dflare.Outcome("found", 7, 0.5, found), dflare.Outcome("timeout", 9, 1.5)]
+    found = Deviation(x[0], 7, 0.5, (0, 1), (Mutation("shift", {"by": [1, 2]}),))
+    outcomes = [SearchOutcome("found", 7, 0.5, found), SearchOutcome("timeout", 9, 1.5)]
     square = np.eye(4, dtype=np.float32)[[0, 1, 2]] * 4
     results = {
         "profile": (profile, nns.Profile.load),

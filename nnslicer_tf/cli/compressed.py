@@ -54,9 +54,8 @@ def agreement(
     samples = _samples(data, models.im, scale)
     from nnslicer_tf import dflare
 
-    found = dflare.agreement(
-        models.original, models.compressed, samples.x, samples.y, samples.preprocess
-    )
+    pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
+    found = dflare.agreement(pair, samples.x, samples.y)
     frame = found.to_frame()
     if output is not None:
         with atomic_path(output) as temporary:
@@ -111,19 +110,13 @@ def deviations(
     from nnslicer_tf import dflare
     from nnslicer_tf.report import save_figure
 
-    pair = (models.original, models.compressed)
+    pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
+    search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
     result = dflare.find_deviations(
-        *pair,
-        samples.named(),
-        samples.preprocess,
-        rng=seed,
-        labels=samples.y,
-        max_queries=max_queries,
-        max_distance=max_distance,
-        checkpoint=checkpoint,
+        pair, samples.named(), samples.y, search=search, rng=seed, checkpoint=checkpoint
     )
     if minimise:
-        result = dflare.minimise(result, *pair, samples.preprocess)
+        result = dflare.minimise(pair, result)
     result.save(output)
     written = [output]
     if table is not None:
@@ -215,7 +208,7 @@ def recipe(
 
 @dataclass(frozen=True)
 class _Models:
-    """The two models, as `find_deviations` takes them, and the original, instrumented."""
+    """The two models, as `ModelPair` takes them, and the original, instrumented."""
 
     im: "InstrumentedModel"
     original: Any

@@ -29,42 +29,33 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> str:
     if id(value) in inside:
         return "..."
     inside = (*inside, id(value))
-    if isinstance(value, np.ndarray):
-        return f"array({value.shape}, {value.dtype}, {digest([value])})"
-    if isinstance(value, keras.Model):
-        return f"model({model_fingerprint(value)})"
-    if isinstance(value, Mapping):
-        return f"{{{_listed((k for pair in value.items() for k in pair), inside)}}}"
-    if isinstance(value, (list, tuple)):
-        return f"({_listed(value, inside)})"
-    if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(described(part, inside) for part in value))}}}"
-    parts = _parts(value)
-    if parts is not None:
-        return f"{_name(value)}({_listed(parts, inside)})"
+
+    def listed(values: Iterable[Any]) -> str:
+        return ", ".join(described(part, inside) for part in values)
+
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    match value:
+        case np.ndarray():
+            return f"array({value.shape}, {value.dtype}, {digest([value])})"
+        case keras.Model():
+            return f"model({model_fingerprint(value)})"
+        case Mapping():
+            return f"{{{listed(part for pair in value.items() for part in pair)}}}"
+        case list() | tuple():
+            return f"({listed(value)})"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(described(part, inside) for part in value))}}}"
+        case FunctionType():
+            held = [cell.cell_contents for cell in value.__closure__ or ()]
+            parts = (value.__code__, value.__defaults__, value.__kwdefaults__, held)
+            return f"{name}({listed(parts)})"
+        case CodeType():
+            return f"{name}({listed((digest([value.co_code]), value.co_consts, value.co_names))})"
+        case MethodType():
+            return f"{name}({listed((value.__func__, value.__self__))})"
+        case partial():
+            return f"{name}({listed((value.func, value.args, value.keywords))})"
     if hasattr(value, "__dict__") and not isinstance(value, type):
-        options = (f"{name}={described(v, inside)}" for name, v in sorted(vars(value).items()))
-        return f"{_name(value)}({', '.join(options)})"
+        options = (f"{key}={described(v, inside)}" for key, v in sorted(vars(value).items()))
+        return f"{name}({', '.join(options)})"
     return repr(value)
-
-
-def _parts(value: Any) -> Iterable[Any] | None:
-    """Return the parts of a function, or None for anything else."""
-    if isinstance(value, FunctionType):
-        held = [cell.cell_contents for cell in value.__closure__ or ()]
-        return value.__code__, value.__defaults__, value.__kwdefaults__, held
-    if isinstance(value, CodeType):
-        return digest([value.co_code]), value.co_consts, value.co_names
-    if isinstance(value, MethodType):
-        return value.__func__, value.__self__
-    if isinstance(value, partial):
-        return value.func, value.args, value.keywords
-    return None
-
-
-def _name(value: Any) -> str:
-    return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def _listed(values: Iterable[Any], inside: tuple[int, ...]) -> str:
-    return ", ".join(described(value, inside) for value in values)

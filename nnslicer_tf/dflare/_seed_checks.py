@@ -5,10 +5,10 @@ images that were not scaled, or scaled twice. Such findings do not exist on prop
 """
 
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 
+from nnslicer_tf.dflare.classifiers import rows_within_memory
 from nnslicer_tf.dflare.domain import LABEL_MARGIN, class_probabilities
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair
@@ -20,33 +20,30 @@ _MIN_RIGHT, _MAX_DIFFERENT = 0.5, 0.75
 _CERTAIN = 1 - 1e-6
 _SAME, _MIN_CHANGE = 0.01, 0.2  # differences of probabilities
 
-_SCALINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "x.astype('float32') / 255": lambda x: x / np.float32(255),
-    "x.astype('float32') / 127.5 - 1": lambda x: x / np.float32(127.5) - 1,
+_SCALINGS = {
+    "x.astype('float32') / 255": (255, 0),
+    "x.astype('float32') / 127.5 - 1": (127.5, 1),
 }
-"""Common preprocessing of images of 0 to 255."""
+"""Common preprocessing of images of 0 to 255 → divisor, and what is subtracted afterwards."""
 
 
-def check_seeds_suit(
-    pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None, preprocessed: bool
-) -> None:
+def check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
     """Reject seeds for which the models do not seem to be made; warn of models that are equal.
 
     Args:
         pair: The models.
-        seeds: The seeds; the first 64 are used.
+        seeds: The seeds; the first 64 are used, or fewer large ones.
         truth: Their true classes, if known.
-        preprocessed: Whether the caller gave a preprocessing function.
 
     Raises:
         InvalidArgumentError: if another scaling of the images seems to be right, the original is
             wrong on most seeds, or the two models disagree on most.
     """
-    seeds = seeds[:_MAX_SEEDS]
+    seeds = seeds[: max(_MIN_SEEDS, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
     truth = None if truth is None else truth[: len(seeds)]
     answers = pair.ask(seeds)
     if isinstance(pair.domain, ImageDomain):
-        _check_scale(pair, seeds, answers.original, truth, preprocessed)
+        _check_scale(pair, seeds, answers.original, truth)
     if len(seeds) < _MIN_SEEDS:
         return
     remedy = (
@@ -75,11 +72,7 @@ def check_seeds_suit(
 
 
 def _check_scale(
-    pair: ModelPair,
-    seeds: np.ndarray,
-    given: np.ndarray,
-    truth: np.ndarray | None,
-    preprocessed: bool,
+    pair: ModelPair, seeds: np.ndarray, answers: np.ndarray, truth: np.ndarray | None
 ) -> None:
     """Reject images that the original recognises only, or better, when scaled differently.
 
@@ -88,44 +81,42 @@ def _check_scale(
     ones, and gives all of them the same class.
     """
 
-    def original(scaling: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-        return class_probabilities(pair.original.probabilities(scaling(x)))
+    def original(x: np.ndarray, divisor: float, offset: float = 0) -> np.ndarray:
+        inputs = x / np.float32(divisor) - np.float32(offset)
+        return class_probabilities(pair.original.probabilities(inputs))
 
-    def recognises(probabilities: np.ndarray, scaling: Callable[[np.ndarray], np.ndarray]) -> bool:
+    def is_one_class(probabilities: np.ndarray) -> bool:
+        classes = np.unique(probabilities.argmax(axis=1))
+        return len(classes) == 1 and len(seeds) >= _MIN_SEEDS
+
+    def recognises(probabilities: np.ndarray, divisor: float, offset: float = 0) -> bool:
         """Whether the original is mostly sure, and of something else than for black images."""
         sure = probabilities.max(axis=1).mean() >= (1 + 1 / probabilities.shape[1]) / 2
-        one_class = len(np.unique(probabilities.argmax(axis=1))) == 1
-        if not sure or (one_class and len(seeds) >= _MIN_SEEDS):
+        if not sure or is_one_class(probabilities):
             return False
-        black = original(scaling, np.zeros_like(seeds[:1]))
+        black = original(np.zeros_like(seeds[:1]), divisor, offset)
         return bool(np.abs(probabilities - black).max(axis=1).mean() > _MIN_CHANGE)
 
-    def accuracy(probabilities: np.ndarray) -> float:
-        return -1.0 if truth is None else float((probabilities.argmax(axis=1) == truth).mean())
-
-    if preprocessed:
-        one_class = len(np.unique(given.argmax(axis=1))) == 1
-        if truth is None and one_class and len(seeds) >= _MIN_SEEDS:
-            raw = original(_unscaled, seeds)
-            if recognises(raw, _unscaled):
-                raise InvalidArgumentError(
-                    f"The original model gives all of the first {len(seeds)} seeds the class "
-                    f"{int(given[0].argmax())} after preprocess, and tells them apart as they are "
-                    "(0 to 255): it probably scales images by itself. Pass preprocess=None."
-                )
+    if pair.preprocess is not None:
+        if truth is None and is_one_class(answers) and recognises(original(seeds, 1), 1):
+            raise InvalidArgumentError(
+                f"The original model gives all of the first {len(seeds)} seeds the class "
+                f"{int(answers[0].argmax())} after preprocess, and tells them apart as they are "
+                "(0 to 255): it probably scales images by itself. Pass preprocess=None."
+            )
         return
     # A model that standardises each image by itself takes any scale.
-    dark = original(lambda x: x / np.float32(255), seeds)
-    darker = original(lambda x: x / np.float32(2550), seeds)
-    if np.abs(dark - darker).max() < _SAME:
+    if np.abs(original(seeds, 255) - original(seeds, 2550)).max() < _SAME:
         return
-    certain = float(np.mean(given.max(axis=1) >= _CERTAIN))
+    certain = float(np.mean(answers.max(axis=1) >= _CERTAIN))
     for name, scaling in _SCALINGS.items():
-        scaled = original(scaling, seeds)
-        if accuracy(given) > accuracy(scaled):
-            continue  # it was trained on such images
+        scaled = original(seeds, *scaling)
+        if truth is not None:
+            right, right_scaled = ((p.argmax(axis=1) == truth).sum() for p in (answers, scaled))
+            if right > right_scaled:
+                continue  # it was trained on such images
         sure = float(np.mean(scaled.max(axis=1) >= _CERTAIN))
-        if (certain >= 0.9 and sure < 0.5) or recognises(scaled, scaling):
+        if (certain >= 0.9 and sure < 0.5) or recognises(scaled, *scaling):
             raise InvalidArgumentError(
                 f"The original model is certain of {certain:.0%} of the seeds as they are (0 to "
                 f"255), and of {sure:.0%} as {name}, when it tells them apart as well: it was "
@@ -133,7 +124,3 @@ def _check_scale(
                 "was trained with; with preprocess=lambda x: x.astype('float32') the seeds are "
                 "used as they are."
             )
-
-
-def _unscaled(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float32)

@@ -9,9 +9,7 @@ from numpy.typing import ArrayLike
 from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError
 
 if TYPE_CHECKING:
@@ -63,28 +61,17 @@ class Agreement(ShownAsTable):
         )
 
 
-def agreement(
-    original: ModelLike,
-    compressed: ModelLike,
-    x: np.ndarray | Dataset,
-    y: ArrayLike | None = None,
-    preprocess: Preprocess | None = None,
-    batch_size: int = 32,
-) -> Agreement:
+def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
     """Ask two models about all inputs of a test set.
 
     Args:
-        original: The original model; anything that `as_classifier` takes.
-        compressed: The compressed model, likewise.
+        pair: The models, and how the inputs are preprocessed.
         x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
         y: Their true classes `(inputs,)`, if known.
-        preprocess: Maps a batch to the models' inputs; None: the values as float32.
-        batch_size: Fixed batch size for Keras models.
 
     Raises:
         InvalidArgumentError: if the outputs differ in size or are not probabilities.
         InputShapeError: if there are no inputs, or a model takes others.
-        CorruptFileError: if a file is damaged.
     """
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y
@@ -93,7 +80,6 @@ def agreement(
     if inputs.ndim == 0 or not len(inputs):
         raise InputShapeError("There are no inputs: pass at least one.")
     truth = None if y is None else check_labels(y, len(inputs))
-    pair = ModelPair(original, compressed, ImageDomain(), preprocess, batch_size)
     answers = pair.ask(inputs)
     distance = np.abs(answers.original.astype(np.float64) - answers.compressed).max(axis=1)
     return Agreement(answers.labels, answers.deviates, distance, truth)

@@ -19,72 +19,50 @@ _WINDOW = 256
 """Samples in a window of the phase vocoder; shorter signals use their own length."""
 
 
-class TimeStretch(MutationOperator):
-    """Play slower or faster at the same pitch: rates 0.8 … 1.25."""
-
-    name = "time_stretch"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the rate, uniformly on a log scale."""
-        return {"rate": float(np.exp(rng.uniform(np.log(0.8), np.log(1.25))))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the stretched signal."""
-        return _valid(_stretch(x, parameters["rate"]), len(x))
+def _time_stretch(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Play slower or faster at the same pitch."""
+    return _valid(_stretched(x, parameters["rate"]), len(x))
 
 
-class PitchShift(MutationOperator):
-    """Shift the pitch by up to 4 semitones at the same speed."""
-
-    name = "pitch_shift"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the shift in semitones."""
-        return {"semitones": float(rng.uniform(-4, 4))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the shifted signal: stretched, then resampled to its old length."""
-        factor = 2 ** (parameters["semitones"] / 12)
-        stretched = _stretch(x, 1 / factor)
-        return _valid(resample(stretched, max(1, round(len(stretched) / factor))), len(x))
+def _pitch_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Shift the pitch at the same speed: stretch, then resample to the old length."""
+    factor = 2 ** (parameters["semitones"] / 12)
+    stretched = _stretched(x, 1 / factor)
+    return _valid(resample(stretched, max(1, round(len(stretched) / factor))), len(x))
 
 
-class TimeShift(MutationOperator):
-    """Shift by up to a quarter of the signal, filling with silence."""
-
-    name = "time_shift"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the shift in samples, never 0."""
-        shift = int(rng.integers(1, max(2, len(x) // 4)))
-        return {"samples": shift if rng.random() < 0.5 else -shift}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the shifted signal."""
-        shift = parameters["samples"]
-        shifted = np.zeros_like(x)
-        if shift > 0:
-            shifted[shift:] = x[:-shift]
-        else:
-            shifted[:shift] = x[-shift:]
-        return shifted
+def _draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+    shift = int(rng.integers(1, max(2, len(x) // 4)))
+    return {"samples": shift if rng.random() < 0.5 else -shift}
 
 
-class Gain(MutationOperator):
-    """Change the volume by up to 12 decibels; values beyond −1 … 1 are clipped."""
-
-    name = "gain"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the gain."""
-        return {"decibels": float(rng.uniform(-12, 12))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the amplified signal."""
-        return _valid(x * 10 ** (parameters["decibels"] / 20), len(x))
+def _time_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Shift, filling with silence."""
+    shift, shifted = int(parameters["samples"]), np.zeros_like(x)
+    if shift > 0:
+        shifted[shift:] = x[:-shift]
+    else:
+        shifted[:shift] = x[-shift:]
+    return shifted
 
 
-AUDIO_OPERATORS: tuple[MutationOperator, ...] = (TimeStretch(), PitchShift(), TimeShift(), Gain())
+def _gain(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Change the volume; values beyond −1 … 1 are clipped."""
+    return _valid(x * 10 ** (parameters["decibels"] / 20), len(x))
+
+
+AUDIO_OPERATORS = (
+    MutationOperator(
+        "time_stretch",
+        lambda rng, x: {"rate": float(np.exp(rng.uniform(np.log(0.8), np.log(1.25))))},
+        _time_stretch,
+    ),
+    MutationOperator(
+        "pitch_shift", lambda rng, x: {"semitones": float(rng.uniform(-4, 4))}, _pitch_shift
+    ),
+    MutationOperator("time_shift", _draw_shift, _time_shift),
+    MutationOperator("gain", lambda rng, x: {"decibels": float(rng.uniform(-12, 12))}, _gain),
+)
 
 
 class AudioDomain(Domain):
@@ -113,13 +91,13 @@ class AudioDomain(Domain):
 
 def _valid(signal: np.ndarray, length: int) -> np.ndarray:
     """Return `signal` cut or padded to `length` and clipped to −1 … 1."""
-    fixed = np.zeros(length, np.float32)
-    kept = min(length, len(signal))
-    fixed[:kept] = np.clip(signal[:kept], -1, 1)
-    return fixed
+    result = np.zeros(length, np.float32)
+    overlap = min(length, len(signal))
+    result[:overlap] = np.clip(signal[:overlap], -1, 1)
+    return result
 
 
-def _stretch(x: np.ndarray, rate: float) -> np.ndarray:
+def _stretched(x: np.ndarray, rate: float) -> np.ndarray:
     """Return `x` played `rate` times as fast, using a phase vocoder."""
     window = min(_WINDOW, len(x))
     hop = max(1, window // 4)
@@ -129,15 +107,12 @@ def _stretch(x: np.ndarray, rate: float) -> np.ndarray:
     share = times - before
     magnitude = np.abs(spectrum)
     magnitude = (1 - share) * magnitude[:, before] + share * magnitude[:, before + 1]
-    phase = _accumulated_phase(np.angle(spectrum), before, hop, window)
-    stretched = istft(magnitude * np.exp(1j * phase), nperseg=window, noverlap=window - hop)[1]
-    return stretched[: round(len(x) / rate)]
-
-
-def _accumulated_phase(phase: np.ndarray, before: np.ndarray, hop: int, window: int) -> np.ndarray:
-    """Return the phases of the new frames, each advanced by the true frequency of its bin."""
+    # The phases of the new frames advance by the true frequency of each bin.
+    phase = np.angle(spectrum)
     expected = 2 * np.pi * hop * np.arange(len(phase))[:, None] / window
     advance = np.diff(phase, axis=1) - expected
     advance -= 2 * np.pi * np.round(advance / (2 * np.pi))
-    steps = (advance + expected)[:, before[:-1]]
-    return np.concatenate([phase[:, :1], phase[:, :1] + np.cumsum(steps, axis=1)], axis=1)
+    steps = np.cumsum((advance + expected)[:, before[:-1]], axis=1)
+    phase = np.concatenate([phase[:, :1], phase[:, :1] + steps], axis=1)
+    stretched = istft(magnitude * np.exp(1j * phase), nperseg=window, noverlap=window - hop)[1]
+    return stretched[: round(len(x) / rate)]

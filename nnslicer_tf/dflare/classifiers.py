@@ -1,8 +1,5 @@
 """Models under test as black boxes: from a batch of inputs to probabilities.
 
-`as_classifier` takes a Keras model, an `InstrumentedModel`, a TFLite file or its bytes, an
-object with `predict`, or a function.
-
 The last bits of a floating-point result can depend on the size of the batch, and a search that
 compares nearly equal numbers then takes another path. Keras models are therefore always called
 with one fixed, padded batch size, and TFLite models with one input at a time, so that the output
@@ -14,6 +11,7 @@ Cost: a Keras call computes a whole batch even for one input. TFLite's kernels a
 batches (its quantised ones are slower), so several interpreters run in threads.
 """
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, shape_fits
+from nnslicer_tf._checks import as_array, check_count, shape_fits
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import digest
 from nnslicer_tf._litert import (
@@ -45,8 +43,15 @@ if TYPE_CHECKING:
 
 ModelLike = object  # anything that `as_classifier` takes
 
+MAX_BATCH_BYTES = 256 << 20  # of a batch's inputs, and of its largest activation
+
 _STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """16-bit type → relative step between its numbers."""
+
+
+def rows_within_memory(shape: tuple[int, ...], most: int) -> int:
+    """Return how many float32 rows of a shape fit into `MAX_BATCH_BYTES`: 1 … `most`."""
+    return int(np.clip(MAX_BATCH_BYTES // max(1, 4 * math.prod(shape)), 1, most))
 
 
 class Classifier(ABC):
@@ -69,11 +74,12 @@ class Classifier(ABC):
 
 
 class KerasClassifier(Classifier):
-    """A Keras model, called with one fixed batch size.
+    """A Keras model, called with one fixed batch size for each shape of inputs.
 
     Args:
         model: A Keras model with one input and one output.
         batch_size: Inputs per call; the last batch is padded with copies of its first input.
+            Fewer, if the largest activation of so many would take more than `MAX_BATCH_BYTES`.
 
     Raises:
         InvalidArgumentError: if the batch size is below 1, or the model has several outputs.
@@ -81,8 +87,7 @@ class KerasClassifier(Classifier):
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
-        if batch_size < 1:
-            raise InvalidArgumentError(f"batch_size must be at least 1. Received: {batch_size}")
+        check_count("batch_size", batch_size)
         # They are not known for a subclassed model.
         inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
         if len(inputs) > 1:
@@ -96,13 +101,28 @@ class KerasClassifier(Classifier):
                 "Choose one: keras.Model(model.inputs, model.outputs[0])."
             )
         self.model = model
-        self.batch_size = batch_size
         self.resolution = _STEPS.get(outputs[0].dtype if outputs else model.compute_dtype, 0.0)
+        self._batch_size = batch_size
         self._shape = tuple(inputs[0].shape[1:]) if inputs else None
 
     def content(self) -> str:
         """Return the fingerprint of architecture and weights."""
         return model_fingerprint(self.model)
+
+    def batch_size(self, shape: tuple[int, ...]) -> int:
+        """Return the inputs of a shape per call: fewer if their activations are large."""
+        largest, waiting = math.prod(shape), [self.model]
+        while waiting:
+            layer = waiting.pop()
+            waiting.extend(getattr(layer, "layers", ()))
+            try:
+                extents = layer.output.shape[1:]
+            except (AttributeError, ValueError):  # subclassed, several outputs, or shared
+                continue
+            # Free axes have about the extent of the input's.
+            known = [n or (shape[i] if i < len(shape) else 1) for i, n in enumerate(extents)]
+            largest = max(largest, math.prod(known))
+        return rows_within_memory((largest,), self._batch_size)
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the model's outputs as float32.
@@ -115,10 +135,10 @@ class KerasClassifier(Classifier):
             raise InputShapeError(
                 f"Model '{self.model.name}' takes inputs of shape {self._shape}. Received: {shape}"
             )
-        outputs = []
-        for start in range(0, len(inputs), self.batch_size):
-            batch = inputs[start : start + self.batch_size]
-            padding = np.repeat(batch[:1], self.batch_size - len(batch), axis=0)
+        size, outputs = self.batch_size(shape), []
+        for start in range(0, len(inputs), size):
+            batch = inputs[start : start + size]
+            padding = np.repeat(batch[:1], size - len(batch), axis=0)
             answers = self.model.predict_on_batch(np.concatenate([batch, padding]))
             outputs.append(np.asarray(answers).astype(np.float32, copy=False)[: len(batch)])
         return np.concatenate(outputs)
@@ -228,10 +248,9 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
         return KerasClassifier(inner, batch_size)
     if isinstance(model, (str, os.PathLike, bytes, bytearray)):
         return TFLiteClassifier(bytes(model) if isinstance(model, bytearray) else model)
-    if hasattr(model, "predict"):
-        return FunctionClassifier(model.predict)
-    if callable(model):
-        return FunctionClassifier(model)
+    function = getattr(model, "predict", model)
+    if callable(function):
+        return FunctionClassifier(function)
     raise InvalidArgumentError(
         "A model must be a Keras model, an InstrumentedModel, a .tflite path or bytes, or a "
         f"function from a batch to probabilities. Received: {type(model).__name__}"

@@ -1,17 +1,17 @@
 """Compressed versions of a Keras model, to compare with it (paper, sections 2.2 and 5.4).
 
-Two kinds of 8-bit quantisation (TFLite files, as bytes), magnitude pruning, knowledge
-distillation, and the mutation of a share of the weights. The given model is never changed.
-Pruned models are not fine-tuned, so that deviations are due to pruning alone.
+8-bit quantisation (TFLite files, as bytes), magnitude pruning, mutation of a share of the weights,
+and knowledge distillation. The given model is never changed. Pruned models are not fine-tuned, so
+that deviations are due to pruning alone.
 
 Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -20,12 +20,225 @@ from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
-from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
+from nnslicer_tf.errors import (
+    InvalidArgumentError,
+    MissingPackageError,
+    SeveralInputsError,
+    UnsupportedLayerError,
+)
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune", "mutate")
+
+
+def compress(
+    model: Any,
+    method: str,
+    samples: DataLike | None = None,
+    *,
+    ratio: float = 0.5,
+    layers: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    recipe: Sequence[Mapping] = (),
+    rng: int | np.random.Generator = 0,
+) -> Any:
+    """Return a compressed copy of a model: the content of a TFLite file, or a Keras model.
+
+    Args:
+        model: A Keras model; for "ai_edge" the content of a floating-point TFLite file, such as
+            the result of `pruning.costs.to_litert`.
+        method: How to compress it.
+
+            - "dynamic": 8-bit weights; activations are quantised at run time. TFLite leaves
+              kernels of fewer than 1,024 values in floating point.
+            - "int8": 8-bit integers from input to output.
+            - "int16": 8-bit weights and 16-bit activations throughout. TensorFlow's converter
+              supports this only for whole models.
+            - "ai_edge": what a recipe of the AI Edge Quantizer says.
+            - "prune": a Keras copy whose smallest weights are zero, the same share in every kernel.
+            - "mutate": a Keras copy in which a share of the weights of all kernels together is
+              10 % larger or smaller (section 5.4.1).
+        samples: For "int8", "int16" and recipes with integer activations: preprocessed inputs
+            `(samples, ...)` for calibrating the range of every activation; a few hundred are
+            enough.
+        ratio: For "prune" and "mutate": the share of the weights, 0 … 1; biases and other vectors
+            are unchanged.
+        layers: For "prune": names of the layers to prune; all if None.
+        keep: For "int8": names of the tensors whose steps stay in floating point, such as those
+            of `debugging.Recipe.tensors`.
+        recipe: For "ai_edge": the quantizer's recipe as JSON: its own, such as
+            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, followed by the result of
+            `debugging.Recipe.ai_edge`.
+        rng: For "mutate": chooses the weights, and the sign of each change.
+
+    Raises:
+        InvalidArgumentError: if the method is unknown, an option is out of range or names what the
+            model does not have, there are no samples, or the model is not built, takes integers,
+            or cannot be copied.
+        InputShapeError: if samples have another shape.
+        SeveralInputsError: if the model has several inputs.
+        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
+        MissingPackageError: if "ai_edge" needs a package that is not installed.
+    """
+    check_name("method of compression", method, METHODS)
+    if method == "ai_edge":
+        return _quantised_by_recipe(model, recipe, samples)
+    if not model.built:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
+            "keras.Input, or call it once."
+        )
+    if method in ("prune", "mutate"):
+        return _changed(model, method, ratio, layers, as_generator(rng))
+    return _converted(model, method, samples, keep)
+
+
+def _changed(
+    model: keras.Model,
+    method: str,
+    ratio: float,
+    layers: Sequence[str] | None,
+    rng: np.random.Generator,
+) -> keras.Model:
+    """Return a copy with pruned or mutated kernels (weights of two or more dimensions)."""
+    if not 0 <= ratio <= 1 or (ratio == 1 and method == "prune"):
+        limits = "0 … 1" + (", 1 excluded" if method == "prune" else "")
+        raise InvalidArgumentError(f"ratio must be in {limits}. Received: {ratio}")
+    has_config = type(model).get_config is not keras.Model.get_config
+    if not getattr(model, "outputs", None) and not has_config:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
+            "has no get_config of its own, from which Keras makes another one."
+        )
+    for name in layers or ():
+        check_name("layer", name, [layer.name for layer in model.layers])
+    copy = copy_model(model)
+    parts = [copy] if layers is None else [copy.get_layer(name) for name in layers]
+    kernels = [weight for part in parts for weight in part.weights if weight.ndim > 1]
+    if method == "prune":
+        for kernel in kernels:
+            values = keras.ops.convert_to_numpy(kernel)
+            zero = smallest(np.abs(values), int(ratio * values.size))
+            kernel.assign(np.where(zero, 0, values))
+        return copy
+    sizes = [int(np.prod(kernel.shape)) for kernel in kernels]
+    factors = np.ones(sum(sizes), np.float32)
+    chosen = rng.choice(len(factors), round(ratio * len(factors)), replace=False)
+    factors[chosen] = rng.choice(np.array([0.9, 1.1], np.float32), len(chosen))
+    for kernel, part in zip(kernels, np.split(factors, np.cumsum(sizes)[:-1]), strict=False):
+        kernel.assign(keras.ops.convert_to_numpy(kernel) * part.reshape(kernel.shape))
+    return copy
+
+
+def _converted(
+    model: keras.Model, method: str, samples: DataLike | None, keep: Sequence[str]
+) -> bytes:
+    """Return a TFLite model, suppressing the converter's output and warnings."""
+    import tensorflow as tf
+    from tensorflow.lite.python.convert import ConverterError
+
+    if isinstance(keep, str):
+        raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
+    calibration = None
+    if method != "dynamic":
+        calibration = _calibration(model, samples)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if calibration is not None:
+        converter.representative_dataset = lambda: ([sample[None]] for sample in calibration)
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        if keep:
+            warnings.simplefilter("ignore")
+            return _converted_but_for(converter, list(keep))
+        warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
+        if calibration is not None:
+            sets = tf.lite.OpsSet
+            integers, operations = {
+                "int8": (tf.int8, sets.TFLITE_BUILTINS_INT8),
+                "int16": (
+                    tf.int16,
+                    sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
+                ),
+            }[method]
+            converter.target_spec.supported_ops = [operations]
+            converter.inference_input_type = converter.inference_output_type = integers
+        try:
+            return converter.convert()
+        except ConverterError as error:
+            raise UnsupportedLayerError(
+                "TensorFlow's converter cannot make a LiteRT model of this one; it fails with "
+                "recurrent layers, for instance. Convert it with options of your own, and pass the "
+                f"file, or prune it instead. It says: {str(error).strip().splitlines()[-1][:200]}"
+            ) from error
+
+
+def _calibration(model: keras.Model, samples: DataLike | None) -> np.ndarray:
+    """Return samples of a model whose activations can be calibrated."""
+    _check_one_output(model, several=True)
+    if len(model.inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of models "
+            "with one. Join the inputs in a wrapping model, which cuts one tensor into them."
+        )
+    dtype = model.inputs[0].dtype
+    if "int" in dtype:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
+            "real numbers can be rounded to steps. The method 'dynamic' takes this model."
+        )
+    if samples is None:
+        raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
+    return Samples(samples, model.input_shape[1:]).array()
+
+
+def _converted_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:
+    """Convert to 8-bit integers, except for the steps that compute some tensors."""
+    import tensorflow as tf
+
+    debugger = tf.lite.experimental.QuantizationDebugger(
+        converter=converter,
+        debug_dataset=converter.representative_dataset,
+        debug_options=tf.lite.experimental.QuantizationDebugOptions(
+            denylisted_nodes=keep, fully_quantize=True
+        ),
+    )
+    # The converter would ignore unknown names.
+    calibrated = interpreter_of(debugger.calibrated_model, "the calibrated model")
+    for name in keep:
+        check_name("tensor", name, [t["name"] for t in calibrated.get_tensor_details()])
+    return debugger.get_nondebug_quantized_model()
+
+
+def _quantised_by_recipe(
+    content: bytes, recipe: Sequence[Mapping], samples: DataLike | None
+) -> bytes:
+    """Quantise a floating-point LiteRT model with the AI Edge Quantizer."""
+    try:
+        from ai_edge_quantizer.quantizer import Quantizer
+    except ImportError as error:
+        raise MissingPackageError(
+            "This needs the AI Edge Quantizer: pip install ai-edge-quantizer"
+        ) from error
+    quantizer = Quantizer(bytearray(content))
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantizer.load_quantization_recipe(list(recipe))
+        result = None
+        if quantizer.need_calibration:
+            if samples is None or not len(samples):
+                raise InvalidArgumentError(
+                    "This recipe needs samples: at least one preprocessed input."
+                )
+            interpreter = interpreter_of(content, "the given bytes")
+            ((name, signature),) = interpreter.get_signature_list().items()
+            (tensor,) = signature["inputs"]
+            rows = [{tensor: np.asarray(row)[None].astype(np.float32)} for row in samples]
+            result = quantizer.calibrate({name: rows})
+        return bytes(quantizer.quantize(result).quantized_model)
 
 
 def with_softmax(model: keras.Model) -> keras.Model:
@@ -59,166 +272,6 @@ def with_softmax(model: keras.Model) -> keras.Model:
         )
     outputs = keras.layers.Softmax(name="probabilities")(model.outputs[0])
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
-
-
-def quantize_dynamic(model: keras.Model) -> bytes:
-    """Return a TFLite model with 8-bit weights; activations are quantised at run time.
-
-    TFLite leaves kernels of fewer than 1,024 values in floating point.
-
-    Raises:
-        InvalidArgumentError: if the model is not built.
-        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
-    """
-    _check_built(model)
-    return _convert(_converter(model))
-
-
-def quantize_integer(model: keras.Model, samples: DataLike, keep: Sequence[str] = ()) -> bytes:
-    """Return a TFLite model that computes with 8-bit integers from input to output.
-
-    Args:
-        model: A Keras model.
-        samples: `(samples, ...)` preprocessed inputs for calibrating the range of every
-            activation; a few hundred are enough.
-        keep: Names of the tensors whose steps stay in floating point, such as those of
-            `debugging.Recipe.tensors`.
-
-    Raises:
-        InvalidArgumentError: if there are no samples, the model takes integers or has no input
-            shape, or `keep` is not a list of names of tensors.
-        InputShapeError: if samples have another shape.
-        SeveralInputsError: if the model has several inputs.
-        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
-    """
-    import tensorflow as tf
-
-    if isinstance(keep, str):
-        raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
-    converter = _calibrated(model, samples)
-    if keep:
-        return _convert_but_for(converter, list(keep))
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-    converter.inference_input_type = tf.int8
-    converter.inference_output_type = tf.int8
-    return _convert(converter)
-
-
-def quantize_16x8(model: keras.Model, samples: DataLike) -> bytes:
-    """Return a TFLite model with 8-bit weights and 16-bit activations throughout.
-
-    TensorFlow's converter supports this only for whole models. To keep some layers of an 8-bit
-    model in 16 bits, use `quantize_ai_edge` with `debugging.Recipe.ai_edge(kept="int16")`.
-
-    Args:
-        model: A Keras model.
-        samples: As in `quantize_integer`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, SeveralInputsError, UnsupportedLayerError: as
-            `quantize_integer` does.
-    """
-    import tensorflow as tf
-
-    converter = _calibrated(model, samples)
-    sets = tf.lite.OpsSet
-    converter.target_spec.supported_ops = [
-        sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
-    ]
-    converter.inference_input_type = tf.int16
-    converter.inference_output_type = tf.int16
-    return _convert(converter)
-
-
-def quantize_ai_edge(
-    content: bytes, recipe: Sequence[Mapping], samples: np.ndarray | None = None
-) -> bytes:
-    """Quantise a floating-point LiteRT model with the AI Edge Quantizer.
-
-    Args:
-        content: The floating-point model, such as the result of `pruning.costs.to_litert`.
-        recipe: The quantizer's recipe as JSON: its own, such as
-            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, followed by the result of
-            `debugging.Recipe.ai_edge`.
-        samples: Preprocessed inputs for calibrating the range of every activation, for recipes
-            with integer activations.
-
-    Raises:
-        InvalidArgumentError: if the package ai-edge-quantizer is not installed.
-    """
-    try:
-        from ai_edge_quantizer.quantizer import Quantizer
-    except ImportError as error:
-        raise InvalidArgumentError(
-            "This needs the AI Edge Quantizer: pip install ai-edge-quantizer"
-        ) from error
-    quantizer = Quantizer(bytearray(content))
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quantizer.load_quantization_recipe(list(recipe))
-        result = None
-        if quantizer.need_calibration:
-            result = quantizer.calibrate(_signature_samples(content, samples))
-        return bytes(quantizer.quantize(result).quantized_model)
-
-
-def prune_magnitude(
-    model: keras.Model, ratio: float, layers: Sequence[str] | None = None
-) -> keras.Model:
-    """Return a copy whose smallest weights are zero, the same share in every kernel.
-
-    Args:
-        model: A Keras model.
-        ratio: The share of weights to set to zero, 0 … 1 (1 excluded); biases and other
-            vectors are unchanged.
-        layers: Names of the layers to prune; all if None.
-
-    Raises:
-        InvalidArgumentError: if the ratio is out of range, a layer does not exist, or the model
-            cannot be copied.
-    """
-    if not 0 <= ratio < 1:
-        raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
-    _check_copyable(model)
-    names = [layer.name for layer in model.layers]
-    for name in layers or ():
-        check_name("layer", name, names)
-
-    def prune(weights: np.ndarray) -> np.ndarray:
-        return np.where(smallest(np.abs(weights), int(ratio * weights.size)), 0, weights)
-
-    return _changed(model, prune, layers)
-
-
-def mutate_weights(
-    model: keras.Model, share: float, rng: int | np.random.Generator = 0
-) -> keras.Model:
-    """Return a copy in which a share of the weights is 10 % larger or smaller (section 5.4.1).
-
-    Args:
-        model: A Keras model.
-        share: The share of the weights of all kernels together, 0 … 1.
-        rng: Chooses the weights, and the sign of each change.
-
-    Raises:
-        InvalidArgumentError: if the share is out of range, or the model cannot be copied.
-    """
-    if not 0 <= share <= 1:
-        raise InvalidArgumentError(f"share must be in 0 … 1. Received: {share}")
-    generator = as_generator(rng)
-    total = sum(weight.size for weight in model.get_weights() if weight.ndim > 1)
-    factors = np.ones(total, np.float32)
-    chosen = generator.choice(total, round(share * total), replace=False)
-    factors[chosen] = generator.choice(np.array([0.9, 1.1], np.float32), len(chosen))
-    position = 0
-
-    def mutate(weights: np.ndarray) -> np.ndarray:
-        nonlocal position
-        part = factors[position : position + weights.size]
-        position += weights.size
-        return weights * part.reshape(weights.shape)
-
-    return _changed(model, mutate)
 
 
 def distill(
@@ -260,16 +313,21 @@ def distill(
             "Teacher and student need outputs of one size, and temperature must be above 0. "
             f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
         )
+
+    def soften(probabilities: Any) -> Any:
+        logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
+        return keras.ops.softmax(logits / temperature)
+
     generator = as_generator(rng)
     learner = copy_model(student)
     draw_dropout_seeds(learner, generator)
-    soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
+    soft = keras.layers.Lambda(soften)(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
     optimizer = keras.optimizers.Adam(learning_rate)
     trained.compile(optimizer, "kl_divergence")
     build_optimizer(optimizer, trained.trainable_variables)
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
-    targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
+    targets = keras.ops.convert_to_numpy(soften(teaching))
     train_epochs(
         lambda rows, _: trained.train_on_batch(x[rows], targets[rows]),
         len(x),
@@ -281,136 +339,20 @@ def distill(
     return learner
 
 
-def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
-    return keras.ops.softmax(logits / temperature)
-
-
-def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
-    import tensorflow as tf
-
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    return converter
-
-
-def _calibrated(model: keras.Model, samples: DataLike) -> "tf.lite.TFLiteConverter":
-    _check_symbolic(model)
-    if len(model.inputs) > 1:
-        raise SeveralInputsError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of models "
-            "with one. Join the inputs in a wrapping model, which cuts one tensor into them."
-        )
-    dtype = model.inputs[0].dtype
-    if "int" in dtype:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
-            "real numbers can be rounded to steps. quantize_dynamic takes this model."
-        )
-    given = Samples(samples, model.input_shape[1:]).array()
-    converter = _converter(model)
-    converter.representative_dataset = lambda: ([sample[None]] for sample in given)
-    return converter
-
-
-def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
-    """Convert, suppressing the converter's output and its warnings about ignored entries."""
-    from tensorflow.lite.python.convert import ConverterError
-
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
-        try:
-            return converter.convert()
-        except ConverterError as error:
-            raise UnsupportedLayerError(
-                "TensorFlow's converter cannot make a LiteRT model of this one; it fails with "
-                "recurrent layers, for instance. Convert it with options of your own, and pass the "
-                f"file, or prune it instead. It says: {str(error).strip().splitlines()[-1][:200]}"
-            ) from error
-
-
-def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:
-    """Convert to integers, except for the steps that compute some tensors."""
-    import tensorflow as tf
-
-    options = tf.lite.experimental.QuantizationDebugOptions(
-        denylisted_nodes=keep, fully_quantize=True
-    )
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        debugger = tf.lite.experimental.QuantizationDebugger(
-            converter=converter,
-            debug_dataset=converter.representative_dataset,
-            debug_options=options,
-        )
-        _check_tensors(keep, debugger.calibrated_model)
-        return debugger.get_nondebug_quantized_model()
-
-
-def _check_tensors(names: list[str], content: bytes) -> None:
-    """Reject names of tensors that a file does not have; the converter would ignore them."""
-    details = interpreter_of(content, "the calibrated model").get_tensor_details()
-    known = [tensor["name"] for tensor in details]
-    for name in names:
-        check_name("tensor", name, known)
-
-
-def _check_built(model: keras.Model) -> None:
+def _check_one_output(model: keras.Model, several: bool = False) -> None:
+    """Reject a model that is not built, functional or sequential, or has several outputs."""
     if not model.built:
         raise InvalidArgumentError(
             f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
             "keras.Input, or call it once."
         )
-
-
-def _check_symbolic(model: keras.Model) -> None:
-    """Reject a model whose inputs and outputs are not symbolic, unlike a functional model's."""
-    _check_built(model)
     if not getattr(model, "outputs", None):
         raise InvalidArgumentError(
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
             "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
         )
-
-
-def _check_one_output(model: keras.Model) -> None:
-    _check_symbolic(model)
-    if len(model.outputs) > 1:
+    if len(model.outputs) > 1 and not several:
         raise InvalidArgumentError(
             f"Model '{model.name}' has {len(model.outputs)} outputs, and a classifier has one. "
             "Choose one: keras.Model(model.inputs, model.outputs[0])."
         )
-
-
-def _check_copyable(model: keras.Model) -> None:
-    _check_built(model)
-    has_config = type(model).get_config is not keras.Model.get_config
-    if not getattr(model, "outputs", None) and not has_config:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
-            "has no get_config of its own, from which Keras makes another one."
-        )
-
-
-def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, list[dict]]:
-    """Return samples in the format that the quantizer takes."""
-    if samples is None or not len(samples):
-        raise InvalidArgumentError("This recipe needs samples: at least one preprocessed input.")
-    interpreter = interpreter_of(content, "the given bytes")
-    ((name, signature),) = interpreter.get_signature_list().items()
-    (given,) = signature["inputs"]
-    return {name: [{given: sample[None].astype(np.float32)} for sample in samples]}
-
-
-def _changed(
-    model: keras.Model,
-    change: Callable[[np.ndarray], np.ndarray],
-    layers: Sequence[str] | None = None,
-) -> keras.Model:
-    """Return a copy with `change` applied to its kernels (weights of two or more dimensions)."""
-    _check_copyable(model)
-    copy = copy_model(model)
-    changed = [copy] if layers is None else [copy.get_layer(name) for name in layers]
-    for kernel in (weight for part in changed for weight in part.weights if weight.ndim > 1):
-        kernel.assign(change(keras.ops.convert_to_numpy(kernel)))
-    return copy

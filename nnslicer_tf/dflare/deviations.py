@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
+from scipy.ndimage import gaussian_filter
 
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.dflare.distances import euclidean, largest_change, structural_similarity
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
@@ -26,14 +26,30 @@ if TYPE_CHECKING:
 _FORMAT = "nnslicer_tf deviations 1"
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 
-DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "L∞": largest_change,
-    "L2": euclidean,
-    "SSIM": structural_similarity,
-}
-"""Name → distance between a seed and its mutant, for arrays of values."""
 
-_OF_SENTENCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"words": word_edits}
+def structural_similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the SSIM of two images `(height, width, channels)` of values 0 … 255: 1 if equal.
+
+    It is the mean over pixels and channels, with the window and constants of Wang, Bovik, Sheikh
+    and Simoncelli, "Image quality assessment", IEEE TIP 2004; NaN for images smaller than the
+    window.
+    """
+    sigma, radius, k1, k2 = 1.5, 5, 0.01, 0.03
+    if min(a.shape[:2]) < 2 * radius + 1:
+        return float("nan")
+
+    def blurred(image: np.ndarray) -> np.ndarray:
+        return gaussian_filter(image, (sigma, sigma, 0), radius=(radius, radius, 0))
+
+    x, y = (np.asarray(image, np.float64) for image in (a, b))
+    mean_x, mean_y = blurred(x), blurred(y)
+    var_x, var_y = blurred(x * x) - mean_x**2, blurred(y * y) - mean_y**2
+    covariance = blurred(x * y) - mean_x * mean_y
+    c1, c2 = (k1 * 255) ** 2, (k2 * 255) ** 2
+    upper = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    lower = (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
+    return float((upper / lower)[radius:-radius, radius:-radius].mean())
+
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -84,7 +100,7 @@ class Deviation(ShownAsTable):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """The outcome of the search of one seed.
 
     Attributes:
@@ -116,7 +132,7 @@ class DeviationSet(ShownAsTable):
 
     def __init__(
         self,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[SearchOutcome],
         seeds: np.ndarray | None = None,
         truth: np.ndarray | None = None,
         confidences: np.ndarray | None = None,
@@ -133,10 +149,10 @@ class DeviationSet(ShownAsTable):
     def __len__(self) -> int:
         return len(self.outcomes)
 
-    def __getitem__(self, seed: int) -> Outcome:
+    def __getitem__(self, seed: int) -> SearchOutcome:
         return self.outcomes[seed]
 
-    def __iter__(self) -> Iterator[Outcome]:
+    def __iter__(self) -> Iterator[SearchOutcome]:
         return iter(self.outcomes)
 
     @property
@@ -171,6 +187,19 @@ class DeviationSet(ShownAsTable):
         labels = [deviation.labels for deviation in self._deviations]
         return np.array(labels, np.int64).reshape(-1, 2)
 
+    def known_seeds(self) -> np.ndarray:
+        """Return the seeds.
+
+        Raises:
+            InvalidArgumentError: if they are not known.
+        """
+        if self.seeds is None:
+            raise InvalidArgumentError(
+                "These deviations have no seeds: search again with find_deviations, or make the "
+                "set with DeviationSet(outcomes, seeds=seeds)."
+            )
+        return self.seeds
+
     @property
     def _deviations(self) -> list[Deviation]:
         return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
@@ -182,9 +211,16 @@ class DeviationSet(ShownAsTable):
             known = {"confidence": self.confidences[:, 0]}
             known["compressed confidence"] = self.confidences[:, 1]
         if self.seeds is not None:
-            pairs = list(zip(self.seeds[self.found], self.images, strict=True))
-            for name, distance in _distances(self.seeds).items():
-                known[name] = np.array([distance(seed, image) for seed, image in pairs])
+            a, b = self.seeds[self.found], self.images
+            if _are_sentences(self.seeds):
+                known["words"] = np.array([word_edits(*pair) for pair in zip(a, b, strict=True)])
+                return known
+            change, axes = b.astype(np.float64).reshape(a.shape) - a, tuple(range(1, a.ndim))
+            known["L∞"] = np.abs(change).max(axis=axes, initial=0.0)
+            known["L2"] = np.sqrt((change**2).sum(axis=axes))
+            if self.seeds.ndim == 4:
+                pairs = zip(a, b, strict=True)
+                known["SSIM"] = np.array([structural_similarity(*pair) for pair in pairs])
         return known
 
     def figure(self, most: int = 6) -> "Figure":
@@ -314,17 +350,11 @@ def _are_sentences(seeds: np.ndarray) -> bool:
     return seeds.ndim == 2 and seeds.dtype.kind in "iu"
 
 
-def _distances(seeds: np.ndarray) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:
-    if _are_sentences(seeds):
-        return _OF_SENTENCES
-    return {n: d for n, d in DISTANCES.items() if n != "SSIM" or seeds.ndim == 4}
-
-
 def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:
     return float(statistic(values)) if len(values) else float("nan")
 
 
-def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
+def pack(outcomes: Sequence[SearchOutcome]) -> dict[str, np.ndarray]:
     """Return outcomes as arrays that `unpack` reads, for a `.npz` file."""
     deviations = [outcome.deviation for outcome in outcomes if outcome.deviation]
     traces = [None if d.trace is None else [asdict(m) for m in d.trace] for d in deviations]
@@ -340,7 +370,7 @@ def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
     }
 
 
-def unpack(file: Archive) -> list[Outcome]:
+def unpack(file: Archive) -> list[SearchOutcome]:
     """Return the outcomes from a file with the arrays that `pack` made.
 
     Raises:
@@ -365,6 +395,6 @@ def unpack(file: Archive) -> list[Outcome]:
             image, labels, steps = next(deviations)
             trace = None if steps is None else tuple(Mutation(**step) for step in steps)
             deviation = Deviation(image, queries, seconds, tuple(labels), trace)
-        outcomes.append(Outcome(status, queries, seconds, deviation))
+        outcomes.append(SearchOutcome(status, queries, seconds, deviation))
     file.check(next(deviations, None) is None, "it has more deviations than seeds that found one")
     return outcomes

@@ -1,16 +1,18 @@
 """Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-There are domains for images, tables, signals, audio and sentences; `default_domain` chooses one. To
-add one, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are not class
-probabilities, `check_outputs` and `judge`.
+There are domains for images, tables, signals, audio and sentences; `ModelPair` chooses one by the
+seeds. To add one, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are
+not class probabilities, `check_outputs` and `judge`.
 
 A mutation is first drawn, then applied: `apply` uses only the drawn parameters, including any
 noise seed, so that a deviation can be replayed from its trace.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 
@@ -42,6 +44,22 @@ class Mutation:
 
 
 @dataclass(frozen=True)
+class MutationOperator:
+    """A way to change an input slightly.
+
+    Attributes:
+        name: The operator's name in traces and tables.
+        draw: `draw(rng, x)` draws the parameters of one mutation of `x`.
+        apply: `apply(x, parameters)` returns a mutated copy of `x`, of the same shape and dtype
+            and in its valid range.
+    """
+
+    name: str
+    draw: Callable[[np.random.Generator, np.ndarray], Parameters]
+    apply: Callable[[np.ndarray, Parameters], np.ndarray]
+
+
+@dataclass(frozen=True)
 class Answers:
     """The outputs of the two models for a batch, and their comparison.
 
@@ -64,27 +82,12 @@ class Answers:
         """Return the answers for the inputs `start … stop - 1`."""
         return Answers(*(getattr(self, field.name)[start:stop] for field in fields(self)))
 
-
-class MutationOperator(ABC):
-    """A way to change an input slightly.
-
-    Attributes:
-        name: The operator's name in traces and tables.
-    """
-
-    name: str
-
-    def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in sorted(vars(self).items()))
-        return f"{type(self).__name__}({options})"
-
-    @abstractmethod
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the parameters of one mutation of `x`."""
-
-    @abstractmethod
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return a mutated copy of `x`, of the same shape and dtype and in its valid range."""
+    @classmethod
+    def joined(cls, parts: Sequence["Answers"]) -> "Answers":
+        """Return the answers for several batches, one after the other."""
+        return cls(
+            *(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls))
+        )
 
 
 class Domain(ABC):
@@ -102,10 +105,28 @@ class Domain(ABC):
         if not operators or len(self.operators) != len(operators):
             names = [operator.name for operator in operators]
             raise InvalidArgumentError(f"Operators need different names. Received: {names}")
+        self._limits: tuple[np.ndarray, np.ndarray] | None = None
 
     @abstractmethod
     def check_seeds(self, seeds: np.ndarray) -> None:
         """Raise `InputShapeError` if `seeds` is not a batch of valid inputs."""
+
+    def near(self, seed: np.ndarray, max_distance: float | None) -> Self:
+        """Return a copy whose mutants' values differ from a seed's by at most `max_distance`.
+
+        Mutants are clipped, so that every operator can be used.
+        """
+        if max_distance is None:
+            return self
+        if seed.dtype.kind in "iu":
+            max_distance = np.floor(max_distance)
+        bounded, center = copy.copy(self), seed.astype(np.float64)
+        bounded._limits = center - max_distance, center + max_distance
+        return bounded
+
+    def valid(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return the valid input nearest to a mutant of `x`; by default all are valid."""
+        return mutant
 
     def mutate(
         self, x: np.ndarray, operator: str, rng: np.random.Generator
@@ -113,17 +134,19 @@ class Domain(ABC):
         """Return a mutant of `x` by the named operator, and the mutation for the trace."""
         chosen = self.operators[operator]
         parameters = chosen.draw(rng, x)
-        return chosen.apply(x, parameters), Mutation(operator, parameters)
+        return self._within(chosen.apply(x, parameters), x), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
         """Interpolate linearly between `x` (share 0) and `mutant` (share 1).
 
         Integers are rounded. Override it if inputs do not form a convex set.
         """
+        mutant = self._within(mutant, x)
         if share == 1:
             return mutant
         blended = x + share * (mutant.astype(np.float64) - x)
-        return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
+        rounded = np.rint(blended) if x.dtype.kind in "iu" else blended
+        return self.valid(rounded.astype(x.dtype), x)
 
     def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a child of each pair of inputs, taking every value from either at random.
@@ -140,6 +163,25 @@ class Domain(ABC):
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the model inputs if there is no preprocessing: the values as float32."""
         return batch.astype(np.float32)
+
+    def replay(self, seed: np.ndarray, trace: Iterable[Mutation]) -> np.ndarray:
+        """Apply a trace to the seed from which it started.
+
+        Of a search with `max_distance`, `domain.near(seed, max_distance)` replays it.
+
+        Raises:
+            InvalidArgumentError: if the trace names an operator that the domain lacks.
+        """
+        x = seed
+        for mutation in trace:
+            if mutation.operator not in self.operators:
+                raise InvalidArgumentError(
+                    f"The trace uses the operator '{mutation.operator}'. Known here: "
+                    f"{', '.join(self.operators)}"
+                )
+            mutant = self.operators[mutation.operator].apply(x, mutation.parameters)
+            x = self.blend(x, mutant, mutation.share)
+        return x
 
     def smaller(
         self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
@@ -175,11 +217,7 @@ class Domain(ABC):
         return bisected(x) if blocks else x
 
     def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
-        """Return the parts of an input that `smaller` resets one by one; none by default.
-
-        Args:
-            shape: Shape of one input.
-        """
+        """Return the parts of an input of a shape that `smaller` resets; none by default."""
         return ()
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
@@ -206,22 +244,23 @@ class Domain(ABC):
                 f"The {whose} model gives NaN or infinite outputs (row {row} of the batch: "
                 f"{outputs[row]}). Check its weights and the preprocessing."
             )
+        low, high = float(outputs.min()), float(outputs.max())
         if outputs.shape[1] == 1:
-            if outputs.min() < -1e-6 or outputs.max() > 1 + 1e-3 + resolution:
+            if low < -1e-6 or high > 1 + 1e-3 + resolution:
                 raise InvalidArgumentError(
                     f"The {whose} model has one output, which should be the probability of class "
-                    f"1. Received values from {outputs.min():.4g} to {outputs.max():.4g}. If they "
-                    "are logits, add a sigmoid; a regression model needs a Domain with `judge`."
+                    f"1. Received values from {low:.4g} to {high:.4g}. If they are logits, add a "
+                    "sigmoid; a regression model needs a Domain with `judge`."
                 )
             return
         sums = outputs.sum(axis=1, dtype=np.float64)
         # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
         tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
-        if outputs.min() < -1e-6 or np.abs(sums - 1).max() > tolerance:
+        if low < -1e-6 or np.abs(sums - 1).max() > tolerance:
             raise InvalidArgumentError(
-                f"The {whose} model gives values that are no probabilities: smallest "
-                f"{outputs.min():.4g}, sums {sums.min():.4g} … {sums.max():.4g} (expected 1). "
-                "If they are logits, add a softmax layer: dflare.with_softmax(model)."
+                f"The {whose} model gives values that are no probabilities: smallest {low:.4g}, "
+                f"sums {sums.min():.4g} … {sums.max():.4g} (expected 1). If they are logits, add a "
+                "softmax layer: dflare.with_softmax(model)."
             )
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
@@ -247,6 +286,11 @@ class Domain(ABC):
             distance=np.abs(tops[0] - tops[1]),
         )
 
+    def _within(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return the valid input nearest to a mutant, within the limits of `near`."""
+        mutant = self.valid(mutant, x)
+        return mutant if self._limits is None else np.clip(mutant, *self._limits).astype(x.dtype)
+
 
 def class_probabilities(outputs: np.ndarray) -> np.ndarray:
     """Return the probability of each class, `(batch, classes)`.
@@ -257,26 +301,3 @@ def class_probabilities(outputs: np.ndarray) -> np.ndarray:
     if outputs.shape[1] > 1:
         return outputs
     return np.concatenate([1 - outputs, outputs], axis=1)
-
-
-def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:
-    """Apply a trace to the seed from which it started.
-
-    Args:
-        seed: The seed input.
-        trace: The mutations, in order.
-        domain: The domain that the search used.
-
-    Raises:
-        InvalidArgumentError: if the trace names an operator that `domain` lacks.
-    """
-    x = seed
-    for mutation in trace:
-        if mutation.operator not in domain.operators:
-            known = ", ".join(domain.operators)
-            raise InvalidArgumentError(
-                f"The trace uses the operator '{mutation.operator}'. Known here: {known}"
-            )
-        mutant = domain.operators[mutation.operator].apply(x, mutation.parameters)
-        x = domain.blend(x, mutant, mutation.share)
-    return x

@@ -10,56 +10,33 @@ from dataclasses import replace
 import numpy as np
 
 from nnslicer_tf._environment import track
-from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.default_domain import default_domain
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.domain import Domain
-from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.dflare.model_pair import ModelPair
 
 
-def minimise(
-    found: DeviationSet,
-    original: ModelLike,
-    compressed: ModelLike,
-    preprocess: Preprocess | None = None,
-    *,
-    domain: Domain | None = None,
-    progress: bool = True,
-) -> DeviationSet:
+def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> DeviationSet:
     """Return the deviations with their changes from the seeds minimised.
 
     Any disagreement counts, so the labels may change. Minimised deviations have no trace.
 
     Args:
+        pair: The models of the search.
         found: Deviations with their seeds, from `find_deviations`.
-        original: As in the search.
-        compressed: As in the search.
-        preprocess: As in the search.
-        domain: As in the search.
         progress: Show a progress bar.
 
     Raises:
         InvalidArgumentError: if the set has no seeds.
     """
-    if found.seeds is None:
-        raise InvalidArgumentError(
-            "These deviations have no seeds to come back to: search again with find_deviations, or "
-            "make the set with DeviationSet(outcomes, seeds=seeds)."
-        )
-    domain = default_domain(found.seeds, original) if domain is None else domain
-    pair = ModelPair(original, compressed, domain, preprocess, batch_size=1)
+    seeds = found.known_seeds()
+    pair = pair.for_seeds(seeds).one_by_one()
 
     def deviates(x: np.ndarray) -> bool:
         return bool(pair.ask(x[None]).deviates[0])
 
-    outcomes = []
-    confidences = []
-    for seed, outcome in track(
-        zip(found.seeds, found, strict=True), "Minimising", len(found), progress
-    ):
+    outcomes, confidences = [], []
+    for seed, outcome in track(zip(seeds, found, strict=True), "Minimising", len(found), progress):
         if outcome.status == "found" and outcome.deviation is not None:
-            image = domain.smaller(seed, outcome.deviation.image, deviates)
+            image = pair.domain.smaller(seed, outcome.deviation.image, deviates)
             answers = pair.ask(image[None])
             first, second = answers.labels[0].tolist()
             smaller = replace(outcome.deviation, image=image, labels=(first, second), trace=None)
@@ -67,6 +44,4 @@ def minimise(
             confidences.append([answers.original[0].max(), answers.compressed[0].max()])
         outcomes.append(outcome)
     known = np.array(confidences).reshape(-1, 2)
-    return DeviationSet(
-        outcomes, found.seeds, found.truth, known, found.max_distance, found.features
-    )
+    return DeviationSet(outcomes, seeds, found.truth, known, found.max_distance, found.features)

@@ -1,16 +1,26 @@
 """The two models under test, queried together."""
 
+import copy
 from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 
 from nnslicer_tf._files import digest
-from nnslicer_tf.dflare.classifiers import ModelLike, as_classifier
+from nnslicer_tf.dflare.classifiers import (
+    KerasClassifier,
+    ModelLike,
+    as_classifier,
+    rows_within_memory,
+)
 from nnslicer_tf.dflare.domain import Answers, Domain
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
+from nnslicer_tf.dflare.text import TextDomain
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-_CHUNK = 1024
-"""Inputs preprocessed and queried at once, so that memory stays bounded."""
+MAX_CHUNK = 1024  # inputs preprocessed and queried at once, if they fit into memory
+_MIN_STEPS = 1000  # columns from which on rows are signals, not rows of a table
 
 Preprocess = Callable[[np.ndarray], np.ndarray]
 
@@ -19,62 +29,132 @@ class ModelPair:
     """An original model and its compressed one.
 
     Args:
-        original: Anything that `as_classifier` takes.
+        original: A Keras model, an `InstrumentedModel`, a .keras, .h5 or .tflite file, the bytes
+            of a TFLite model, an object with `predict`, or a function from inputs to
+            probabilities.
         compressed: Likewise.
-        domain: How outputs are checked and compared.
-        preprocess: Maps a batch of raw inputs to model inputs; None: the domain's default.
-        batch_size: Fixed batch size for Keras models.
+        preprocess: Maps a batch of seeds to the models' inputs; None: the values as float32,
+            sentences as they are.
+        domain: The kind of input; None: chosen by the seeds, see `for_seeds`.
+        batch_size: Fixed batch size for Keras models; smaller for large inputs, whose activations
+            would not fit into memory.
+
+    Raises:
+        InvalidArgumentError: if a model is none of these.
+        SeveralInputsError: if a model has several inputs.
+        CorruptFileError: if a file is damaged.
     """
 
     def __init__(
         self,
         original: ModelLike,
         compressed: ModelLike,
-        domain: Domain,
         preprocess: Preprocess | None = None,
+        *,
+        domain: Domain | None = None,
         batch_size: int = 32,
     ) -> None:
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)
-        self.domain = domain
-        self.preprocess = domain.as_inputs if preprocess is None else preprocess
+        self.preprocess = preprocess
+        self._domain = domain
+
+    @property
+    def domain(self) -> Domain:
+        """The kind of input: how outputs are checked and compared; images if none was chosen."""
+        return ImageDomain() if self._domain is None else self._domain
+
+    def for_seeds(self, seeds: np.ndarray) -> "ModelPair":
+        """Return the pair with the domain of some seeds, unless it has one.
+
+        Four axes, and bytes of three, are images; `(seeds, length)` integers are sentences if the
+        original is a Keras model with an embedding, which defines similar words; other numbers
+        `(seeds, columns)` are rows of a table, or signals from 1,000 columns on; numbers
+        `(seeds, steps, channels)` are signals. Tables and signals have the seeds' ranges.
+
+        Raises:
+            InputShapeError: if seeds of this shape have no domain.
+        """
+        if self._domain is not None:
+            return self
+        embeddings = []
+        if seeds.ndim == 2 and seeds.dtype.kind in "iu":
+            layers = [getattr(self.original, "model", None)]
+            while layers:
+                layer = layers.pop()
+                layers.extend(getattr(layer, "layers", ()))
+                if isinstance(layer, keras.layers.Embedding) and layer.built:
+                    embeddings.append(layer)
+        domain: Domain
+        if seeds.ndim == 4 or (seeds.ndim == 3 and seeds.dtype == np.uint8):
+            domain = ImageDomain()
+        elif embeddings:
+            largest = max(embeddings, key=lambda layer: layer.input_dim)
+            domain = TextDomain(keras.ops.convert_to_numpy(largest.embeddings))
+        elif seeds.ndim == 2 and seeds.shape[1] < _MIN_STEPS:
+            domain = TableDomain(seeds)
+        elif seeds.ndim in (2, 3):
+            domain = SignalDomain(seeds)
+        else:
+            raise InputShapeError(
+                f"There is no domain for seeds of shape {seeds.shape}. Known are images (seeds, "
+                "height, width, channels), rows (seeds, columns), signals (seeds, steps, channels) "
+                "and sentences (seeds, length) of integers. For others, subclass dflare.Domain and "
+                "pass ModelPair(…, domain=)."
+            )
+        pair = copy.copy(self)
+        pair._domain = domain
+        return pair
+
+    def one_by_one(self) -> "ModelPair":
+        """Return the pair with Keras models that compute one input at a time."""
+        pair = copy.copy(self)
+        pair.original, pair.compressed = (
+            KerasClassifier(one.model, 1) if isinstance(one, KerasClassifier) else one
+            for one in (self.original, self.compressed)
+        )
+        return pair
+
+    def inputs(self, batch: np.ndarray) -> np.ndarray:
+        """Return the models' inputs for seeds or their mutants."""
+        preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
+        return np.asarray(preprocess(batch))
 
     def ask(self, batch: np.ndarray) -> Answers:
-        """Query both models with raw inputs `(batch, ...)`.
+        """Query both models with seeds or their mutants `(batch, ...)`.
 
         Raises:
             InvalidArgumentError: if the outputs differ in size, or the domain rejects them.
         """
-        parts = [self._outputs(batch[s : s + _CHUNK]) for s in range(0, len(batch), _CHUNK)]
-        original, compressed = (np.concatenate(outputs) for outputs in zip(*parts, strict=True))
-        self.domain.check_outputs(original, self.original.resolution, "original")
-        self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")
-        return self.domain.judge(original, compressed)
+        parts = []
+        for inputs in self._chunks(batch):
+            original = self.original.probabilities(inputs)
+            self.domain.check_outputs(original, self.original.resolution, "original")
+            compressed = self.compressed.probabilities(inputs)
+            if original.shape != compressed.shape:
+                raise InvalidArgumentError(
+                    "The two models must give outputs of the same shape. Received: original "
+                    f"{original.shape}, compressed {compressed.shape}"
+                )
+            self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")
+            parts.append(self.domain.judge(original, compressed))
+        return parts[0] if len(parts) == 1 else Answers.joined(parts)
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
         """Return what the outputs depend on: the models, and their inputs for the seeds.
 
-        Args:
-            seeds: Raw inputs `(seeds, ...)`.
+        Models are identified by their content: the bytes of a file, or architecture and weights.
+        A function is identified by its outputs for all seeds; a change that does not affect
+        these goes unnoticed.
         """
-
-        def inputs() -> Iterator[np.ndarray]:
-            for start in range(0, len(seeds), _CHUNK):
-                yield np.asarray(self.preprocess(seeds[start : start + _CHUNK]))
-
         models = [
-            classifier.content() or digest(map(classifier.probabilities, inputs()))
+            classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
             for classifier in (self.original, self.compressed)
         ]
-        return {"inputs": digest(inputs()), "models": " ".join(models)}
+        return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models)}
 
-    def _outputs(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inputs = np.asarray(self.preprocess(batch))
-        original = self.original.probabilities(inputs)
-        compressed = self.compressed.probabilities(inputs)
-        if original.shape != compressed.shape:
-            raise InvalidArgumentError(
-                "The two models must give outputs of the same shape. Received: original "
-                f"{original.shape}, compressed {compressed.shape}"
-            )
-        return original, compressed
+    def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the models' inputs, as many at a time as fit into memory."""
+        size = rows_within_memory(batch.shape[1:], MAX_CHUNK)
+        for start in range(0, len(batch), size):
+            yield self.inputs(batch[start : start + size])

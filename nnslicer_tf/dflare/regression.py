@@ -11,8 +11,6 @@ import numpy as np
 
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.domain import Domain
-from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -31,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import as_classifier
+from nnslicer_tf.dflare.classifiers import as_classifier
 from nnslicer_tf.dflare.domain import class_probabilities
 
 with np.load(Path(__file__).parent / "deviations.npz") as _file:
@@ -54,20 +52,15 @@ def test_the_compressed_model_answers_as_the_original_did(compressed, case):
 
 
 def export_suite(
-    found: DeviationSet,
-    folder: str | os.PathLike,
-    preprocess: Preprocess | None = None,
-    *,
-    domain: Domain | None = None,
+    found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
 ) -> Path:
     """Write the deviations that were found as a folder of tests.
 
     Args:
         found: The deviations.
         folder: Where `test_deviations.py` and `deviations.npz` are written.
-        preprocess: As in the search; the file stores the models' inputs.
-        domain: As in the search; None: as `find_deviations` chooses it, with sentences as they
-            are.
+        preprocess: As in the search; the file stores the models' inputs. None: the values as
+            float32, sentences as they are.
 
     Returns:
         The test file.
@@ -78,12 +71,11 @@ def export_suite(
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")
     test = check_writable(Path(folder) / "test_deviations.py")
-    images = found.images
-    if preprocess is None:
-        # `default_domain` knows sentences by the model's embedding; here they are integers.
-        sentences = domain is None and images.ndim == 2 and images.dtype.kind in "iu"
-        preprocess = (domain or ImageDomain()).as_inputs if not sentences else np.asarray
-    inputs = np.asarray(preprocess(images))
+    inputs = found.images
+    if preprocess is not None:
+        inputs = np.asarray(preprocess(inputs))
+    elif inputs.ndim != 2 or inputs.dtype.kind not in "iu":  # no sentences
+        inputs = inputs.astype(np.float32)
     with atomic_path(test.with_name("deviations.npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, inputs=inputs, labels=found.labels[:, 0])
     with atomic_path(test) as temporary:

@@ -1,9 +1,8 @@
 """Algorithm 1: the search for one deviation, as a coroutine.
 
-A search is a generator: it yields a batch of inputs and is sent the two models' `Answers` for
-them; it returns when it has found a deviation, and otherwise never ends. Its caller counts
-queries and time. So one caller can advance many searches in step and query the models with all
-their inputs at once.
+A search yields a batch of inputs and is sent the two models' `Answers`; it returns when it has
+found a deviation, and otherwise never ends. Its caller counts queries and time. So one caller can
+advance many searches in step, and query the models with all their inputs at once.
 
 Two things go beyond the paper; each has an option that turns it off.
 
@@ -20,20 +19,27 @@ input nearest to the boundary is then accepted or rejected by its fitness, like 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation
-from nnslicer_tf.dflare.fitness import Fitness, NoveltyFitness
-from nnslicer_tf.dflare.selection import MetropolisHastings, OperatorSelection
 from nnslicer_tf.errors import InvalidArgumentError
 
+Fitness = Callable[[float, float, bool], bool]
+"""`fitness(distance, best, new)`: whether a mutant replaces the best input. `distance` and `best`
+are D of the two, `new` whether the mutant's pair of probability vectors was not seen before."""
 
-@dataclass(frozen=True)
-class Found:
-    """The result of a search: a triggering input.
+Selection = Callable[[np.ndarray, int | None, np.random.Generator], int]
+"""`selection(values, last, rng)`: the index of the next operator. `values` has the share of each
+operator's mutants that were accepted; `last` is the previous index, None at first."""
+
+
+class Trigger(NamedTuple):
+    """The result of a search.
 
     Attributes:
         x: The triggering input.
@@ -46,17 +52,37 @@ class Found:
     trace: tuple[Mutation, ...] | None
 
 
-SearchSteps = Generator[np.ndarray, Answers, Found]
+SearchSteps = Generator[np.ndarray, Answers, Trigger]
 
 
-class Search(ABC):
-    """A search algorithm; holds options only, so that one object serves many seeds.
+@dataclass(frozen=True, kw_only=True)
+class SearchAlgorithm(ABC):
+    """A search and its budget; it holds options only, so that one object serves many seeds.
 
-    Attributes:
-        max_queries: Queries after which `find_deviations` gives up by default.
+    Args:
+        max_queries: Queries after which a search gives up; None: no limit.
+        timeout: Seconds after which a search gives up; a search's time is its share of the time
+            of all concurrent searches.
+        max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
+            mutations of images change single pixels by up to 255. Fractions only matter for
+            seeds that are not integers.
+        together: How many searches run at once, at most.
+
+    Raises:
+        InvalidArgumentError: if an option is out of range.
     """
 
-    max_queries: int = 1000
+    max_queries: int | None = 1000
+    timeout: float = 180.0
+    max_distance: float | None = None
+    together: int = 500
+
+    def __post_init__(self) -> None:
+        if self.max_queries is not None:
+            check_count("max_queries", self.max_queries)
+        check_count("together", self.together)
+        if not self.timeout > 0:
+            raise InvalidArgumentError(f"timeout must be above 0 seconds. Received: {self.timeout}")
 
     @abstractmethod
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
@@ -75,56 +101,121 @@ class Search(ABC):
         """
 
 
+def uniform(values: np.ndarray, last: int | None, rng: np.random.Generator) -> int:
+    """Select every operator with equal probability: DFlare_R of the ablation (section 5.3)."""
+    return int(rng.integers(len(values)))
+
+
+def metropolis_hastings(values: np.ndarray, last: int | None, rng: np.random.Generator) -> int:
+    """Select as Algorithm 2: accept a random operator with (1 − p)^(rank − rank of the last).
+
+    Ranks count from the operator with the highest value; p is one over the number of operators.
+    """
+    if last is None:
+        return uniform(values, last, rng)
+    ranks = np.argsort(np.argsort(-values, kind="stable"), kind="stable")
+    while True:
+        candidate = uniform(values, last, rng)
+        if rng.random() < (1 - 1 / len(values)) ** int(ranks[candidate] - ranks[last]):
+            return candidate
+
+
+SELECTIONS: dict[str, Selection] = {
+    "metropolis_hastings": metropolis_hastings,
+    "uniform": uniform,
+}
+
+
+class _Candidate(NamedTuple):
+    """An input, the mutations that made it, and the models' responses."""
+
+    x: np.ndarray
+    trace: tuple[Mutation, ...]
+    labels: tuple[int, int]
+    deviates: bool
+    distance: float
+    new: bool
+
+
 @dataclass(frozen=True)
-class DFlare(Search):
+class DFlare(SearchAlgorithm):
     """The search of the paper (section 3), with patience and bisection.
 
     `DFlare(patience=None, bisections=0)` is exactly Algorithm 1.
 
     Args:
-        fitness: Decides which mutants are accepted.
-        selection: Chooses the next operator.
+        fitness: Which mutants are accepted: "novelty" is the paper's H = D / δ + O, which
+            compares the difference D of the top-1 probabilities first; if two D lie within δ, a
+            mutant whose pair of probability vectors is new wins. "distance" is H = D, DFlare_D
+            of the ablation (section 5.3). Or a function `(distance, best, new) -> bool`.
+        selection: How the next operator is chosen: "metropolis_hastings" (Algorithm 2),
+            "uniform" (DFlare_R), or a function `(values, last, rng) -> index`.
         patience: Number of rejected mutants in a row after which the last one is accepted;
             None: never.
         bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
+        delta: δ, the difference in D below which O decides.
+        radius: A pair of probability vectors is new if its nearest neighbour among those seen
+            lies farther than this (L2 over both vectors together).
 
     Raises:
-        InvalidArgumentError: if `patience` is below 1 or `bisections` below 0.
+        InvalidArgumentError: if an option is out of range.
     """
 
-    fitness: Fitness = field(default_factory=NoveltyFitness)
-    selection: OperatorSelection = field(default_factory=MetropolisHastings)
+    fitness: str | Fitness = "novelty"
+    selection: str | Selection = "metropolis_hastings"
     patience: int | None = 5
     bisections: int = 10
+    delta: float = 1e-3
+    radius: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.fitness):
+            check_name("fitness", self.fitness, ("novelty", "distance"))
+        if not callable(self.selection):
+            check_name("selection", self.selection, SELECTIONS)
         if (self.patience is not None and self.patience < 1) or self.bisections < 0:
             raise InvalidArgumentError(
                 "patience must be at least 1, or None, and bisections at least 0. "
                 f"Received: {self.patience}, {self.bisections}"
             )
+        if not self.delta > 0 or not self.radius >= 0:
+            raise InvalidArgumentError(
+                "delta must be above 0 and radius at least 0. "
+                f"Received: {self.delta}, {self.radius}"
+            )
+
+    def accepts(self, distance: float, best: float, new: bool) -> bool:
+        """Return whether a mutant with D `distance` replaces the best input, with D `best`."""
+        if callable(self.fitness):
+            return self.fitness(distance, best, new)
+        # The best input was observed before, so its own O is 0.
+        return distance / self.delta + (new and self.fitness == "novelty") >= best / self.delta
 
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Mutate the best input until the models disagree."""
-        fitness = self.fitness.start()
-        selection = self.selection.start(tuple(domain.operators))
-        best, refused = (yield from _ask(seed, (), fitness)), 0
+        names = tuple(domain.operators)
+        select = self.selection if callable(self.selection) else SELECTIONS[self.selection]
+        accepted, used, last = np.zeros(len(names)), np.zeros(len(names)), None
+        seen = _SeenStates(self.radius)
+        best, rejected = (yield from _ask(seed, (), seen)), 0
         while not best.deviates:
-            operator = selection.next(rng)
-            x, mutation = domain.mutate(best.x, operator, rng)
-            mutant = yield from _ask(x, (*best.trace, mutation), fitness)
+            last = select(accepted / (used + 1e-7), last, rng)
+            x, mutation = domain.mutate(best.x, names[last], rng)
+            mutant = yield from _ask(x, (*best.trace, mutation), seen)
             if not mutant.deviates and mutant.labels != best.labels:
-                mutant = yield from self._bisect(best, mutant, domain, fitness)
-            accepted = fitness.accepts(mutant.distance, best.distance, mutant.new)
-            selection.update(operator, accepted)
-            refused = 0 if accepted else refused + 1
-            if mutant.deviates or accepted or refused == self.patience:
-                best, refused = mutant, 0
-        return Found(best.x, best.labels, best.trace)
+                mutant = yield from self._bisect(best, mutant, domain, seen)
+            fits = self.accepts(mutant.distance, best.distance, mutant.new)
+            used[last] += 1
+            accepted[last] += fits
+            rejected = 0 if fits else rejected + 1
+            if mutant.deviates or fits or rejected == self.patience:
+                best, rejected = mutant, 0
+        return Trigger(best.x, best.labels, best.trace)
 
     def _bisect(
-        self, best: "_Candidate", mutant: "_Candidate", domain: Domain, fitness: Fitness
-    ) -> Generator[np.ndarray, Answers, "_Candidate"]:
+        self, best: _Candidate, mutant: _Candidate, domain: Domain, seen: "_SeenStates"
+    ) -> Generator[np.ndarray, Answers, _Candidate]:
         """Bisect between `best` and `mutant`; return a deviation, or the largest distance."""
         *earlier, mutation = mutant.trace
         near, far, low, high = best, mutant, 0.0, 1.0
@@ -134,7 +225,7 @@ class DFlare(Search):
             if np.array_equal(x, near.x) or np.array_equal(x, far.x):
                 break
             trace = (*earlier, replace(mutation, share=share))
-            middle = yield from _ask(x, trace, fitness)
+            middle = yield from _ask(x, trace, seen)
             if middle.deviates:
                 return middle
             if middle.labels == best.labels:
@@ -145,29 +236,36 @@ class DFlare(Search):
         return max(ends, key=lambda end: end.distance)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """An input, the mutations that made it, and the responses of the models and the fitness."""
-
-    x: np.ndarray
-    trace: tuple[Mutation, ...]
-    labels: tuple[int, int]
-    deviates: bool
-    distance: float
-    new: bool
-
-
 def _ask(
-    x: np.ndarray, trace: tuple[Mutation, ...], fitness: Fitness
+    x: np.ndarray, trace: tuple[Mutation, ...], seen: "_SeenStates"
 ) -> Generator[np.ndarray, Answers, _Candidate]:
-    """Query the models with one input, and let the fitness observe the answers."""
+    """Query the models with one input, and remember the answers."""
     answers = yield x[None]
     state = np.concatenate([answers.original[0], answers.compressed[0]])
-    return _Candidate(
-        x=x,
-        trace=trace,
-        labels=(int(answers.labels[0, 0]), int(answers.labels[0, 1])),
-        deviates=bool(answers.deviates[0]),
-        distance=float(answers.distance[0]),
-        new=fitness.observe(state),
-    )
+    first, second = answers.labels[0].tolist()
+    deviates, distance = bool(answers.deviates[0]), float(answers.distance[0])
+    return _Candidate(x, trace, (first, second), deviates, distance, seen.add(state))
+
+
+class _SeenStates:
+    """The pairs of probability vectors that one search has seen, in an array that grows."""
+
+    def __init__(self, radius: float) -> None:
+        self._squared_radius = radius**2
+        self._states = np.empty((0, 0), np.float32)
+        self._count = 0
+
+    def add(self, state: np.ndarray) -> bool:
+        """Remember the pair `(2 × classes,) float32`; return whether it was new."""
+        state = state.ravel()
+        if self._count:
+            difference = self._states[: self._count] - state
+            if np.einsum("ij,ij->i", difference, difference).min() <= self._squared_radius:
+                return False  # and near another one, it cannot affect later decisions
+        if self._count == len(self._states):
+            larger = np.empty((max(16, 2 * self._count), len(state)), np.float32)
+            larger[: self._count] = self._states.reshape(self._count, len(state))
+            self._states = larger
+        self._states[self._count] = state
+        self._count += 1
+        return True

@@ -11,106 +11,75 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from nnslicer_tf.dflare.domain import Domain, Mutation, MutationOperator, Parameters
+from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
 _WEAKEST, _STRONGEST = 0.01, 1.0  # noise, in standard deviations
 _PARTS = (4, 16, 64)  # numbers of parts of a signal that are reset to the seed
 
 
-class ReplaceValue(MutationOperator):
-    """Replace one value of a row by that of another row.
+def replace_value(data: np.ndarray) -> MutationOperator:
+    """Return an operator that replaces one value of a row by that of another row of `data`."""
 
-    Args:
-        data: Rows of the table, `(rows, columns)`.
-    """
-
-    name = "replace_value"
-
-    def __init__(self, data: np.ndarray) -> None:
-        self.data = data
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw a column, among those that differ from the row's value, and its new value."""
-        others = self.data[rng.integers(len(self.data))]
+    def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        # A column, among those that differ from the row's value.
+        others = data[rng.integers(len(data))]
         columns = np.flatnonzero(others != x)
         column = int(rng.choice(columns) if len(columns) else rng.integers(len(x)))
         return {"column": column, "value": float(others[column])}
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the row with the value replaced."""
+    def apply(x: np.ndarray, parameters: Parameters) -> np.ndarray:
         mutant = x.copy()
         mutant[int(parameters["column"])] = parameters["value"]
         return mutant
 
+    return MutationOperator("replace_value", draw, apply)
 
-class Noise(MutationOperator):
-    """Add Gaussian noise to all values; the strength is in standard deviations of the data.
 
-    Args:
-        scale: Standard deviation, a number or one for each value.
-    """
+def noise(scale: np.ndarray | float) -> MutationOperator:
+    """Return an operator that adds Gaussian noise; `scale` is the data's standard deviation."""
 
-    name = "noise"
-
-    def __init__(self, scale: np.ndarray | float) -> None:
-        self.scale = scale
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the strength, uniformly on a log scale, and the seed of the noise."""
+    def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         strength = float(np.exp(rng.uniform(np.log(_WEAKEST), np.log(_STRONGEST))))
         return {"strength": strength, "seed": int(rng.integers(2**32))}
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the values with noise."""
+    def apply(x: np.ndarray, parameters: Parameters) -> np.ndarray:
         rng = np.random.default_rng(int(parameters["seed"]))
-        return x + rng.standard_normal(x.shape) * parameters["strength"] * self.scale
+        return x + rng.standard_normal(x.shape) * parameters["strength"] * scale
+
+    return MutationOperator("noise", draw, apply)
 
 
-class Amplify(MutationOperator):
-    """Multiply a signal's differences from its mean by a factor of 0.5 … 2."""
-
-    name = "amplify"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the factor, uniformly on a log scale."""
-        return {"factor": float(2 ** rng.uniform(-1, 1))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the amplified signal."""
-        mean = x.mean(axis=0)
-        return mean + (x - mean) * parameters["factor"]
+def _amplify(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Multiply a signal's differences from its mean by a factor."""
+    mean = x.mean(axis=0)
+    return mean + (x - mean) * parameters["factor"]
 
 
-class Shift(MutationOperator):
-    """Shift a signal by up to an eighth of its length, repeating the value at its edge."""
-
-    name = "shift"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the steps, never 0."""
-        steps = int(rng.integers(1, max(2, len(x) // 8 + 1)))
-        return {"steps": steps if rng.random() < 0.5 else -steps}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the shifted signal."""
-        return x[np.clip(np.arange(len(x)) - int(parameters["steps"]), 0, len(x) - 1)]
+def _draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+    steps = int(rng.integers(1, max(2, len(x) // 8 + 1)))
+    return {"steps": steps if rng.random() < 0.5 else -steps}
 
 
-class Smooth(MutationOperator):
-    """Replace each value by the mean of 2 … 5 neighbouring steps."""
+def _shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Shift a signal, repeating the value at its edge."""
+    return x[np.clip(np.arange(len(x)) - int(parameters["steps"]), 0, len(x) - 1)]
 
-    name = "smooth"
 
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the number of steps."""
-        return {"steps": int(rng.integers(2, 6))}
+def _smooth(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Replace each value by the mean of neighbouring steps."""
+    steps = int(parameters["steps"])
+    moved = (np.arange(len(x))[:, None] + np.arange(steps) - steps // 2).clip(0, len(x) - 1)
+    return x[moved].mean(axis=1)
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the smoothed signal."""
-        steps = int(parameters["steps"])
-        moved = (np.arange(len(x))[:, None] + np.arange(steps) - steps // 2).clip(0, len(x) - 1)
-        return x[moved].mean(axis=1)
+
+SIGNAL_OPERATORS = (
+    MutationOperator(
+        "amplify", lambda rng, x: {"factor": float(2 ** rng.uniform(-1, 1))}, _amplify
+    ),
+    MutationOperator("shift", _draw_shift, _shift),
+    MutationOperator("smooth", lambda rng, x: {"steps": int(rng.integers(2, 6))}, _smooth),
+)
 
 
 class TableDomain(Domain):
@@ -118,7 +87,8 @@ class TableDomain(Domain):
 
     Args:
         data: Rows from which ranges, spreads and replacements come, `(rows, columns)`.
-        operators: The pool of mutation operators; None for `ReplaceValue` and `Noise`.
+        operators: The pool of mutation operators; by default a value is replaced by that of
+            another row, or noise is added.
 
     Raises:
         InputShapeError: if `data` is not a table of finite numbers.
@@ -141,7 +111,7 @@ class TableDomain(Domain):
         return data.min(axis=0), data.max(axis=0), (data == np.rint(data)).all(axis=0)
 
     def _operators(self, data: np.ndarray) -> Sequence[MutationOperator]:
-        return ReplaceValue(data), Noise(data.std(axis=0))
+        return replace_value(data), noise(data.std(axis=0))
 
     def check_seeds(self, seeds: np.ndarray) -> None:
         """Raise `InputShapeError` unless `seeds` are finite numbers of the domain's shape."""
@@ -156,26 +126,14 @@ class TableDomain(Domain):
                 f"Seed {int(finite.argmin())} has NaN or infinite values. Fill or leave out gaps."
             )
 
-    def mutate(
-        self, x: np.ndarray, operator: str, rng: np.random.Generator
-    ) -> tuple[np.ndarray, Mutation]:
-        """Return a mutant of `x` within the ranges, and the mutation for the trace."""
-        mutant, mutation = super().mutate(x, operator, rng)
-        return self._valid(mutant, x), mutation
-
-    def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Interpolate between `x` and `mutant`; whole numbers stay whole."""
-        # In a replay the mutant may exceed the ranges.
-        mutant = self._valid(mutant, x)
-        return mutant if share == 1 else self._valid(x + share * (mutant - x), x)
+    def valid(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return the mutant within the ranges, with whole numbers where the data have them."""
+        rounded = np.where(self._whole, np.rint(mutant), mutant)
+        return np.clip(rounded, self._low, self._high).astype(x.dtype)
 
     def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
         """Yield each column."""
         return ((slice(column, column + 1),) for column in range(shape[0]))
-
-    def _valid(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
-        rounded = np.where(self._whole, np.rint(mutant), mutant)
-        return np.clip(rounded, self._low, self._high).astype(x.dtype)
 
 
 class SignalDomain(TableDomain):
@@ -184,8 +142,8 @@ class SignalDomain(TableDomain):
     Args:
         data: Signals from which the range and the spread of each channel come,
             `(signals, steps)` or `(signals, steps, channels)`.
-        operators: The pool of mutation operators; None for `Noise`, `Amplify`, `Shift` and
-            `Smooth`.
+        operators: The pool of mutation operators; by default noise, amplification, shifts and
+            smoothing.
 
     Raises:
         InputShapeError: if `data` is not a batch of signals of finite numbers.
@@ -199,7 +157,7 @@ class SignalDomain(TableDomain):
         return low, high, whole & (high - low > 1)
 
     def _operators(self, data: np.ndarray) -> Sequence[MutationOperator]:
-        return Noise(data.std(axis=(0, 1))), Amplify(), Shift(), Smooth()
+        return noise(data.std(axis=(0, 1))), *SIGNAL_OPERATORS
 
     def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
         """Yield parts of the steps, long ones first."""

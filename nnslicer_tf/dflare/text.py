@@ -45,7 +45,7 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
             f"words. Received an array of shape {vectors.shape}."
         )
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    found = []
+    nearest = []
     for first in range(0, len(vectors), _PIECE):
         cosines = vectors[first : first + _PIECE] @ vectors.T
         cosines[:, : UNKNOWN + 1] = -np.inf
@@ -53,8 +53,8 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
         cosines[rows, first + rows] = -np.inf
         most = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
         order = np.argsort(-np.take_along_axis(cosines, most, axis=1), axis=1, kind="stable")
-        found.append(np.take_along_axis(most, order, axis=1))
-    return np.concatenate(found)
+        nearest.append(np.take_along_axis(most, order, axis=1))
+    return np.concatenate(nearest)
 
 
 def word_count(sentence: np.ndarray) -> int:
@@ -63,10 +63,7 @@ def word_count(sentence: np.ndarray) -> int:
 
 
 def word_edits(a: np.ndarray, b: np.ndarray) -> int:
-    """Return the Levenshtein distance of two sentences, in words.
-
-    It is the number of words to replace, insert or delete to turn one into the other.
-    """
+    """Return the Levenshtein distance of two sentences: words to replace, insert or delete."""
     a, b = a[: word_count(a)], b[: word_count(b)]
     row = np.arange(len(b) + 1)
     for i, word in enumerate(a, start=1):
@@ -77,85 +74,55 @@ def word_edits(a: np.ndarray, b: np.ndarray) -> int:
     return int(row[-1])
 
 
-class ReplaceWord(MutationOperator):
-    """Replace a word with a similar one.
+def text_operators(similar: np.ndarray) -> tuple[MutationOperator, ...]:
+    """Return the four edits.
 
     Args:
         similar: Similar words of each word, `(words, count)`, from `similar_words`.
     """
 
-    name = "replace_word"
-
-    def __init__(self, similar: np.ndarray) -> None:
-        self.similar = similar
-
-    def __repr__(self) -> str:
-        return f"ReplaceWord({self.similar.shape}, sum={int(self.similar.sum())})"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw a position and the new word."""
+    def draw_replaced(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         place = int(rng.integers(word_count(x)))
-        return {"place": place, "word": int(rng.choice(self.similar[x[place]]))}
+        return {"place": place, "word": int(rng.choice(similar[x[place]]))}
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the sentence with the word replaced."""
+    def replace(x: np.ndarray, parameters: Parameters) -> np.ndarray:
         mutant = x.copy()
         mutant[int(parameters["place"])] = parameters["word"]
         return mutant
 
-
-class InsertWord(ReplaceWord):
-    """Insert a word similar to one in the sentence; a full sentence loses its last word."""
-
-    name = "insert_word"
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("ReplaceWord", "InsertWord")
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw a word, and the position before which to insert it."""
+    def draw_inserted(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         count = word_count(x)
-        word = int(rng.choice(self.similar[x[rng.integers(count)]]))
+        word = int(rng.choice(similar[x[rng.integers(count)]]))
         return {"place": int(rng.integers(min(count + 1, len(x)))), "word": word}
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the longer sentence."""
-        place = int(parameters["place"])
-        return np.insert(x, place, parameters["word"])[: len(x)].astype(x.dtype)
+    def insert(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        # A full sentence loses its last word.
+        longer = np.insert(x, int(parameters["place"]), parameters["word"])
+        return longer[: len(x)].astype(x.dtype)
 
-
-class SwapWords(MutationOperator):
-    """Swap two neighbouring words; a single word is left unchanged."""
-
-    name = "swap_words"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the position of the first."""
-        return {"place": int(rng.integers(max(word_count(x) - 1, 1)))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the sentence with the words swapped."""
-        place = int(parameters["place"])
-        mutant = x.copy()
+    def swap(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        place, mutant = int(parameters["place"]), x.copy()
         if word_count(x) > 1:
             mutant[[place, place + 1]] = x[[place + 1, place]]
         return mutant
 
-
-class DropWord(MutationOperator):
-    """Delete a word; a single word is left unchanged."""
-
-    name = "drop_word"
-
-    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the word's position."""
-        return {"place": int(rng.integers(word_count(x)))}
-
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the shorter sentence."""
+    def drop(x: np.ndarray, parameters: Parameters) -> np.ndarray:
         if word_count(x) < 2:
             return x.copy()
         return np.append(np.delete(x, int(parameters["place"])), PADDING).astype(x.dtype)
+
+    return (
+        MutationOperator("replace_word", draw_replaced, replace),
+        MutationOperator("insert_word", draw_inserted, insert),
+        MutationOperator(
+            "swap_words",
+            lambda rng, x: {"place": int(rng.integers(max(word_count(x) - 1, 1)))},
+            swap,
+        ),
+        MutationOperator(
+            "drop_word", lambda rng, x: {"place": int(rng.integers(word_count(x)))}, drop
+        ),
+    )
 
 
 class TextDomain(Domain):
@@ -164,17 +131,16 @@ class TextDomain(Domain):
     Args:
         embedding: Vectors of the words `(words, features)`, which define similarity; that of
             the model under test works.
-        operators: The pool of mutation operators; None for the four of this module.
+        operators: The pool of mutation operators; None for the four edits.
     """
 
     def __init__(
         self, embedding: np.ndarray, operators: Sequence[MutationOperator] | None = None
     ) -> None:
         self.words = len(embedding)
-        if operators is None:
-            similar = similar_words(embedding)
-            operators = (ReplaceWord(similar), InsertWord(similar), SwapWords(), DropWord())
-        super().__init__(operators)
+        super().__init__(
+            text_operators(similar_words(embedding)) if operators is None else operators
+        )
 
     def check_seeds(self, seeds: np.ndarray) -> None:
         """Raise `InputShapeError` unless `seeds` is `(batch, length)` words padded at the end."""
@@ -216,30 +182,22 @@ class TextDomain(Domain):
     def smaller(
         self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
     ) -> np.ndarray:
-        """Undo edits one by one while the models still disagree."""
-        tried: set[bytes] = set()
+        """Undo edits one by one while the models still disagree, the largest first."""
+        before, tried = seed[: word_count(seed)].tolist(), set()
         while True:
-            for candidate in _without_an_edit(seed, x):
-                if candidate.tobytes() not in tried:
-                    tried.add(candidate.tobytes())
-                    if deviates(candidate):
-                        x = candidate
-                        break
+            after = x[: word_count(x)].tolist()
+            edits = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+            edits = [edit for edit in edits if edit[0] != "equal"]
+            edits.sort(key=lambda edit: -max(edit[2] - edit[1], edit[4] - edit[3]))
+            for _, start, stop, new_start, new_stop in edits:
+                words = [*after[:new_start], *before[start:stop], *after[new_stop:]]
+                if not 0 < len(words) <= len(seed) or tuple(words) in tried:
+                    continue
+                tried.add(tuple(words))
+                candidate = np.full(len(seed), PADDING, seed.dtype)
+                candidate[: len(words)] = words
+                if deviates(candidate):
+                    x = candidate
+                    break
             else:
                 return x
-
-
-def _without_an_edit(seed: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
-    """Return sentences that each undo one change of the seed, the largest change first."""
-    before, after = (s[: word_count(s)].tolist() for s in (seed, x))
-    edits = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    changes = [edit for edit in edits if edit[0] != "equal"]
-    changes.sort(key=lambda edit: -max(edit[2] - edit[1], edit[4] - edit[3]))
-    candidates = []
-    for _, start, stop, new_start, new_stop in changes:
-        words = [*after[:new_start], *before[start:stop], *after[new_stop:]]
-        if 0 < len(words) <= len(seed):
-            padded = np.full(len(seed), PADDING, seed.dtype)
-            padded[: len(words)] = words
-            candidates.append(padded)
-    return candidates

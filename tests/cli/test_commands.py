@@ -162,7 +162,7 @@ def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_pa
     from nnslicer_tf import dflare
 
     original = zoo.load("digits_cnn")
-    dflare.mutate_weights(original, 0.9, rng=0).save(tmp_path / "mutated.keras")
+    dflare.compress(original, "mutate", ratio=0.9).save(tmp_path / "mutated.keras")
     arguments = ("--original", files / "model.keras", "--compressed", tmp_path / "mutated.keras")
     outputs = ("--output", tmp_path / "d.npz", "--table", tmp_path / "d.csv")
     outputs += ("--picture", tmp_path / "d.png", "--suite", tmp_path / "suite")

@@ -18,7 +18,7 @@ def pair(files):
     """The options that name a model and its 8-bit copy."""
     model = dflare.with_softmax(zoo.load("digits_cnn"))
     train = datasets.load("digits", "train[:100]").x
-    (files / "int8.tflite").write_bytes(dflare.quantize_integer(model, train))
+    (files / "int8.tflite").write_bytes(dflare.compress(model, "int8", train))
     return ("--original", files / "model.keras", "--compressed", files / "int8.tflite")
 
 
@@ -32,7 +32,7 @@ def test_agreement(nnslicer, pair, models, tmp_path):
     code, out, _ = nnslicer("agreement", *pair, *data)
     test = datasets.load("digits", "test")
     x = np.rint(test.x * 255).astype(np.uint8) / np.float32(255)
-    found = dflare.agreement(*models, x, test.y)
+    found = dflare.agreement(dflare.ModelPair(*models), x, test.y)
     assert code == 0 and repr(found) in out and "divided by 255 (--scale)" in out
     table = pd.read_csv(tmp_path / "a.csv")
     assert table["differs"].sum() == found.differs.sum() and len(table) == 360

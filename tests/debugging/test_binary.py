@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.debugging import METHODS, Runs, compare_layers, mend, recipe, repair, suspicious
-from nnslicer_tf.dflare import quantize_dynamic, quantize_integer
+from nnslicer_tf.dflare import compress
 from nnslicer_tf.errors import InvalidArgumentError
 
 SIZES = {"a": 24, "b": 16}
@@ -102,7 +102,7 @@ def test_layers_are_compared_as_the_twins(binary):
 @pytest.mark.parametrize("integers", [False, True])
 def test_files_of_binary_models(binary, integers):
     model, x, _ = binary
-    file = quantize_integer(model, x[:100]) if integers else quantize_dynamic(rounded(model))
+    file = compress(model, "int8", x[:100]) if integers else compress(rounded(model), "dynamic")
     near = x[np.argsort(np.abs(model.predict(x, verbose=0)[:, 0] - 0.5))[:60]]
     im = nns.InstrumentedModel(model)
     compared = compare_layers(im, file, np.concatenate([near, x]), progress=False)

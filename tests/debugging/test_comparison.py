@@ -128,9 +128,9 @@ def test_errors_add_up_and_switches_lead_from_one_model_to_the_other(im, samples
 FILES = {
     "float32": to_litert,
     "float16": as_half_file,
-    "dynamic": dflare.quantize_dynamic,
-    "integer": lambda model: dflare.quantize_integer(model, digits_images()[:100]),
-    "16x8": lambda model: dflare.quantize_16x8(model, digits_images()[:100]),
+    "dynamic": lambda model: dflare.compress(model, "dynamic"),
+    "integer": lambda model: dflare.compress(model, "int8", digits_images()[:100]),
+    "16x8": lambda model: dflare.compress(model, "int16", digits_images()[:100]),
 }
 
 
@@ -274,7 +274,7 @@ def test_recipes_tell_the_converter(digits_original):
     found = compare_layers(im, content, noisy.astype(np.float32), progress=False)
     small = recipe(found, 0.2)
     assert small.layers and small.tensors() == small.tensors(to_litert(im.model))
-    again = dflare.quantize_integer(im.model, digits_images()[:100], keep=small.tensors())
+    again = dflare.compress(im.model, "int8", digits_images()[:100], keep=small.tensors())
     stored = {p.kernel: p.stored for p in counterpart_of(im, again, x).places if p.kernel}
     names = {p.kernel for p in small.places}
     assert {kernel for kernel, kind in stored.items() if kind == "float32"} == names
@@ -296,7 +296,7 @@ def test_the_ai_edge_quantizer(digits_original):
     content = to_litert(im.model)
     keep = {"regex": "conv1", "operation": "*", "algorithm_key": "no_quantize"}
     for make, samples in ((settings.dynamic_wi8_afp32, None), (settings.static_wi8_ai8, x[:50])):
-        made = dflare.quantize_ai_edge(content, [*make(), keep], samples)
+        made = dflare.compress(content, "ai_edge", samples, recipe=[*make(), keep])
         stored = {p.kernel: p.stored for p in counterpart_of(im, made, x).places if p.kernel}
         assert stored == {"conv1": "float32", "conv2": "int8", "logits": "int8"}
 
@@ -307,7 +307,7 @@ def test_layers_in_16_bits(digits_original):
     im, x = digits_original, digits_images("test")
     noisy = np.clip(x + np.random.default_rng(0).normal(0, 0.5, x.shape), 0, 1).astype(np.float32)
     content, plain = to_litert(im.model), settings.static_wi8_ai8()
-    file = dflare.quantize_ai_edge(content, plain, x[:50])
+    file = dflare.compress(content, "ai_edge", x[:50], recipe=plain)
     found = compare_layers(im, file, noisy, progress=False)
     conv1 = next(place for place in found.places if place.kernel == "conv1")
     chosen = leaving(found, [conv1], 0.1)
@@ -316,7 +316,7 @@ def test_layers_in_16_bits(digits_original):
     assert {k: v for k, v in entries[0].items() if k != "regex"} == {
         k: v for k, v in whole.items() if k != "regex"
     }
-    mixed = dflare.quantize_ai_edge(content, [*plain, *entries], x[:50])
+    mixed = dflare.compress(content, "ai_edge", x[:50], recipe=[*plain, *entries])
     graph = LiteRTGraph(mixed, im.input_shape)
     stored = {s.kind: graph.stored(s.inputs[0]) for s in graph.steps if s.weights is not None}
     kinds = [graph.stored(s.inputs[0]) for s in graph.steps if s.kind == "CONV_2D"]

@@ -9,21 +9,17 @@ import pytest
 from nnslicer_tf.dflare import (
     DeviationSet,
     DFlare,
-    Fitness,
     ImageDomain,
     MutationOperator,
-    NoveltyFitness,
-    find_deviations,
-    quantize_dynamic,
+    compress,
 )
-from nnslicer_tf.dflare._described import described
 from nnslicer_tf.errors import ProfileMismatchError
-from support.deviating import threshold_model
+from support.deviating import find
 
 
 def search(original, compressed, seeds, folder, **options):
     options = {"max_queries": 20, "preprocess": np.float32, "progress": False, **options}
-    return find_deviations(original, compressed, seeds, checkpoint=folder, **options)
+    return find(original, compressed, seeds, checkpoint=folder, **options)
 
 
 def with_a_dead_unit(effect):
@@ -50,7 +46,7 @@ def test_models_that_answer_all_seeds_alike_are_told_apart(seeds, tmp_path):
     np.testing.assert_array_equal(first.predict(inputs), other.predict(inputs))
     search(first, first, seeds, tmp_path / "keras")
     search(again, again, seeds, tmp_path / "keras")
-    file, other_file = quantize_dynamic(first), quantize_dynamic(other)
+    file, other_file = compress(first, "dynamic"), compress(other, "dynamic")
     search(first, file, seeds, tmp_path / "files")
     search(first, file, seeds, tmp_path / "files")
     for folder, compressed in (("keras", other), ("files", other_file)):
@@ -77,68 +73,72 @@ def test_other_preprocessing_is_noticed(seeds, tmp_path):
         search(*models, seeds, tmp_path, preprocess=lambda x: np.float32(x + 1))
 
 
-class Brighter(MutationOperator):
-    """An operator whose parameters are NumPy's numbers."""
-
-    name = "brighter"
-
-    def draw(self, rng, x):
-        return {"by": rng.integers(1, 9), "share": np.float32(0.5)}
-
-    def apply(self, x, parameters):
-        return np.clip(x.astype(int) + parameters["by"], 0, 255).astype(np.uint8)
+# An operator whose parameters are NumPy's numbers.
+BRIGHTER = MutationOperator(
+    "brighter",
+    lambda rng, x: {"by": rng.integers(1, 9), "share": np.float32(0.5)},
+    lambda x, parameters: np.clip(x.astype(int) + parameters["by"], 0, 255).astype(np.uint8),
+)
 
 
 class Cautious(ImageDomain):
     """A domain with an option of its own."""
 
     def __init__(self, most):
-        super().__init__([Brighter()])
+        super().__init__([BRIGHTER])
         self.most = most
 
 
 def test_the_domain_is_known_by_class_and_options(pair, seeds, tmp_path):
     search(*pair, seeds, tmp_path, domain=Cautious(3))
     search(*pair, seeds, tmp_path, domain=Cautious(3))
-    for other in (Cautious(4), ImageDomain([Brighter()])):
+    for other in (Cautious(4), ImageDomain([BRIGHTER])):
         with pytest.raises(ProfileMismatchError, match="its domain is"):
             search(*pair, seeds, tmp_path, domain=other)
 
 
-class Patient(Fitness):
-    """A fitness without a `repr` of its own."""
+class Patient:
+    """A fitness without a `repr` of its own, which may refer to itself."""
 
     def __init__(self, least):
         self.least = least
+        self.myself = self
 
-    def start(self):
-        return self
-
-    def observe(self, state):
-        return False
+    def __call__(self, distance, best, new):
+        return distance >= self.least
 
     def accepts(self, distance, best, new):
         return distance >= self.least
 
 
-class Eager(NoveltyFitness):
-    """A fitness whose inherited `repr` leaves out its option."""
-
-    def __init__(self, factor=1):
-        super().__init__()
-        self.factor = factor
-
-    def start(self):
-        return Eager(self.factor)
+def at_least(distance, best, new, least):
+    return distance >= least
 
 
-@pytest.mark.parametrize("kind", [Patient, Eager])
+def above_the_mean(values):
+    """Return a fitness that holds a long array, whose `repr` leaves out most values."""
+    long = np.zeros(5000)
+    long[2500] = values
+    return lambda distance, best, new: distance >= long.mean()
+
+
+FITNESSES = {
+    "object": Patient,
+    "method": lambda least: Patient(least).accepts,
+    "partial": lambda least: partial(at_least, least=least),
+    "closure": lambda least: lambda distance, best, new: distance >= least,
+    "array": above_the_mean,
+}
+
+
+@pytest.mark.parametrize("kind", FITNESSES)
 def test_own_fitness_resumes_and_is_told_apart(pair, seeds, tmp_path, kind):
-    first = search(*pair, seeds, tmp_path, search=DFlare(kind(0.1)))
-    again = search(*pair, seeds, tmp_path, search=DFlare(kind(0.1)))
+    make = FITNESSES[kind]
+    first = search(*pair, seeds, tmp_path, search=DFlare(fitness=make(0.1)))
+    again = search(*pair, seeds, tmp_path, search=DFlare(fitness=make(0.1)))
     np.testing.assert_array_equal(first.seconds, again.seconds)  # nothing was searched
     with pytest.raises(ProfileMismatchError, match="its options is"):
-        search(*pair, seeds, tmp_path, search=DFlare(kind(0.2)))
+        search(*pair, seeds, tmp_path, search=DFlare(fitness=make(0.2)))
 
 
 def test_parameters_may_be_numbers_of_numpy(pair, seeds, tmp_path):
@@ -152,24 +152,3 @@ def test_parameters_may_be_numbers_of_numpy(pair, seeds, tmp_path):
     ):
         for old, new in zip(found, again, strict=True):
             assert old.deviation is None or old.deviation.trace == new.deviation.trace
-
-
-def scaled(x, factor):
-    return x * factor
-
-
-def test_descriptions_tell_what_a_repr_hides():
-    long = np.zeros(5000)
-    other = long.copy()
-    other[2500] = 1
-    assert repr(long) == repr(other) and described(long) != described(other)
-    halves, thirds = (lambda x, by=by: x / by for by in (2, 3))
-    assert described(halves) != described(thirds)
-    assert described(halves) == described(halves)
-    assert described(partial(scaled, factor=2)) != described(partial(scaled, factor=3))
-    assert described(threshold_model(1.0)) != described(threshold_model(2.0))
-    assert described(Patient(1).accepts) != described(Patient(2).accepts)
-    assert described({"b": {1, 2}}) == described({"b": {2, 1}})
-    one = Patient(1)
-    one.least = one  # refers to itself
-    assert described(one) == "Patient(least=...)"

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import AudioDomain, ModelPair, TableDomain, as_classifier, quantize_dynamic
+from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier, compress
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -169,7 +169,7 @@ def test_integers_between_floats_are_probabilities(classes):
     assert classifier.resolution == pytest.approx(1 / 256)
     outputs = classifier.probabilities(x)
     np.testing.assert_allclose(outputs * 256, np.rint(outputs * 256), atol=1e-3)
-    answers = ModelPair(model, content, TableDomain(x)).ask(x)
+    answers = ModelPair(model, content).ask(x)
     assert answers.compressed.shape == (300, max(2, classes))
     labels = outputs[:, 0] > 0.5 if classes == 1 else outputs.argmax(axis=1)
     np.testing.assert_array_equal(answers.labels[:, 1], labels)
@@ -183,7 +183,7 @@ def test_free_axes_take_the_shape_of_the_inputs(integers):
     y = keras.layers.GlobalAveragePooling2D()(y)
     model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(y))
     x = np.random.default_rng(0).normal(size=(4, 12, 10, 3)).astype(np.float32)
-    file = integer_inside(model, x) if integers else quantize_dynamic(model)
+    file = integer_inside(model, x) if integers else compress(model, "dynamic")
     classifier = TFLiteClassifier(file, 2)
     for part in (x, x[:, :8, :7]):  # also a second shape
         expected = np.asarray(model(part))
@@ -198,14 +198,14 @@ def test_free_axes_take_the_shape_of_the_inputs(integers):
 
 def test_one_output_is_a_probability():
     x = np.linspace(0.01, 0.99, 7)[:, None]
-    pair = ModelPair(lambda x: x, lambda x: 1 - x[:, 0], TableDomain(x))
+    pair = ModelPair(lambda x: x, lambda x: 1 - x[:, 0])
     answers = pair.ask(x)
     np.testing.assert_allclose(answers.original, np.concatenate([1 - x, x], axis=1), atol=1e-7)
     assert answers.labels.tolist() == [[0, 1]] * 3 + [[0, 0]] + [[1, 0]] * 3
     assert answers.deviates.tolist() == [True] * 3 + [False] + [True] * 3
     for wrong in (lambda x: 5 * x, lambda x: x - 0.5):
         with pytest.raises(InvalidArgumentError, match=r"probability of class 1.*sigmoid"):
-            ModelPair(lambda x: x, wrong, TableDomain(x)).ask(x)
+            ModelPair(lambda x: x, wrong).ask(x)
 
 
 def test_keras_models_name_their_shape(model, inputs):
@@ -234,7 +234,7 @@ def test_answers_of_16_bits(precision):
     expected = np.exp(x @ kernel + bias)
     expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(outputs, expected, atol=4 * classifier.resolution)
-    pair = ModelPair(model, model, AudioDomain())
+    pair = ModelPair(model, model, domain=AudioDomain())
     assert not pair.ask(x).deviates.any()  # the domain takes them as probabilities
     with pytest.raises(InvalidArgumentError, match="no probabilities"):
         pair.domain.check_outputs(1.2 * outputs, classifier.resolution, "original")

@@ -4,18 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import as_classifier
-from nnslicer_tf.dflare.compressors import (
-    distill,
-    mutate_weights,
-    prune_magnitude,
-    quantize_16x8,
-    quantize_ai_edge,
-    quantize_dynamic,
-    quantize_integer,
-    with_softmax,
+from nnslicer_tf.dflare import as_classifier, compress, distill, with_softmax
+from nnslicer_tf.errors import (
+    InvalidArgumentError,
+    MissingPackageError,
+    SeveralInputsError,
+    UnsupportedLayerError,
 )
-from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def test_with_softmax(model, inputs):
 
 def test_quantised_models_are_close_and_small(model, inputs):
     exact = model.predict(inputs, verbose=0)
-    dynamic, integer = quantize_dynamic(model), quantize_integer(model, inputs)
+    dynamic, integer = (compress(model, *how) for how in (("dynamic",), ("int8", inputs)))
     weights = sum(weight.size for weight in kernels(model))
     for content in (dynamic, integer):
         classifier = as_classifier(content)
@@ -78,25 +73,27 @@ def test_quantised_models_are_close_and_small(model, inputs):
     np.testing.assert_array_equal(steps, np.rint(steps))
 
 
-@pytest.mark.parametrize("quantize", [quantize_integer, quantize_16x8])
-def test_integers_need_samples(model, inputs, quantize):
+@pytest.mark.parametrize("method", ["int8", "int16"])
+def test_integers_need_samples(model, inputs, method):
     with pytest.raises(InvalidArgumentError, match="data set is empty"):
-        quantize(model, inputs[:0])
+        compress(model, method, inputs[:0])
+    with pytest.raises(InvalidArgumentError, match="need samples"):
+        compress(model, method)
 
 
 def test_activations_of_16_bits_are_nearer(model, inputs):
     exact = model.predict(inputs, verbose=0)
-    classifier = as_classifier(quantize_16x8(model, inputs))
+    classifier = as_classifier(compress(model, "int16", inputs))
     assert classifier.resolution == 1 / 32768
     steps = classifier.probabilities(inputs) * 32768
     np.testing.assert_array_equal(steps, np.rint(steps))
-    coarse = as_classifier(quantize_integer(model, inputs)).probabilities(inputs)
+    coarse = as_classifier(compress(model, "int8", inputs)).probabilities(inputs)
     assert np.abs(steps / 32768 - exact).mean() < np.abs(coarse - exact).mean()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
 def test_pruning_zeroes_the_smallest_weights(model, ratio):
-    pruned = prune_magnitude(model, ratio)
+    pruned = compress(model, "prune", ratio=ratio)
     for old, new in zip(kernels(model), kernels(pruned), strict=True):
         zero = new == 0
         assert zero.sum() == int(ratio * old.size)
@@ -108,7 +105,7 @@ def test_pruning_zeroes_the_smallest_weights(model, ratio):
 
 def test_single_layers_are_pruned(model):
     name = next(layer.name for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
-    pruned = prune_magnitude(model, 0.5, [name])
+    pruned = compress(model, "prune", layers=[name])
     for layer, copy in zip(model.layers, pruned.layers, strict=True):
         for old, new in zip(layer.get_weights(), copy.get_weights(), strict=True):
             if layer.name == name and old.ndim > 1:
@@ -116,12 +113,12 @@ def test_single_layers_are_pruned(model):
             else:
                 np.testing.assert_array_equal(old, new)
     with pytest.raises(InvalidArgumentError, match="no layer 'missing'"):
-        prune_magnitude(model, 0.5, ["missing"])
+        compress(model, "prune", layers=["missing"])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_mutation_changes_a_share_by_a_tenth(model, share):
-    mutated = mutate_weights(model, share, rng=1)
+    mutated = compress(model, "mutate", ratio=share, rng=1)
     old, new = (np.concatenate([w.ravel() for w in kernels(m)]) for m in (model, mutated))
     changed = old != new
     assert changed.sum() == round(share * old.size)
@@ -129,7 +126,7 @@ def test_mutation_changes_a_share_by_a_tenth(model, share):
     np.testing.assert_allclose(np.abs(factors - 1), 0.1, rtol=1e-5)
     if share:
         assert 0.4 < (factors > 1).mean() < 0.6
-    again = mutate_weights(model, share, rng=1)
+    again = compress(model, "mutate", ratio=share, rng=1)
     for first, second in zip(kernels(mutated), kernels(again), strict=True):
         np.testing.assert_array_equal(first, second)
     for first, second in zip(vectors(model), vectors(mutated), strict=True):
@@ -236,22 +233,22 @@ def unbuilt():
 
 
 SAMPLES = np.ones((3, 4), np.float32)
-INTEGER = {"8 bits": quantize_integer, "16 bits": quantize_16x8}
+INTEGER = {"8 bits": "int8", "16 bits": "int16"}
 REFUSED = {
     "softmax of a subclass": (called, with_softmax, "is subclassed"),
     "softmax, not built": (unbuilt, with_softmax, "not built"),
     "softmax of two": (with_two_outputs, with_softmax, "has 2 outputs"),
-    "dynamic, not built": (unbuilt, quantize_dynamic, "not built"),
-    "pruned subclass": (called, lambda m: prune_magnitude(m, 0.5), "no get_config"),
-    "pruned, not built": (unbuilt, lambda m: prune_magnitude(m, 0.5), "not built"),
-    "mutated subclass": (called, lambda m: mutate_weights(m, 0.5), "no get_config"),
+    "dynamic, not built": (unbuilt, lambda m: compress(m, "dynamic"), "not built"),
+    "pruned subclass": (called, lambda m: compress(m, "prune"), "no get_config"),
+    "pruned, not built": (unbuilt, lambda m: compress(m, "prune"), "not built"),
+    "mutated subclass": (called, lambda m: compress(m, "mutate"), "no get_config"),
     "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
     "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
-    "text": (plain, lambda m: quantize_integer(m, SAMPLES, keep="units"), "list of names"),
-    "name": (plain, lambda m: quantize_integer(m, SAMPLES, keep=["uints"]), "no tensor 'uints'"),
+    "text": (plain, lambda m: compress(m, "int8", SAMPLES, keep="units"), "list of names"),
+    "name": (plain, lambda m: compress(m, "int8", SAMPLES, keep=["uints"]), "no tensor 'uints'"),
     **{
-        f"{what} to {name}": (model, lambda m, f=f: f(m, SAMPLES), message)
-        for name, f in INTEGER.items()
+        f"{what} to {name}": (model, lambda m, how=how: compress(m, how, SAMPLES), message)
+        for name, how in INTEGER.items()
         for what, model, message in (
             ("words", of_words, "takes int32"),
             ("two inputs", with_two_inputs, "has 2 inputs"),
@@ -263,18 +260,20 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_models_that_cannot_be_compressed(case):
-    make, compress, message = REFUSED[case]
+    make, act, message = REFUSED[case]
     error = SeveralInputsError if "2 inputs" in message else InvalidArgumentError
     with pytest.raises(error, match=message):
-        compress(make())
+        act(make())
 
 
 def test_bad_options(model, inputs):
     for ratio in (-0.1, 1.0):
         with pytest.raises(InvalidArgumentError, match="ratio"):
-            prune_magnitude(model, ratio)
-    with pytest.raises(InvalidArgumentError, match="share"):
-        mutate_weights(model, 1.1)
+            compress(model, "prune", ratio=ratio)
+    with pytest.raises(InvalidArgumentError, match="ratio"):
+        compress(model, "mutate", ratio=1.1)
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'prune'"):
+        compress(model, "prun")
     other = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten()])
     with pytest.raises(InvalidArgumentError, match="one size"):
         distill(model, other, inputs)
@@ -284,8 +283,8 @@ def test_bad_options(model, inputs):
 
 def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
-    with pytest.raises(InvalidArgumentError, match="pip install ai-edge-quantizer"):
-        quantize_ai_edge(b"any", [])
+    with pytest.raises(MissingPackageError, match="pip install ai-edge-quantizer"):
+        compress(b"any", "ai_edge")
 
 
 def test_what_tensorflow_cannot_convert_is_said():
@@ -293,4 +292,4 @@ def test_what_tensorflow_cannot_convert_is_said():
     x = keras.layers.Embedding(5, 3, mask_zero=True)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.LSTM(2)(x)))
     with pytest.raises(UnsupportedLayerError, match="recurrent layers"):
-        quantize_dynamic(model)
+        compress(model, "dynamic")

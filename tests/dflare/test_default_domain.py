@@ -13,22 +13,19 @@ from nnslicer_tf.dflare import (
     AudioDomain,
     DeviationSet,
     ImageDomain,
+    ModelPair,
     SignalDomain,
     TableDomain,
     TextDomain,
     agreement,
-    default_domain,
+    compress,
     export_suite,
-    find_deviation,
-    find_deviations,
     minimise,
-    mutate_weights,
-    prune_magnitude,
-    quantize_dynamic,
     verify,
     with_softmax,
 )
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from support.deviating import find
 
 
 def linear(weights, bias, final="sigmoid"):
@@ -57,7 +54,7 @@ def test_rows_of_a_table(table, final, tmp_path):
         weights, bias, other = (np.concatenate([-v, v], -1) / 2 for v in (weights, bias, other))
     models = linear(weights, bias, final), linear(weights, other, final)
     frame = pd.DataFrame(table, columns=["size", "count", "flag"])
-    found = find_deviations(*models, frame, progress=False)
+    found = find(*models, frame, progress=False)
     searched = found.status != "already_deviates"
     assert searched.sum() > 40 and found.found[searched].mean() > 0.9
     z = found.images @ [1.0, 0.3, 0.5] - 1.3
@@ -65,10 +62,10 @@ def test_rows_of_a_table(table, final, tmp_path):
     np.testing.assert_array_equal(found.labels, [[0, 1]] * len(z))
     assert (found.images >= table.min(axis=0)).all() and (found.images <= table.max(axis=0)).all()
     assert (found.images[:, 1:] == np.rint(found.images[:, 1:])).all()
-    assert verify(lambda: models[0], lambda: models[1], table, found).all()
+    assert verify(ModelPair(*models), found).all()
     assert "SSIM" not in found.to_frame() and "L2" in found.to_frame()
 
-    least = minimise(found, *models, progress=False)
+    least = minimise(ModelPair(*models), found, progress=False)
     changed, before = ((d.images != table[d.found]).sum(axis=1) for d in (least, found))
     assert (changed <= before).all() and changed.sum() < before.sum() and changed.min() >= 1
     assert least.features == ("size", "count", "flag")
@@ -86,14 +83,14 @@ def test_rows_of_a_table(table, final, tmp_path):
 def test_tables_of_integers(table):
     rows = np.rint(10 * table).astype(np.int64)
     models = linear([[0.1], [0.03], [0.05]], [-1.5]), linear([[0.1], [0.03], [0.05]], [-1.0])
-    found = find_deviations(*models, rows, progress=False)
+    found = find(*models, rows, progress=False)
     assert found.found.any() and found.seeds.dtype == np.float64
     assert (found.images == np.rint(found.images)).all()
 
 
 def test_a_limit_holds_for_rows(table):
     models = linear([[1.0], [0.3], [0.5]], [-1.3]), linear([[1.0], [0.3], [0.5]], [-1.1])
-    found = find_deviations(*models, table, max_distance=1, max_queries=200, progress=False)
+    found = find(*models, table, max_distance=1, max_queries=200, progress=False)
     assert found.found.any()
     assert np.abs(found.images - table[found.found]).max() <= 1
 
@@ -106,12 +103,12 @@ def test_signals():
         return lambda x: 1 / (1 + np.exp(-(x[:, :, 0].mean(axis=1) - threshold)))
 
     models = by_mean(0.0), by_mean(0.1)
-    found = find_deviations(*models, signals, progress=False)
+    found = find(*models, signals, progress=False)
     assert found.found.sum() >= 15
     means = found.images[..., 0].mean(axis=1)
     assert ((means > 0) & (means < 0.1)).all()
-    assert verify(lambda: models[0], lambda: models[1], signals, found).all()
-    least = minimise(found, *models, progress=False)
+    assert verify(ModelPair(*models), found).all()
+    least = minimise(ModelPair(*models), found, progress=False)
     changes = [np.abs(d.images - signals[d.found]).sum() for d in (least, found)]
     assert changes[0] < changes[1]
 
@@ -146,13 +143,14 @@ def test_sentences_use_the_embedding_of_the_model():
     model = text_model()
     sentences = np.random.default_rng(0).integers(2, 30, (12, 6))
     sentences[:, 4:] = 0
-    assert isinstance(default_domain(sentences, model), TextDomain)
-    assert isinstance(default_domain(sentences, lambda x: x), TableDomain)
+    assert isinstance(ModelPair(model, model).for_seeds(sentences).domain, TextDomain)
+    function = ModelPair(lambda x: x, model).for_seeds(sentences)
+    assert isinstance(function.domain, TableDomain)
     nested = keras.Sequential([keras.Input((6,), dtype="int32"), model])
-    assert isinstance(default_domain(sentences, nested), TextDomain)
-    other = mutate_weights(model, 1.0)
-    found = find_deviations(model, other, sentences, max_queries=300, progress=False)
-    assert found.images.dtype.kind in "iu" and len(minimise(found, model, other)) == 12
+    assert isinstance(ModelPair(nested, model).for_seeds(sentences).domain, TextDomain)
+    other = compress(model, "mutate", ratio=1.0)
+    found = find(model, other, sentences, max_queries=300, progress=False)
+    assert found.images.dtype.kind in "iu" and len(minimise(ModelPair(model, other), found)) == 12
 
 
 @pytest.mark.parametrize(
@@ -166,20 +164,20 @@ def test_sentences_use_the_embedding_of_the_model():
     ],
 )
 def test_shape_and_dtype_decide(shape, dtype, kind):
-    assert type(default_domain(np.ones(shape, dtype), None)) is kind
+    assert type(ModelPair(len, len).for_seeds(np.ones(shape, dtype)).domain) is kind
 
 
 def test_seeds_without_a_domain():
     with pytest.raises(InputShapeError, match=r"no domain for seeds of shape \(2, 3, 4, 5, 6\)"):
-        default_domain(np.zeros((2, 3, 4, 5, 6)), None)
+        ModelPair(len, len).for_seeds(np.zeros((2, 3, 4, 5, 6)))
     with pytest.raises(InputShapeError, match="Seed 1 has NaN"):
-        find_deviations(len, len, np.array([[1.0, 2], [np.nan, 0]]))
+        find(len, len, np.array([[1.0, 2], [np.nan, 0]]))
     with pytest.raises(InputShapeError, match="Add an axis"):
-        find_deviations(len, len, np.zeros((2, 8, 8), np.uint8))
+        find(len, len, np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(InputShapeError, match=r"np.rint\(seeds \* 255\)"):
-        find_deviations(len, len, np.full((2, 8, 8, 1), 0.5))
+        find(len, len, np.full((2, 8, 8, 1), 0.5))
     with pytest.raises(InputShapeError, match="at least 8 samples"):
-        find_deviations(len, len, np.zeros((2, 4), np.float32), domain=AudioDomain())
+        find(len, len, np.zeros((2, 4), np.float32), domain=AudioDomain())
 
 
 # --- do the seeds suit the models? ---------------------------------------------------------------
@@ -204,10 +202,10 @@ def raw_model(scaled_model):
 
 
 def test_images_that_were_not_scaled(scaled_model, digits):
-    other = prune_magnitude(scaled_model, 0.3)
+    other = compress(scaled_model, "prune", ratio=0.3)
     for seeds in (digits, digits[:1]):
         with pytest.raises(InvalidArgumentError, match=r"trained on scaled.*preprocess=lambda x"):
-            find_deviations(scaled_model, other, seeds, max_queries=5, progress=False)
+            find(scaled_model, other, seeds, max_queries=5, progress=False)
 
 
 def soft(model):
@@ -219,17 +217,17 @@ def soft(model):
 def test_images_that_were_not_scaled_for_a_cautious_model(scaled_model, digits):
     cautious = soft(scaled_model)
     with pytest.raises(InvalidArgumentError, match="trained on scaled images"):
-        find_deviations(cautious, mutate_weights(cautious, 0.5), digits, max_queries=5)
+        find(cautious, compress(cautious, "mutate", ratio=0.5), digits, max_queries=5)
 
 
 def test_a_model_that_scales_by_itself(scaled_model, raw_model, digits):
-    other = prune_magnitude(raw_model, 0.3)
-    found = find_deviations(raw_model, other, digits, max_queries=20, progress=False)
+    other = compress(raw_model, "prune", ratio=0.3)
+    found = find(raw_model, other, digits, max_queries=20, progress=False)
     assert len(found) == 40
     twice = lambda x: x / np.float32(255)  # noqa: E731
     with pytest.raises(InvalidArgumentError, match=r"scales images by itself.*preprocess=None"):
-        find_deviations(raw_model, other, digits, twice, max_queries=5, progress=False)
-    assert len(find_deviations(raw_model, other, digits[:1], max_queries=5, progress=False)) == 1
+        find(raw_model, other, digits, twice, max_queries=5, progress=False)
+    assert len(find(raw_model, other, digits[:1], max_queries=5, progress=False)) == 1
 
 
 def test_a_model_of_standardised_images_takes_any_scale(digits):
@@ -238,23 +236,22 @@ def test_a_model_of_standardised_images_takes_any_scale(digits):
     rng = np.random.default_rng(0)
     model = keras.Model(inputs, layers.Dense(10, activation="softmax")(flat))
     model.layers[-1].set_weights([3 * rng.normal(size=(64, 10)), np.zeros(10)])
-    other = mutate_weights(model, 0.2)
-    assert len(find_deviations(model, other, digits, max_queries=5, progress=False)) == 40
+    other = compress(model, "mutate", ratio=0.2)
+    assert len(find(model, other, digits, max_queries=5, progress=False)) == 40
 
 
 def test_a_compression_that_changes_nothing_is_said_at_once(table):
     model = linear([[1.0], [0.3], [0.5]], [-1.3])
     with pytest.warns(UserWarning, match="answered identically on all 60 seeds"):
-        find_deviations(model, quantize_dynamic(model), table, max_queries=2, progress=False)
+        find(model, compress(model, "dynamic"), table, max_queries=2, progress=False)
 
 
 def test_queries_are_limited_by_default(table):
     rows = table[:3]
     model = linear([[1.0], [0.3], [0.5]], [-1.3])
-    found = find_deviations(model, model, rows, progress=False)
+    found = find(model, model, rows, progress=False)
     assert found.queries.tolist() == [1000] * 3 and set(found.status) == {"query_budget"}
-    assert find_deviation(model, model, rows[0]) is None
-    limited = find_deviations(model, model, rows, timeout=0.2, max_queries=None, progress=False)
+    limited = find(model, model, rows, timeout=0.2, max_queries=None, progress=False)
     assert set(limited.status) == {"timeout"}
 
 
@@ -272,12 +269,12 @@ def test_stop_and_resume_are_announced(table, tmp_path, capsys):
     def function(x):
         return model.predict_on_batch(np.resize(x, (32, 3)))[: len(x)]
 
-    options = {"together": 2, "checkpoint": tmp_path / "kept"}
+    options = {"together": 2, "checkpoint": tmp_path / "kept", "progress": True}
     with pytest.raises(KeyboardInterrupt):
-        find_deviations(stopping, other, table[:20], **options)
+        find(stopping, other, table[:20], **options)
     said = capsys.readouterr().err
     assert "Stopped: " in said and "of 20 searches are in" in said
-    find_deviations(function, other, table[:20], **options)
+    find(function, other, table[:20], **options)
     assert "Resuming: " in capsys.readouterr().err
 
 
@@ -286,8 +283,9 @@ def test_stop_and_resume_are_announced(table, tmp_path, capsys):
 
 def test_agreement_on_a_test_set(scaled_model):
     test = datasets.load("digits", "test")
-    other = mutate_weights(scaled_model, 0.9)
-    found = agreement(scaled_model, other, test)
+    other = compress(scaled_model, "mutate", ratio=0.9)
+    pair = ModelPair(scaled_model, other)
+    found = agreement(pair, test)
     outputs = [m.predict(test.x, verbose=0) for m in (scaled_model, other)]
     labels = np.stack([o.argmax(axis=1) for o in outputs], axis=1)
     np.testing.assert_array_equal(found.labels, labels)
@@ -297,7 +295,7 @@ def test_agreement_on_a_test_set(scaled_model):
     assert f"{1 - found.differs.mean():.2%} of 360 inputs" in repr(found)
     frame = found.to_frame()
     assert frame["differs"].sum() == found.differs.sum() and "true label" in frame
-    assert np.isnan(agreement(scaled_model, other, test.x[:5]).accuracies).all()
+    assert np.isnan(agreement(pair, test.x[:5]).accuracies).all()
     json.dumps(found.accuracies)
     with pytest.raises(InputShapeError, match="no inputs"):
-        agreement(scaled_model, other, test.x[:0])
+        agreement(pair, test.x[:0])

@@ -7,15 +7,10 @@ import pytest
 
 from nnslicer_tf import datasets
 from nnslicer_tf.dflare import (
-    AnyChangeFitness,
     DeviationSet,
     DFlare,
     DiffChaser,
-    DistanceFitness,
-    RankOnly,
-    Uniform,
-    find_deviation,
-    find_deviations,
+    ModelPair,
     verify,
 )
 from nnslicer_tf.errors import (
@@ -25,6 +20,7 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
     ProfileMismatchError,
 )
+from support.deviating import find
 
 
 def as_floats(images):
@@ -35,9 +31,8 @@ def as_floats(images):
 SEARCHES = {
     "default": DFlare(),
     "paper": DFlare(patience=None, bisections=0),
-    "DFlare_D": DFlare(DistanceFitness(), patience=None, bisections=0),
-    "DFlare_R": DFlare(selection=Uniform(), patience=None, bisections=0),
-    "program": DFlare(AnyChangeFitness(), RankOnly(), patience=None, bisections=0),
+    "DFlare_D": DFlare(fitness="distance", patience=None, bisections=0),
+    "DFlare_R": DFlare(selection="uniform", patience=None, bisections=0),
     "DiffChaser": DiffChaser(population=40),
 }
 
@@ -54,12 +49,12 @@ def same(first, second):
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_found_images_lie_between_the_thresholds(pair, seeds, search):
-    found = find_deviations(*pair, seeds, search=search, max_queries=20_000, progress=False)
+    found = find(*pair, seeds, search=search, max_queries=20_000, progress=False)
     assert found.success_rate == 1
     means = found.images.reshape(len(seeds), -1).mean(axis=1)
     assert ((means > 128) & (means < 131)).all()
     np.testing.assert_array_equal(found.labels, [[1, 0]] * len(seeds))
-    assert verify(lambda: pair[0], lambda: pair[1], seeds, found).all()
+    assert verify(ModelPair(*pair), found).all()
 
 
 def test_queries_are_counted(pair, seeds):
@@ -69,7 +64,7 @@ def test_queries_are_counted(pair, seeds):
         asked.append(len(x))
         return pair[0](x)
 
-    found = find_deviations(original, pair[1], seeds, as_floats, progress=False)
+    found = find(original, pair[1], seeds, as_floats, progress=False)
     # A look at the seeds, and confidences at the end.
     assert found.queries.sum() == sum(asked) - asked[0] - asked[-1]
 
@@ -82,10 +77,10 @@ def test_all_searches_begin_at_once(pair, seeds):
         return pair[0](x)
 
     options = {"preprocess": as_floats, "max_queries": 30, "progress": False}
-    whole = find_deviations(original, pair[1], seeds, **options)
+    whole = find(original, pair[1], seeds, **options)
     assert asked[1] == 12
     asked.clear()
-    parts = find_deviations(original, pair[1], seeds, together=5, **options)
+    parts = find(original, pair[1], seeds, together=5, **options)
     assert asked[1] == 5 == max(asked[1:-1])
     for first, second in zip(whole, parts, strict=True):
         assert first.queries == second.queries
@@ -106,48 +101,43 @@ def test_a_seed_does_not_depend_on_its_company(seeds):
     compressed = keras.models.clone_model(original)
     compressed.set_weights([np.round(weight, 2) for weight in original.get_weights()])
     options = {"rng": 3, "progress": False, "batch_size": 4, "max_queries": 400}
-    together = find_deviations(original, compressed, seeds, **options)
-    backwards = find_deviations(original, compressed, seeds[::-1], together=5, **options)
+    together = find(original, compressed, seeds, **options)
+    backwards = find(original, compressed, seeds[::-1], together=5, **options)
     assert together.success_rate > 0.5
     for first, second in zip(together, list(backwards)[::-1], strict=True):
         assert first.queries == second.queries
         assert first.status != "found" or same(first, second)
     index = int(np.flatnonzero(together.found)[0])
-    alone = find_deviation(original, compressed, seeds[index], rng=3, batch_size=4)
-    assert alone.queries == together[index].queries
-    np.testing.assert_array_equal(alone.image, together[index].deviation.image)
+    alone = find(original, compressed, seeds[[index]], rng=3, batch_size=4)
+    assert same(alone[0], together[index])
 
 
 def test_rng_decides(pair, seeds):
-    first, again, other = (
-        find_deviations(*pair, seeds, rng=rng, progress=False) for rng in (0, 0, 1)
-    )
+    first, again, other = (find(*pair, seeds, rng=rng, progress=False) for rng in (0, 0, 1))
     assert all(same(a, b) for a, b in zip(first, again, strict=True))
     assert not all(same(a, b) for a, b in zip(first, other, strict=True))
-    twins = find_deviations(*pair, np.stack([seeds[0]] * 2), progress=False)
+    twins = find(*pair, np.stack([seeds[0]] * 2), progress=False)
     assert not np.array_equal(twins.images[0], twins.images[1])
 
 
 @pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_budgets_end_hopeless_searches(seeds, pair):
     options = {"progress": False, "search": DFlare()}
-    limited = find_deviations(pair[0], pair[0], seeds, max_queries=30, **options)
+    limited = find(pair[0], pair[0], seeds, max_queries=30, **options)
     assert set(limited.status) == {"query_budget"} and set(limited.queries) == {30}
     assert limited.success_rate == 0
     assert np.isnan(limited.summary()["mean_queries"])
-    timed = find_deviations(pair[0], pair[0], seeds, timeout=1e-3, **options)
+    timed = find(pair[0], pair[0], seeds, timeout=1e-3, **options)
     assert set(timed.status) == {"timeout"}
-    assert find_deviation(pair[0], pair[0], seeds[0], max_queries=5) is None
 
 
 def test_seeds_that_deviate_are_reported(pair, seeds):
     seeds[4] = 130
-    found = find_deviations(*pair, seeds, progress=False)
+    found = find(*pair, seeds, progress=False)
     assert found[4].status == "already_deviates" and found[4].queries == 1
     assert (found.status == "found").sum() == 11 and found.success_rate == 1
     assert len(found.images) == len(found.labels) == 11
-    with pytest.raises(InvalidArgumentError, match=r"already disagree on the seed \(labels \(1, 0"):
-        find_deviation(*pair, seeds[4])
+    assert found[4].deviation.labels == (1, 0) and found[4].deviation.trace == ()
 
 
 class Interrupted(Exception):
@@ -157,7 +147,7 @@ class Interrupted(Exception):
 @pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_resumes_where_it_was(pair, seeds, tmp_path):
     path = tmp_path / "searches"
-    whole = find_deviations(*pair, seeds, together=3, progress=False)
+    whole = find(*pair, seeds, together=3, progress=False)
     calls = [0]
 
     def failing(x):
@@ -168,30 +158,30 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
 
     options = {"together": 3, "progress": False, "checkpoint": path, "preprocess": as_floats}
     with pytest.raises(Interrupted):
-        find_deviations(failing, pair[1], seeds, **options)
+        find(failing, pair[1], seeds, **options)
     asked = []
 
     def counting(x):
         asked.append(len(x))
         return pair[0](x)
 
-    resumed = find_deviations(counting, pair[1], seeds, **options)
+    resumed = find(counting, pair[1], seeds, **options)
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
     assert sum(asked) < whole.queries.sum()
     with pytest.raises(ProfileMismatchError, match="its rng is"):
-        find_deviations(*pair, seeds, rng=1, **options)
+        find(*pair, seeds, rng=1, **options)
     with pytest.raises(ProfileMismatchError, match="its models is"):
-        find_deviations(pair[0], pair[0], seeds, **options)
+        find(pair[0], pair[0], seeds, **options)
     part = next(path.glob("*.npz"))
     part.write_bytes(part.read_bytes()[:200])
     with pytest.raises(CorruptFileError, match="damaged"):
-        find_deviations(*pair, seeds, **options)
+        find(*pair, seeds, **options)
 
 
 @pytest.mark.parametrize("search", [DFlare(), DiffChaser(population=40)])
 def test_save_and_load(pair, seeds, tmp_path, search):
     seeds[4] = 130
-    found = find_deviations(*pair, seeds, search=search, max_queries=2000, progress=False)
+    found = find(*pair, seeds, search=search, max_queries=2000, progress=False)
     found.save(tmp_path / "found.npz")
     loaded = DeviationSet.load(tmp_path / "found.npz")
     assert len(loaded) == 12
@@ -206,7 +196,7 @@ def test_save_and_load(pair, seeds, tmp_path, search):
 
 
 def test_verify_notices_what_is_wrong(pair, seeds):
-    found = find_deviations(*pair, seeds, progress=False)
+    found = find(*pair, seeds, progress=False)
     first = found[0].deviation
     other_image = dataclasses.replace(first, image=seeds[0])
     other_trace = dataclasses.replace(first, trace=first.trace[:-1])
@@ -215,13 +205,13 @@ def test_verify_notices_what_is_wrong(pair, seeds):
         dataclasses.replace(found[0], deviation=deviation)
         for deviation in (first, other_image, other_trace, other_labels)
     ]
-    held = verify(lambda: pair[0], lambda: pair[1], seeds[[0] * 4], DeviationSet(spoiled))
+    held = verify(ModelPair(*pair), DeviationSet(spoiled, seeds[[0] * 4]))
     np.testing.assert_array_equal(held, [True, False, False, False])
 
 
 def test_more_uncertainty_than_classes_is_refused(pair, seeds):
     with pytest.raises(InvalidArgumentError, match=r"k must be in 2 … 2, .* Received: 3"):
-        find_deviations(*pair, seeds, search=DiffChaser(population=8, k=3), progress=False)
+        find(*pair, seeds, search=DiffChaser(population=8, k=3), progress=False)
 
 
 def three_classes(x):
@@ -242,7 +232,7 @@ def broken(x):
 )
 def test_bad_models(pair, seeds, model, message):
     with pytest.raises((InvalidArgumentError, NonFiniteActivationError), match=message):
-        find_deviations(pair[0], model, seeds, progress=False)
+        find(pair[0], model, seeds, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -250,14 +240,14 @@ def test_bad_models(pair, seeds, model, message):
 )
 def test_bad_arguments(pair, seeds, options):
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
-        find_deviations(*pair, seeds, **options)
+        find(*pair, seeds, **options)
 
 
 def test_bad_seeds(pair):
     with pytest.raises(InputShapeError, match="no seeds"):
-        find_deviations(*pair, np.empty((0, 8, 8, 1), np.uint8))
+        find(*pair, np.empty((0, 8, 8, 1), np.uint8))
     with pytest.raises(InputShapeError, match="uint8"):
-        find_deviation(*pair, np.zeros((8, 8, 1)))
+        find(*pair, np.zeros((1, 8, 8, 1)))
 
 
 REAL = {
@@ -287,11 +277,12 @@ def test_real_pairs(shared_data, name):
 
     preprocess = PREPROCESS[dataset]
     options = {"max_queries": 2000, "progress": False}
-    found = find_deviations(load(), folder / lite, seeds, preprocess, **options)
+    found = find(load(), folder / lite, seeds, preprocess, **options)
     assert found.success_rate == 1
     assert found.summary()["distinct"] == found.found.sum()
-    assert verify(load, lambda: folder / lite, seeds, found, preprocess).all()
-    fewer = find_deviations(load(), folder / lite, seeds[5:2:-1], preprocess, **options)
+    fresh = ModelPair(load(), folder / lite, preprocess)
+    assert verify(fresh, found).all()
+    fewer = find(load(), folder / lite, seeds[5:2:-1], preprocess, **options)
     assert all(same(a, b) for a, b in zip(list(found)[5:2:-1], fewer, strict=True))
 
 
@@ -302,7 +293,7 @@ def test_forgotten_preprocessing_is_noticed(shared_data):
     models = original, folder / "lenet1-quan.lite"
     images = np.round(datasets.load("mnist", "test[:20]").x * 255).astype(np.uint8)
     with pytest.raises(InvalidArgumentError, match="trained on scaled images"):
-        find_deviations(*models, images, max_queries=5)
+        find(*models, images, max_queries=5)
     for preprocess in (PREPROCESS["mnist"], as_floats):
-        found = find_deviations(*models, images[:2], preprocess, max_queries=5, progress=False)
+        found = find(*models, images[:2], preprocess, max_queries=5, progress=False)
         assert len(found) == 2

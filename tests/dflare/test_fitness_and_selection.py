@@ -4,108 +4,92 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import (
-    AnyChangeFitness,
-    DistanceFitness,
-    GrowthFitness,
-    MetropolisHastings,
-    NoveltyFitness,
-    RankOnly,
-    Uniform,
-)
-from nnslicer_tf.dflare.fitness import ObservedStates
+from nnslicer_tf.dflare import DFlare, ImageDomain
+from nnslicer_tf.dflare.domain import Answers
+from nnslicer_tf.dflare.search import metropolis_hastings, uniform
 from nnslicer_tf.errors import InvalidArgumentError
 
-# (fitness, D of the mutant, D of the best, new) -> accepted, by hand from H = D / δ + O
+# (options, D of the mutant, D of the best, new) -> accepted, by hand from H = D / δ + O
 CASES = [
-    (NoveltyFitness(1e-3), 0.5, 0.4, False, True),
-    (NoveltyFitness(1e-3), 0.4, 0.4, False, True),
-    (NoveltyFitness(1e-3), 0.3995, 0.4, False, False),
-    (NoveltyFitness(1e-3), 0.3995, 0.4, True, True),
-    (NoveltyFitness(1e-3), 0.3985, 0.4, True, False),
-    (NoveltyFitness(1e-2), 0.3985, 0.4, True, True),
-    (DistanceFitness(), 0.4, 0.4, False, True),
-    (DistanceFitness(), 0.3999, 0.4, True, False),
-    (GrowthFitness(0.2), 0.3, 0.1, False, True),
-    (GrowthFitness(0.2), 0.2, 0.1, True, False),
-    (GrowthFitness(0.2), 0.3, 0.3, True, False),
-    (GrowthFitness(), 1.0, 0.0, True, False),  # as programmed: never
-    (AnyChangeFitness(1e-3), 0.3, 0.4, False, True),
-    (AnyChangeFitness(1e-3), 0.3995, 0.4, False, False),
-    (AnyChangeFitness(1e-3), 0.3995, 0.4, True, True),
+    ({"delta": 1e-3}, 0.5, 0.4, False, True),
+    ({"delta": 1e-3}, 0.4, 0.4, False, True),
+    ({"delta": 1e-3}, 0.3995, 0.4, False, False),
+    ({"delta": 1e-3}, 0.3995, 0.4, True, True),
+    ({"delta": 1e-3}, 0.3985, 0.4, True, False),
+    ({"delta": 1e-2}, 0.3985, 0.4, True, True),
+    ({"fitness": "distance"}, 0.4, 0.4, False, True),
+    ({"fitness": "distance"}, 0.3999, 0.4, True, False),
+    ({"fitness": lambda distance, best, new: distance > 0.2}, 0.3, 0.4, False, True),
 ]
 
 
-@pytest.mark.parametrize(("fitness", "distance", "best", "new", "accepted"), CASES)
-def test_accepts(fitness, distance, best, new, accepted):
-    assert fitness.accepts(distance, best, new) is accepted
+@pytest.mark.parametrize(("options", "distance", "best", "new", "accepted"), CASES)
+def test_accepts(options, distance, best, new, accepted):
+    assert DFlare(**options).accepts(distance, best, new) is accepted
 
 
-def test_observed_states_match_brute_force():
+def test_new_states_match_brute_force():
+    """What the fitness hears of states is whether one as near was seen in the same search."""
     rng = np.random.default_rng(0)
-    states = rng.random((300, 6)).astype(np.float32)
-    observed, kept = ObservedStates(0.4), []
-    for state in states:
-        new = all(np.linalg.norm(state - other) > 0.4 for other in kept)
-        assert observed.add(state) is new
-        if new:
-            kept.append(state)
-    assert 1 < len(kept) < 300
+    states = rng.random((300, 2, 3)).astype(np.float32)
+    heard = []
 
+    def fitness(distance, best, new):
+        heard.append(new)
+        return False
 
-def test_searches_do_not_share_their_memory():
-    fitness = NoveltyFitness()
-    first, second = fitness.start(), fitness.start()
-    state = np.ones(4, np.float32)
-    assert first.observe(state)
-    assert not first.observe(state)
-    assert second.observe(state)
-    assert not DistanceFitness().start().observe(state)
-
-
-def test_bad_fitness():
-    with pytest.raises(InvalidArgumentError, match="delta"):
-        NoveltyFitness(delta=0)
-    with pytest.raises(InvalidArgumentError, match="radius"):
-        NoveltyFitness(radius=-1)
-
-
-def trained(kind):
-    """A selection in which v is 1 for `good`, 1/2 for `fair`, 0 for `poor`."""
-    selection = kind().start(["poor", "fair", "good"])
-    for operator, outcomes in {"good": [1, 1], "fair": [1, 0], "poor": [0, 0]}.items():
-        for accepted in outcomes:
-            selection.update(operator, bool(accepted))
-    return selection
-
-
-RANK = {"good": 0, "fair": 1, "poor": 2}
-
-
-def transitions(acceptance):
-    """The matrix of the chain: a candidate is uniform, and drawn again when refused."""
-    weights = np.array([[min(1, acceptance(b, a)) for b in RANK.values()] for a in RANK.values()])
-    return weights / weights.sum(axis=1, keepdims=True)
+    search = DFlare(fitness=fitness, patience=None, bisections=0, radius=0.4)
+    for _ in range(2):
+        heard.clear()
+        steps = search.run(np.zeros((4, 4, 1), np.uint8), ImageDomain(), np.random.default_rng(0))
+        next(steps)
+        for first, second in states:
+            same = np.zeros((1, 2), int)
+            steps.send(Answers(first[None], second[None], same, np.zeros(1, bool), np.zeros(1)))
+        seen, expected = [], []
+        for state in states.reshape(300, 6):
+            expected.append(all(np.linalg.norm(state - other) > 0.4 for other in seen))
+            if expected[-1]:
+                seen.append(state)
+        assert heard == expected[1:] and 1 < len(seen) < 300
 
 
 @pytest.mark.parametrize(
-    ("kind", "acceptance"),
+    ("options", "message"),
     [
-        (MetropolisHastings, lambda rank, last: (2 / 3) ** (rank - last)),
-        (RankOnly, lambda rank, last: (2 / 3) ** rank),
+        ({"delta": 0}, "delta"),
+        ({"radius": -1}, "radius"),
+        ({"fitness": "novel"}, "Did you mean 'novelty'"),
+        ({"selection": "uniformly"}, "Did you mean 'uniform'"),
     ],
 )
-def test_selection_walks_by_the_transition_matrix(kind, acceptance):
-    selection, rng = trained(kind), np.random.default_rng(0)
-    walk = [selection.next(rng) for _ in range(20_000)]
-    counts = Counter(pairwise(walk))
-    for row, last in zip(transitions(acceptance), RANK, strict=True):
-        total = sum(counts[last, following] for following in RANK)
-        for probability, following in zip(row, RANK, strict=True):
+def test_bad_options(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        DFlare(**options)
+
+
+VALUES = np.array([0.0, 0.5, 1.0])  # of the operators poor, fair and good
+RANKS = [2, 1, 0]
+
+
+def walk(selection, steps):
+    rng, last, places = np.random.default_rng(0), None, []
+    for _ in range(steps):
+        last = selection(VALUES, last, rng)
+        places.append(last)
+    return places
+
+
+def test_selection_walks_by_the_transition_matrix():
+    counts = Counter(pairwise(walk(metropolis_hastings, 20_000)))
+    for last, rank in enumerate(RANKS):
+        # A candidate is uniform, and drawn again when rejected.
+        weights = np.array([min(1, (2 / 3) ** (other - rank)) for other in RANKS])
+        total = sum(counts[last, following] for following in range(3))
+        for following, probability in enumerate(weights / weights.sum()):
             assert abs(counts[last, following] / total - probability) < 0.03
 
 
 def test_uniform_selection_is_uniform():
-    selection, rng = trained(Uniform), np.random.default_rng(0)
-    counts = Counter(selection.next(rng) for _ in range(9000))
+    counts = Counter(walk(uniform, 9000))
     assert all(abs(count - 3000) < 200 for count in counts.values())

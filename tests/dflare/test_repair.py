@@ -1,108 +1,73 @@
 import numpy as np
 import pytest
-from sklearn.base import clone
 
-from nnslicer_tf.dflare import ImageDomain, ModelPair, find_deviations
-from nnslicer_tf.dflare.repair import (
-    Repair,
-    RepairData,
-    RepairedClassifier,
-    RepairScore,
-    cross_validate,
-    repair_data,
-    score,
-)
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-
-
-def two_classes(first):
-    return np.stack([first, 1 - first], axis=1)
-
-
-@pytest.fixture(scope="module")
-def data():
-    """Triggers whose original label is 1 although the compressed model says 0 (0.5 … 0.7)."""
-    rng = np.random.default_rng(0)
-    seeds = np.concatenate([rng.uniform(0.8, 1, 50), rng.uniform(0, 0.4, 50)])
-    return RepairData(
-        two_classes(seeds),
-        (seeds < 0.5).astype(int),
-        two_classes(rng.uniform(0.52, 0.68, 100)),
-        np.ones(100, int),
-    )
-
-
-def test_a_shifted_boundary_is_learned(data):
-    table = cross_validate(data, rng=1)
-    assert len(table) == 5
-    assert (table.repair_ratio > 0.9).all() and (table.inducing_ratio < 0.1).all()
-    np.testing.assert_allclose(table.repair_count, table.repair_ratio * 20)
-    np.testing.assert_allclose(table.improvement_ratio, table.repair_ratio - table.inducing_ratio)
-
-
-def test_score_by_hand():
-    class Fixed:
-        def predict(self, probabilities):
-            return probabilities.argmax(axis=1)
-
-    seeds, triggers = np.array([0.9, 0.8, 0.2, 0.1]), np.array([0.6, 0.6, 0.3, 0.4])
-    data = RepairData(
-        two_classes(seeds), np.array([0, 1, 1, 1]), two_classes(triggers), np.array([0, 0, 1, 0])
-    )
-    got = score(Fixed(), data)
-    assert got == RepairScore(triggers=4, seeds=4, repair_count=3, inducing_count=1)
-    assert (got.repair_ratio, got.inducing_ratio) == (0.75, 0.25)
-    assert (got.improvement_count, got.improvement_ratio) == (2, 0.5)
+from nnslicer_tf.dflare import ModelPair, as_classifier, repair_labels
+from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome
+from nnslicer_tf.dflare.repair import repair_data
+from nnslicer_tf.errors import InvalidArgumentError
+from support.deviating import find
 
 
 @pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_repair_data_comes_from_a_search(pair, seeds):
-    found = find_deviations(*pair, seeds, max_queries=20, progress=False)
+    found = find(*pair, seeds, max_queries=20)
     assert 0 < found.found.sum() < len(seeds)
-    data = repair_data(ModelPair(*pair, ImageDomain()), seeds, found)
+    before, after, seed_labels, trigger_labels = repair_data(ModelPair(*pair), found)
     chosen = seeds[found.found].reshape(found.found.sum(), -1).mean(axis=1)
-    np.testing.assert_array_equal(data.seed_labels, chosen > 128)
-    np.testing.assert_allclose(data.seeds[:, 1], 1 / (1 + np.exp(-0.05 * (chosen - 131))))
-    assert (data.trigger_labels == 1).all() and (data.triggers.argmax(axis=1) == 0).all()
-    hopeless = find_deviations(pair[0], pair[0], seeds, max_queries=2, progress=False)
+    np.testing.assert_array_equal(seed_labels, chosen > 128)
+    np.testing.assert_allclose(before[:, 1], 1 / (1 + np.exp(-0.05 * (chosen - 131))))
+    assert (trigger_labels == 1).all() and (after.argmax(axis=1) == 0).all()
+    hopeless = find(pair[0], pair[0], seeds, max_queries=2)
     with pytest.raises(InvalidArgumentError, match="none was found"):
-        repair_data(ModelPair(pair[0], pair[0], ImageDomain()), seeds, hopeless)
+        repair_labels(ModelPair(pair[0], pair[0]), hopeless)
 
 
-def test_repaired_classifier_gives_every_class(data):
+def taught(original, compressed, seeds, triggers, **options):
+    """Return the repair that learns from seeds and triggering inputs."""
+    labels = [tuple(m(x[None])[0].argmax() for m in (original, compressed)) for x in triggers]
+    outcomes = [
+        SearchOutcome("found", 1, 0.1, Deviation(x, 1, 0.1, answers, None))
+        for x, answers in zip(triggers, labels, strict=True)
+    ]
+    return repair_labels(ModelPair(original, compressed), DeviationSet(outcomes, seeds), **options)
+
+
+def by_first(threshold):
+    """Two classes: class 0 where the first value is above a threshold."""
+
+    def probabilities(x):
+        first = 1 / (1 + np.exp(-10 * (np.asarray(x, np.float64)[:, 0] - threshold)))
+        return np.stack([first, 1 - first], axis=1)
+
+    return probabilities
+
+
+def test_a_shifted_boundary_is_learned():
+    """The compressed model says 0 from 0.5 on, the original only from 0.7 on."""
     rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet([1, 1, 1], 100)
-    labels = np.where(probabilities[:, 0] > 0.4, 0, 2)  # label 1 is never seen
-    repair = Repair().fit(probabilities, labels)
-    repaired = RepairedClassifier(lambda x: x, repair).probabilities(probabilities)
-    assert repaired.shape == (100, 3) and not repaired[:, 1].any()
+    models = by_first(0.7), by_first(0.5)
+    seeds = np.concatenate([rng.uniform(0.8, 1, (50, 1)), rng.uniform(0, 0.4, (50, 1))])
+    triggers = rng.uniform(0.52, 0.68, (100, 1))
+    repaired = taught(*models, seeds, triggers, rng=1)
+    x = np.concatenate([rng.uniform(0, 0.45, (50, 1)), rng.uniform(0.55, 0.65, (50, 1))])
+    right = models[0](x).argmax(axis=1)
+    assert (models[1](x).argmax(axis=1) == right).mean() == 0.5
+    assert (repaired.probabilities(x).argmax(axis=1) == right).mean() > 0.95
+    again = taught(*models, seeds, triggers, rng=1)
+    np.testing.assert_array_equal(again.probabilities(x), repaired.probabilities(x))
+    assert as_classifier(repaired) is repaired
+    assert taught(*models, seeds, triggers, hidden=60).network.hidden_layer_sizes == (60,)
+
+
+def test_a_repair_gives_every_class():
+    rng = np.random.default_rng(0)
+    compressed = lambda x: x  # noqa: E731
+    original = lambda x: np.eye(3)[np.where(x[:, 0] > 0.4, 0, 2)]  # noqa: E731
+    x = rng.dirichlet([1, 1, 1], 100)
+    repaired = taught(original, compressed, x[:50], x[50:]).probabilities(x)
+    assert repaired.shape == (100, 3) and not repaired[:, 1].any()  # label 1 is never seen
     np.testing.assert_allclose(repaired.sum(axis=1), 1, atol=1e-6)
-    assert (repaired.argmax(axis=1) == labels).mean() > 0.95
-
-
-def test_a_repair_that_knows_one_class():
-    probabilities = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
-    repair = Repair().fit(probabilities, np.full(10, 2))
-    np.testing.assert_array_equal(repair.predict(probabilities), 2)
-    repaired = RepairedClassifier(lambda x: x, repair).probabilities(probabilities)
-    np.testing.assert_array_equal(repaired, np.tile([0, 0, 1], (10, 1)))
-
-
-def test_scikit_learn_takes_it(data):
-    probabilities = np.concatenate([data.seeds, data.triggers])
-    labels = np.concatenate([data.seed_labels, data.trigger_labels])
-    repair = clone(Repair(hidden=60, random_state=3))
-    assert repair.get_params()["hidden"] == 60
-    first = repair.fit(probabilities, labels).predict_proba(probabilities)
-    second = clone(repair).fit(probabilities, labels).predict_proba(probabilities)
-    np.testing.assert_array_equal(first, second)
-    assert repair.score(probabilities, labels) > 0.9
-
-
-def test_bad_input(data):
-    with pytest.raises(InputShapeError, match="labels"):
-        Repair().fit(data.seeds, data.seed_labels[:-1])
-    with pytest.raises(InvalidArgumentError, match="0 … 1"):
-        Repair().fit(data.seeds, data.seed_labels + 1)
-    with pytest.raises(InvalidArgumentError, match="folds"):
-        cross_validate(data, folds=101)
+    assert (repaired.argmax(axis=1) == original(x).argmax(axis=1)).mean() > 0.95
+    one_class = lambda x: np.eye(3)[np.full(len(x), 2)]  # noqa: E731
+    repaired = taught(one_class, compressed, x[:5], x[5:10]).probabilities(x)
+    np.testing.assert_array_equal(repaired, np.tile([0, 0, 1], (100, 1)))

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import Answers, DFlare, DiffChaser, ImageDomain, k_uncertainty, replay
+from nnslicer_tf.dflare import DFlare, DiffChaser, ImageDomain
+from nnslicer_tf.dflare.domain import Answers
 from nnslicer_tf.errors import InvalidArgumentError
 
 SEED = np.random.default_rng(5).integers(0, 256, (4, 4, 1), dtype=np.uint8)
@@ -42,8 +43,8 @@ def test_only_accepted_mutants_stay_in_the_trace():
     assert len(found.trace) == 2
     assert found.labels == (0, 1)
     np.testing.assert_array_equal(found.x, last)
-    np.testing.assert_array_equal(replay(SEED, found.trace[:1], ImageDomain()), first)
-    np.testing.assert_array_equal(replay(SEED, found.trace, ImageDomain()), last)
+    np.testing.assert_array_equal(ImageDomain().replay(SEED, found.trace[:1]), first)
+    np.testing.assert_array_equal(ImageDomain().replay(SEED, found.trace), last)
 
 
 def test_patience_accepts_the_last_of_many_refused_mutants():
@@ -53,7 +54,7 @@ def test_patience_accepts_the_last_of_many_refused_mutants():
     steps.send(answer((0, 0, 0.0)))  # the first one after it
     found = finish(steps, answer((0, 1, 0.0)))
     assert len(found.trace) == 2
-    np.testing.assert_array_equal(replay(SEED, found.trace[:1], ImageDomain()), mutants[2][0])
+    np.testing.assert_array_equal(ImageDomain().replay(SEED, found.trace[:1]), mutants[2][0])
 
 
 def test_without_patience_the_search_stays():
@@ -75,7 +76,7 @@ def test_bisection_halves_the_mutation_that_crossed_the_boundary():
         np.testing.assert_array_equal(step, np.rint(SEED + share * (crossing - SEED)))
     found = finish(steps, answer((0, 1, 0.0)))
     assert [mutation.share for mutation in found.trace] == [0.375]
-    np.testing.assert_array_equal(replay(SEED, found.trace, ImageDomain()), found.x)
+    np.testing.assert_array_equal(ImageDomain().replay(SEED, found.trace), found.x)
 
 
 def test_bad_options():
@@ -90,9 +91,10 @@ def test_bad_options():
 
 
 def test_k_uncertainty_by_hand():
-    probabilities = np.array([[0.5, 0.2, 0.3], [0.1, 0.8, 0.1]])
-    np.testing.assert_allclose(k_uncertainty(probabilities, 2), [0.2, 0.7])
-    np.testing.assert_allclose(k_uncertainty(probabilities, 3), [0.3, 0.7])
+    first, second = np.array([[0.5, 0.2, 0.3]]), np.array([[0.1, 0.8, 0.1]])
+    answers = Answers(first, second, np.zeros((1, 2)), np.zeros(1, bool), np.zeros(1))
+    np.testing.assert_allclose(DiffChaser(k=2).uncertainty(answers), [[0.2], [0.7]])
+    np.testing.assert_allclose(DiffChaser(k=3).uncertainty(answers), [[0.3], [0.7]])
 
 
 def test_diffchaser_breeds_from_the_least_certain():

@@ -10,21 +10,16 @@ import pytest
 from nnslicer_tf import datasets
 from nnslicer_tf._files import write_archive
 from nnslicer_tf.dflare import (
-    DISTANCES,
-    BoundedDomain,
-    Deviation,
     DeviationSet,
     ImageDomain,
-    Outcome,
+    ModelPair,
     export_suite,
-    find_deviations,
     minimise,
-    replay,
     verify,
 )
-from nnslicer_tf.dflare.deviations import pack
+from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome, pack
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from support.deviating import threshold_model
+from support.deviating import find, threshold_model
 
 
 @pytest.fixture
@@ -33,14 +28,20 @@ def near(seeds):
     return (seeds % 60 + 91).astype(np.uint8)
 
 
+def distances(a, b):
+    """Return the table's row of a deviation `b` of a seed `a`."""
+    outcome = SearchOutcome("found", 3, 0.1, Deviation(b, 3, 0.1, (0, 1), None))
+    return DeviationSet([outcome], a[None]).to_frame().loc[0]
+
+
 def test_distances():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 256, (2, 20, 24, 3), dtype=np.uint8)
     difference = a.astype(int) - b
-    assert DISTANCES["L∞"](a, b) == np.abs(difference).max()
-    assert DISTANCES["L2"](a, b) == pytest.approx(np.linalg.norm(difference))
-    assert DISTANCES["SSIM"](a, a) == pytest.approx(1)
-    assert np.isnan(DISTANCES["SSIM"](a[:5], b[:5]))
+    assert distances(a, b)["L∞"] == np.abs(difference).max()
+    assert distances(a, b)["L2"] == pytest.approx(np.linalg.norm(difference))
+    assert distances(a, a)["SSIM"] == pytest.approx(1)
+    assert np.isnan(distances(a[:5], b[:5])["SSIM"])
 
 
 def test_ssim_is_tensorflows():
@@ -50,28 +51,27 @@ def test_ssim_is_tensorflows():
     a = np.kron(image * 15, np.ones((4, 4, 1))).astype(np.float32)
     b = np.clip(a + np.random.default_rng(0).normal(0, 25, a.shape), 0, 255).astype(np.float32)
     expected = float(tf.image.ssim(a, b, max_val=255))
-    assert DISTANCES["SSIM"](a, b) == pytest.approx(expected, abs=1e-4)
+    assert distances(a, b)["SSIM"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_changes_stay_within_the_budget(pair, near):
-    found = find_deviations(*pair, near, max_distance=30, max_queries=5_000, progress=False)
+    found = find(*pair, near, max_distance=30, max_queries=5_000, progress=False)
     assert found.found.all()
     for seed, outcome in zip(near, found, strict=True):
         assert np.abs(seed.astype(int) - outcome.deviation.image).max() <= 30
-        domain = BoundedDomain(ImageDomain(), seed, 30)
-        assert np.array_equal(
-            replay(seed, outcome.deviation.trace, domain), outcome.deviation.image
-        )
+        domain = ImageDomain().near(seed, 30)
+        again = domain.replay(seed, outcome.deviation.trace)
+        assert np.array_equal(again, outcome.deviation.image)
     table = found.to_frame()
     assert table["L∞"].max() <= 30
     for distance in (0, 0.5):
         with pytest.raises(InvalidArgumentError, match="max_distance must be at least 1"):
-            find_deviations(*pair, near, max_distance=distance, progress=False)
+            find(*pair, near, max_distance=distance, progress=False)
 
 
 def test_fractions_do_not_exceed_the_limit(pair, near):
-    found = find_deviations(*pair, near, max_distance=2.5, max_queries=200, progress=False)
-    domain = BoundedDomain(ImageDomain(), near[0], 2.5)
+    found = find(*pair, near, max_distance=2.5, max_queries=200, progress=False)
+    domain = ImageDomain().near(near[0], 2.5)
     rng = np.random.default_rng(0)
     for operator in domain.operators:
         mutant = domain.mutate(near[0], operator, rng)[0]
@@ -82,11 +82,13 @@ def test_fractions_do_not_exceed_the_limit(pair, near):
 
 def test_bounded_deviations_are_verified_within_their_limit(pair, near, tmp_path):
     def holds(found):
-        return verify(lambda: pair[0], lambda: pair[1], near, found)
+        return verify(ModelPair(*pair), found)
 
-    found = find_deviations(*pair, near, max_distance=12, max_queries=5_000, progress=False)
+    found = find(*pair, near, max_distance=12, max_queries=5_000, progress=False)
     assert found.found.any()
-    assert holds(found).all() and minimise(found, *pair, progress=False).max_distance == 12
+    assert (
+        holds(found).all() and minimise(ModelPair(*pair), found, progress=False).max_distance == 12
+    )
     found.save(tmp_path / "found.npz")
     assert holds(DeviationSet.load(tmp_path / "found.npz")).all()
     # A file of an older version does not say the limit, and another limit is another search.
@@ -100,14 +102,14 @@ def test_bounded_deviations_are_verified_within_their_limit(pair, near, tmp_path
 
 def test_a_checkpoint_knows_the_budget(pair, near, tmp_path):
     options = {"max_queries": 50, "progress": False, "checkpoint": tmp_path / "kept"}
-    find_deviations(*pair, near, max_distance=30, **options)
+    find(*pair, near, max_distance=30, **options)
     with pytest.raises(ProfileMismatchError):
-        find_deviations(*pair, near, max_distance=40, **options)
+        find(*pair, near, max_distance=40, **options)
 
 
 def test_the_table_has_confidences_and_distances(pair, near):
     truth = np.zeros(12, int)
-    found = find_deviations(*pair, near, labels=truth, max_queries=5_000, progress=False)
+    found = find(*pair, near, labels=truth, max_queries=5_000, progress=False)
     table = found.to_frame()
     assert table["true label"].tolist() == [0] * 12
     images = found.images.astype(np.float32)
@@ -118,7 +120,7 @@ def test_the_table_has_confidences_and_distances(pair, near):
 
 
 def test_saved_deviations_keep_their_seeds(pair, near, tmp_path):
-    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    found = find(*pair, near, max_queries=5_000, progress=False)
     found.save(tmp_path / "found.npz")
     again = DeviationSet.load(tmp_path / "found.npz")
     assert np.array_equal(again.seeds, near) and again.truth is None
@@ -126,19 +128,19 @@ def test_saved_deviations_keep_their_seeds(pair, near, tmp_path):
 
 
 def test_minimised_deviations_change_less_and_still_deviate(pair, near):
-    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
-    least = minimise(found, *pair, progress=False)
+    found = find(*pair, near, max_queries=5_000, progress=False)
+    least = minimise(ModelPair(*pair), found, progress=False)
     before, after = found.to_frame(), least.to_frame()
     assert (after["L2"] <= before["L2"] + 1e-9).all() and after["L2"].sum() < before["L2"].sum()
     means = least.images.reshape(len(near), -1).mean(axis=1)
     assert ((means > 128) & (means < 131)).all()
     assert all(outcome.deviation.trace is None for outcome in least)
     with pytest.raises(InvalidArgumentError, match="no seeds"):
-        minimise(DeviationSet(found.outcomes), *pair)
+        minimise(ModelPair(*pair), DeviationSet(found.outcomes))
 
 
 def test_a_picture_shows_seeds_and_mutants(pair, near):
-    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    found = find(*pair, near, max_queries=5_000, progress=False)
     figure = found.figure(most=3)
     assert len(figure.axes) == 9
     nearest = found.to_frame()["L∞"].idxmin()
@@ -153,8 +155,8 @@ def test_signals_and_rows_are_drawn():
     seeds[1] *= 2
     mutant = seeds[0].copy()
     mutant[[3, 7]] = 0.9, 0.5
-    one = Outcome("found", 3, 0.1, Deviation(mutant, 3, 0.1, (0, 1), None))
-    outcomes = [one, Outcome("timeout", 1, 0.1), Outcome("timeout", 1, 0.1)]
+    one = SearchOutcome("found", 3, 0.1, Deviation(mutant, 3, 0.1, (0, 1), None))
+    outcomes = [one, SearchOutcome("timeout", 1, 0.1), SearchOutcome("timeout", 1, 0.1)]
     names = [f"f{i}" for i in range(40)]
     (axes,) = DeviationSet(outcomes, seeds, features=names).figure().axes
     assert [t.get_text() for t in axes.get_yticklabels()] == [
@@ -171,7 +173,7 @@ def test_signals_and_rows_are_drawn():
 
 
 def test_a_suite_fails_for_the_model_that_deviated(pair, near, tmp_path):
-    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    found = find(*pair, near, max_queries=5_000, progress=False)
     test = export_suite(found, tmp_path / "suite", lambda x: x.astype(np.float32))
     assert test.name == "test_deviations.py"
     with np.load(test.with_name("deviations.npz")) as file:
@@ -191,10 +193,8 @@ def test_a_suite_fails_for_the_model_that_deviated(pair, near, tmp_path):
 def test_seeds_that_the_original_gets_wrong_are_refused(pair, seeds):
     wrong = np.repeat([1, 0], 6)
     with pytest.raises(InvalidArgumentError, match=r"right on 0% .* preprocess"):
-        find_deviations(*pair, seeds, labels=wrong, progress=False)
-    found = find_deviations(
-        *pair, seeds, labels=np.eye(2)[1 - wrong], max_queries=2, progress=False
-    )
+        find(*pair, seeds, labels=wrong, progress=False)
+    found = find(*pair, seeds, labels=np.eye(2)[1 - wrong], max_queries=2, progress=False)
     assert found.truth.tolist() == (1 - wrong).tolist()
 
 
@@ -202,4 +202,4 @@ def test_models_that_disagree_on_most_seeds_are_refused(seeds):
     other = threshold_model(128.0)
     swapped = lambda x: other(x)[:, ::-1]  # noqa: E731
     with pytest.raises(InvalidArgumentError, match="disagree on 100%"):
-        find_deviations(other, swapped, seeds, progress=False)
+        find(other, swapped, seeds, progress=False)

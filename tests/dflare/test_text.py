@@ -8,17 +8,17 @@ from nnslicer_tf.datasets import texts
 from nnslicer_tf.dflare import (
     DFlare,
     DiffChaser,
+    ModelPair,
     TextDomain,
     as_classifier,
-    find_deviations,
-    prune_magnitude,
-    similar_words,
+    compress,
+    minimise,
     verify,
     with_softmax,
 )
-from nnslicer_tf.dflare.minimisation import minimise
-from nnslicer_tf.dflare.text import DropWord, InsertWord, ReplaceWord, SwapWords, word_edits
+from nnslicer_tf.dflare.text import similar_words, word_edits
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from support.deviating import find
 
 WORDS = 40
 
@@ -52,18 +52,21 @@ def test_too_few_words_are_refused(embedding):
         similar_words(embedding[:9], 8)
 
 
-def test_operators_by_hand():
-    x = np.array([5, 6, 7, 0], np.int32)
-    similar = np.zeros((WORDS, 1), int)
-    assert ReplaceWord(similar).apply(x, {"place": 1, "word": 9}).tolist() == [5, 9, 7, 0]
-    assert InsertWord(similar).apply(x, {"place": 0, "word": 9}).tolist() == [9, 5, 6, 7]
-    full = np.array([5, 6, 7, 8], np.int32)
-    assert InsertWord(similar).apply(full, {"place": 3, "word": 9}).tolist() == [5, 6, 7, 9]
-    assert SwapWords().apply(x, {"place": 1}).tolist() == [5, 7, 6, 0]
-    assert DropWord().apply(x, {"place": 0}).tolist() == [6, 7, 0, 0]
-    alone = np.array([5, 0], np.int32)
-    assert DropWord().apply(alone, {"place": 0}).tolist() == [5, 0]
-    assert SwapWords().apply(alone, {"place": 0}).tolist() == [5, 0]
+@pytest.mark.parametrize(
+    ("sentence", "operator", "parameters", "expected"),
+    [
+        ([5, 6, 7, 0], "replace_word", {"place": 1, "word": 9}, [5, 9, 7, 0]),
+        ([5, 6, 7, 0], "insert_word", {"place": 0, "word": 9}, [9, 5, 6, 7]),
+        ([5, 6, 7, 8], "insert_word", {"place": 3, "word": 9}, [5, 6, 7, 9]),
+        ([5, 6, 7, 0], "swap_words", {"place": 1}, [5, 7, 6, 0]),
+        ([5, 6, 7, 0], "drop_word", {"place": 0}, [6, 7, 0, 0]),
+        ([5, 0], "drop_word", {"place": 0}, [5, 0]),
+        ([5, 0], "swap_words", {"place": 0}, [5, 0]),
+    ],
+)
+def test_operators_by_hand(embedding, sentence, operator, parameters, expected):
+    operator = TextDomain(embedding).operators[operator]
+    assert operator.apply(np.array(sentence, np.int32), parameters).tolist() == expected
 
 
 def test_mutants_are_sentences_and_repeatable(embedding):
@@ -134,16 +137,16 @@ def test_a_search_finds_the_sentences_between_two_thresholds(embedding, search):
     seeds = np.array([[2, 3, 4, 0, 0, 0], [30, 30, 30, 39, 39, 0]])
     domain = TextDomain(embedding)
     pair, budget = (by_sum(60), by_sum(80)), {"max_queries": 5_000, "progress": False}
-    found = find_deviations(*pair, seeds, search=search, domain=domain, **budget)
+    found = find(*pair, seeds, search=search, domain=domain, **budget)
     assert found.found.all()
     assert all(60 <= x.sum() < 80 for x in found.images)
-    load = [lambda model=model: model for model in pair]
-    assert verify(*load, seeds, found, domain=domain).all()
+    asked = ModelPair(*pair, domain=domain)
+    assert verify(asked, found).all()
     table = found.to_frame()
     edits = [word_edits(seed, x) for seed, x in zip(seeds, found.images, strict=True)]
     assert table["words"].tolist() == edits and "L∞" not in table
 
-    least = minimise(found, *pair, domain=domain, progress=False)
+    least = minimise(asked, found, progress=False)
     assert all(60 <= x.sum() < 80 for x in least.images)
     assert (least.to_frame()["words"] <= table["words"]).all()
 
@@ -152,21 +155,21 @@ def test_what_needs_distances_of_values_is_refused(embedding):
     seeds, domain = np.array([[2, 3, 0]]), TextDomain(embedding)
     pair = by_sum(6), by_sum(9)
     with pytest.raises(InvalidArgumentError, match="max_distance"):
-        find_deviations(*pair, seeds, domain=domain, max_distance=3, progress=False)
-    found = find_deviations(*pair, seeds, domain=domain, max_queries=2_000, progress=False)
+        find(*pair, seeds, domain=domain, max_distance=3, progress=False)
+    found = find(*pair, seeds, domain=domain, max_queries=2_000, progress=False)
     with pytest.raises(InvalidArgumentError, match="read, not drawn"):
         found.figure()
 
 
 def test_a_real_sentence_and_a_mutated_transformer():
     model = with_softmax(zoo.load("text_transformer"))
-    changed = prune_magnitude(model, 0.5)
+    changed = compress(model, "prune", ratio=0.5)
     vectors = next(w for w in model.weights if w.shape[0] == len(texts.vocabulary()))
     seeds = texts.vocabulary().encode(
         ["a warm and funny film .", "it is dull , slow and far too long ."]
     )
     domain = TextDomain(np.asarray(vectors))
-    found = find_deviations(model, changed, seeds, domain=domain, max_queries=1_000, progress=False)
+    found = find(model, changed, seeds, domain=domain, max_queries=1_000, progress=False)
     assert found.found.all()
     for outcome in found:
         x = outcome.deviation.image[None]

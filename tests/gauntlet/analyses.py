@@ -220,9 +220,9 @@ def deviations(s: Subject) -> None:
     ):  # images of bytes, which the models do not take
         seeds = np.rint((seeds.clip(-3, 3) + 3) * 42).astype(np.uint8)
         preprocess = lambda x: np.asarray(x, "f4") / 42 - 3  # noqa: E731
-    found = dflare.find_deviations(
-        first, second, seeds, preprocess, rng=0, max_queries=30, timeout=10, progress=False
-    )
+    pair = dflare.ModelPair(first, second, preprocess)
+    search = dflare.DFlare(max_queries=30, timeout=10)
+    found = dflare.find_deviations(pair, seeds, search=search, progress=False)
     for outcome in found:
         if outcome.deviation is not None:
             x = np.asarray(outcome.deviation.image)[None]

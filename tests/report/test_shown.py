@@ -11,8 +11,8 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._tables import html_frame, html_table
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.detection.attacks import ATTACKS, AdversarialExamples
-from nnslicer_tf.dflare import Deviation, DeviationSet, Mutation, Outcome
-from nnslicer_tf.dflare.repair import RepairData, RepairScore
+from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome
+from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, PathGradients, acas
 from nnslicer_tf.exactline.partition import Regions
@@ -29,8 +29,8 @@ PATH = PathGradients(
     LINE, 0, Steps(np.array([0, 3]), LINE.ratios, np.array([[1, 0, 0, 1], [-1] * 4, [-1.0] * 4]))
 )
 FOUND = Deviation(np.eye(4), 12, 0.5, (7, 3), (Mutation("noise", {"scale": 2}, 1),))
-MISSED = Outcome("query_budget", 20, 1.0)
-SEARCHES = DeviationSet([Outcome("found", 12, 0.5, FOUND), MISSED])
+MISSED = SearchOutcome("query_budget", 20, 1.0)
+SEARCHES = DeviationSet([SearchOutcome("found", 12, 0.5, FOUND), MISSED])
 FIGURES = ({"targets": 0.2, "all": 0.4}, {"targets": 0.3, "all": 0.5})
 
 
@@ -46,7 +46,6 @@ MADE = [
     AdversarialExamples(
         ATTACKS["FGSM_8"], np.zeros((2, 4, 4, 1)), np.array([True, False]), np.array([3, 5])
     ),
-    RepairScore(10, 20, 5, 2),
     LINE,
     REGIONS,
     PATH,
@@ -152,8 +151,6 @@ def test_data_and_networks_have_short_reprs():
     assert repr(data) == said
     weights, biases = (np.zeros((3, 2)), np.zeros((1, 3))), (np.zeros(3), np.zeros(1))
     assert repr(acas.NNet(weights, biases, *[np.zeros(2)] * 4)) == "NNet(2 → 3 → 1)"
-    halves = RepairData(np.zeros((4, 10)), np.zeros(4), np.zeros((4, 10)), np.zeros(4))
-    assert repr(halves) == "RepairData(4 pairs, 10 classes)"
 
 
 def test_html_is_escaped_and_long_tables_end():

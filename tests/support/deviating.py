@@ -1,7 +1,24 @@
-"""Pairs of models whose deviations are known in closed form, as fixtures."""
+"""Pairs of models whose deviations are known in closed form, as fixtures; a shorter search."""
+
+import dataclasses
 
 import numpy as np
 import pytest
+
+from nnslicer_tf.dflare import DFlare, ModelPair, find_deviations
+
+
+def find(original, compressed, seeds, preprocess=None, *, search=None, **options):
+    """`find_deviations` of two models: options of the pair, the budget and the call in one."""
+    pair = {key: options.pop(key) for key in ("domain", "batch_size") if key in options}
+    budget = [field.name for field in dataclasses.fields(DFlare)]
+    budget = {key: options.pop(key) for key in budget if key in options}
+    return find_deviations(
+        ModelPair(original, compressed, preprocess, **pair),
+        seeds,
+        search=dataclasses.replace(search or DFlare(), **budget),
+        **{"progress": False, **options},
+    )
 
 
 def threshold_model(threshold, steepness=0.05):

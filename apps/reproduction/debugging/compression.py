@@ -1,6 +1,7 @@
 """Why compressed models deviate: responsible layers, recipes for quantisers, repeated searches."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -11,15 +12,8 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
-from nnslicer_tf.dflare import (
-    DeviationSet,
-    ImageDomain,
-    find_deviations,
-    quantize_ai_edge,
-    quantize_integer,
-)
+from nnslicer_tf.dflare import DeviationSet, ModelPair, compress, find_deviations
 from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.costs import to_litert
@@ -181,13 +175,10 @@ class _Study:
     def search(self, compressed: ModelLike, images: np.ndarray, search: str) -> DeviationSet:
         """Search from images."""
         return find_deviations(
-            self.model,
-            compressed,
+            ModelPair(self.model, compressed, self.pair.preprocess),
             images,
-            self.pair.preprocess,
+            search=replace(METHODS[search].search, max_queries=self.settings.max_queries),
             rng=self.settings.seed,
-            max_queries=self.settings.max_queries,
-            search=METHODS[search].search,
         )
 
     def compare(self, compressed: ModelLike, found: DeviationSet) -> LayerComparison:
@@ -273,7 +264,7 @@ class _Study:
 
     def _answers(self, compressed: ModelLike, images: np.ndarray) -> np.ndarray:
         """Return for each image whether the compressed model agrees with the original."""
-        pair = ModelPair(self.model, compressed, ImageDomain(), self.pair.preprocess)
+        pair = ModelPair(self.model, compressed, self.pair.preprocess)
         return ~pair.ask(images).deviates
 
     def _ai_edge(self, settings: str, chosen: Recipe | None, kept: str = "float") -> bytes:
@@ -282,13 +273,15 @@ class _Study:
         content = to_litert(self.model)
         added = chosen.ai_edge(content, kept) if chosen else []
         samples = self.pair.preprocess(self.train[:_CALIBRATION])
-        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added], samples)
+        whole = [*getattr(recipes, settings)(), *added]
+        return compress(content, "ai_edge", samples, recipe=whole)
 
     def _integer(self, chosen: Recipe | None) -> bytes:
         samples = self.pair.preprocess(self.train[:_CALIBRATION])
         if chosen is None or not chosen.places:
-            return quantize_integer(self.model, samples)
-        return quantize_integer(self.model, samples, keep=chosen.tensors(to_litert(self.model)))
+            return compress(self.model, "int8", samples)
+        keep = chosen.tensors(to_litert(self.model))
+        return compress(self.model, "int8", samples, keep=keep)
 
 
 def _names(chosen: Recipe) -> str:

@@ -6,9 +6,6 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets
-from nnslicer_tf.dflare import ImageDomain
-from nnslicer_tf.dflare.domain import Answers
-from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from reproduction.dflare.methods import LIKE, SAME_AS, paper_row
 from reproduction.dflare.pairs import PUBLISHED, NamedPair, load_pair, uint8_images
@@ -52,8 +49,7 @@ def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, 
     """Return deviations and accuracies of a pair on a split, or on its first images."""
     part = f"{split}[:{images}]" if images else split
     y = datasets.load(pair.dataset, part, normalise="none").y
-    models = ModelPair(pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess)
-    answers: Answers = models.ask(uint8_images(pair.dataset, part))
+    answers = pair.load().ask(uint8_images(pair.dataset, part))
     right = (answers.labels == y[:, None]).mean(axis=0)
     return {
         "deviations": int(answers.deviates.sum()),

@@ -2,8 +2,8 @@
 
 `DFlare` is this library's default; `Algorithm 1` is the paper to the letter. Each method after
 them changes one thing in Algorithm 1; `as programmed` changes everything in which the authors'
-program differs from the paper (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`). The
-program's `DFlare_D` accepts no mutant, so that operators are drawn evenly.
+program differs from the paper: `any_change`, `rank_only`, `wrapping_noise`. The program's
+`DFlare_D` accepts no mutant, so that operators are drawn evenly.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,51 +11,84 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf.dflare import DeviationSet, DFlare, DiffChaser, ImageDomain, Search, verify
-from nnslicer_tf.dflare.domain import Domain
-from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, GrowthFitness
-from nnslicer_tf.dflare.images import PROGRAM_OPERATORS
-from nnslicer_tf.dflare.selection import RankOnly, Uniform
+from nnslicer_tf.dflare import (
+    DeviationSet,
+    DFlare,
+    DiffChaser,
+    Domain,
+    ImageDomain,
+    MutationOperator,
+    SearchAlgorithm,
+    verify,
+)
+from nnslicer_tf.dflare.images import IMAGE_OPERATORS, noise_operator
 from reproduction.dflare.pairs import NamedPair
 from reproduction.result import paper_frame
 
+
+def any_change(distance: float, best: float, new: bool) -> bool:
+    """Accept a mutant if D changes by more than δ, up or down, or its pair of vectors is new."""
+    return abs(distance - best) > 1e-3 or new
+
+
+def growth(distance: float, best: float, new: bool) -> bool:
+    """Accept a mutant if D exceeds that of the last one, and 1, where the program starts: never."""
+    return distance > max(best, 1.0)
+
+
+def rank_only(values: np.ndarray, last: int | None, rng: np.random.Generator) -> int:
+    """Select an operator as Algorithm 2 does, but without regard to the last one."""
+    if last is None:
+        return int(rng.integers(len(values)))
+    ranks = np.argsort(np.argsort(-values, kind="stable"), kind="stable")
+    while True:
+        candidate = int(rng.integers(len(values)))
+        if rng.random() < (1 - 1 / len(values)) ** int(ranks[candidate]):
+            return candidate
+
+
+def wrapping_noise(multiplies: bool, deviation: float) -> MutationOperator:
+    """Return an operator whose noise is truncated and wraps around at 256."""
+
+    def noise(rng: np.random.Generator, x: np.ndarray, strength: float) -> np.ndarray:
+        drawn = rng.standard_normal(x.shape, np.float32) * np.float32(strength)
+        changed = x * (1 + drawn) if multiplies else x + drawn
+        return changed.astype(np.int64).astype(np.uint8)
+
+    name = "multiplicative_noise" if multiplies else "gaussian_noise"
+    return noise_operator(name, deviation, deviation, noise)
+
+
+# The program's additive noise has a standard deviation of a third of a grey level.
+_NOISE = {one.name: one for one in (wrapping_noise(False, 1 / 3), wrapping_noise(True, 1.0))}
+_WRAPPING = ImageDomain([_NOISE.get(one.name, one) for one in IMAGE_OPERATORS])
 _PAPER = DFlare(patience=None, bisections=0)
+_PROGRAM = replace(_PAPER, fitness=any_change, radius=0.5**0.5, selection=rank_only)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A search with its mutation operators.
+    """A search with its mutation operators."""
 
-    Attributes:
-        search: How to search.
-        domain: The operators.
-        together: How many searches run at once.
-    """
-
-    search: Search
+    search: SearchAlgorithm
     domain: Domain = field(default_factory=ImageDomain)
-    together: int = 500
 
 
 METHODS: dict[str, Method] = {
     "DFlare": Method(DFlare()),
     "Algorithm 1": Method(_PAPER),
-    "DFlare_D": Method(replace(_PAPER, fitness=DistanceFitness())),
-    "DFlare_R": Method(replace(_PAPER, selection=Uniform())),
+    "DFlare_D": Method(replace(_PAPER, fitness="distance")),
+    "DFlare_R": Method(replace(_PAPER, selection="uniform")),
     "with patience": Method(DFlare(bisections=0)),
     "with bisection": Method(DFlare(patience=None)),
-    "accepts any change": Method(replace(_PAPER, fitness=AnyChangeFitness())),
-    "ignores the last operator": Method(replace(_PAPER, selection=RankOnly())),
-    "noise wraps around": Method(_PAPER, ImageDomain(PROGRAM_OPERATORS)),
-    "as programmed": Method(
-        replace(_PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
-        ImageDomain(PROGRAM_OPERATORS),
-    ),
+    "accepts any change": Method(replace(_PAPER, fitness=any_change, radius=0.5**0.5)),
+    "ignores the last operator": Method(replace(_PAPER, selection=rank_only)),
+    "noise wraps around": Method(_PAPER, _WRAPPING),
+    "as programmed": Method(_PROGRAM, _WRAPPING),
     "DFlare_D as programmed": Method(
-        replace(_PAPER, fitness=GrowthFitness(), selection=Uniform()),
-        ImageDomain(PROGRAM_OPERATORS),
+        replace(_PAPER, fitness=growth, selection="uniform"), _WRAPPING
     ),
-    "DiffChaser": Method(DiffChaser(), together=4),
+    "DiffChaser": Method(DiffChaser()),
 }
 
 SAME_AS = {
@@ -107,11 +140,9 @@ _COLUMNS = {
 """Method → the paper's table with its figures, and the prefix of its columns."""
 
 
-def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Domain) -> dict:
+def figures(pair: NamedPair, found: DeviationSet, domain: Domain) -> dict:
     """Return the figures of one run, after a replay on freshly loaded models."""
-    held = verify(
-        pair.load_original, pair.load_compressed, seeds, found, pair.preprocess, domain=domain
-    )
+    held = verify(pair.load(domain), found)
     queries = found.queries[found.found]
     return {
         **found.summary(),

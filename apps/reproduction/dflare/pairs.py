@@ -18,10 +18,9 @@ import numpy as np
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.dflare import compressors
+from nnslicer_tf.dflare import Domain, ModelPair, compress, distill, with_softmax
 from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
@@ -64,6 +63,11 @@ class NamedPair:
     load_original: Callable[[], ModelLike]
     load_compressed: Callable[[], ModelLike]
     preprocess: Preprocess
+
+    def load(self, domain: Domain | None = None) -> ModelPair:
+        """Return both models, freshly loaded, with a kind of input."""
+        models = self.load_original(), self.load_compressed()
+        return ModelPair(*models, self.preprocess, domain=domain)
 
 
 @dataclass(frozen=True)
@@ -148,8 +152,7 @@ def seed_images(pair: NamedPair, count: int, rng: int | np.random.Generator) -> 
         rng: Chooses them.
     """
     images = uint8_images(pair.dataset, "test")
-    models = ModelPair(pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess)
-    agreed = np.flatnonzero(~models.ask(images).deviates)
+    agreed = np.flatnonzero(~pair.load().ask(images).deviates)
     return images[np.sort(as_generator(rng).permutation(agreed)[:count])]
 
 
@@ -167,7 +170,7 @@ def _original(model: str, folder: str | os.PathLike | None) -> _Original:
     """Return a published original, or a model of the zoo."""
     if model not in PUBLISHED:
         dataset = zoo.entry(model).dataset
-        return _Original(model, dataset, "unit", lambda: compressors.with_softmax(zoo.load(model)))
+        return _Original(model, dataset, "unit", lambda: with_softmax(zoo.load(model)))
     file, _, dataset, normalise = PUBLISHED[model]
     path = _published_file(model, file, folder)
     return _Original(
@@ -200,9 +203,8 @@ def _distilled(original: _Original) -> keras.Model:
         )
     data = datasets.load(original.dataset, "train", normalise=original.normalise)
     keras.utils.set_random_seed(0)
-    student = zoo.build(_STUDENTS[original.name], data.x.shape[1:], data.classes)
-    student = compressors.with_softmax(student)
-    return compressors.distill(original.load(), student, data.x, epochs=5)
+    student = with_softmax(zoo.build(_STUDENTS[original.name], data.x.shape[1:], data.classes))
+    return distill(original.load(), student, data.x, epochs=5)
 
 
 def _retrained(original: _Original) -> keras.Model:
@@ -222,26 +224,26 @@ def _layer_pruned(number: int) -> Callable[[_Original], keras.Model]:
             raise InvalidArgumentError(
                 f"'{original.name}' has convolutions 1 to {len(names)}. Received: {number}"
             )
-        return compressors.prune_magnitude(model, 0.5, [names[number - 1]])
+        return compress(model, "prune", layers=[names[number - 1]])
 
     return prune
 
 
-def _mutated(share: float) -> Callable[[_Original], keras.Model]:
-    return lambda original: compressors.mutate_weights(original.load(), share, rng=0)
-
-
 COMPRESSORS: dict[str, Compressor] = {
-    "dynamic": ("tflite", lambda original: compressors.quantize_dynamic(original.load())),
+    "dynamic": ("tflite", lambda original: compress(original.load(), "dynamic")),
     "integer": (
         "tflite",
-        lambda original: compressors.quantize_integer(
-            original.load(), original.samples("train[:500]")
-        ),
+        lambda original: compress(original.load(), "int8", original.samples("train[:500]")),
     ),
-    "pruned": ("keras", lambda original: compressors.prune_magnitude(original.load(), 0.5)),
+    "pruned": ("keras", lambda original: compress(original.load(), "prune")),
     "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
-    **{f"mutated{percent}": ("keras", _mutated(percent / 100)) for percent in (10, 20, 30, 40, 50)},
+    **{
+        f"mutated{percent}": (
+            "keras",
+            lambda original, share=percent / 100: compress(original.load(), "mutate", ratio=share),
+        )
+        for percent in (10, 20, 30, 40, 50)
+    },
 }
 """Compressor name → file type, function of the original."""

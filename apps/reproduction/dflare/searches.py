@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
+from sklearn.model_selection import KFold
+from sklearn.neural_network import MLPClassifier
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.dflare import ImageDomain, Repair, RepairedClassifier, cross_validate, repair_data
-from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.dflare import DeviationSet, ModelPair, as_classifier, repair_labels
+from nnslicer_tf.dflare.repair import RepairedClassifier, fit_repair, repair_data
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer import explore
@@ -80,7 +81,7 @@ def _views(s: SearchSettings, sweep: Sweep) -> list[ExperimentView]:
     if s.explore is None:
         return []
     pair = sweep.pair((s.pairs or list(PUBLISHED))[0])
-    found = sweep.search(pair, "DFlare", 0, s.seeds)[1]
+    found = sweep.search(pair, "DFlare", 0, s.seeds)
     x = pair.preprocess(found.images[:MOST_SAMPLES])
     train = pair.preprocess(uint8_images(pair.dataset, f"train[:{_PROFILED}]"))
     ims = compared_inside(pair)
@@ -163,17 +164,14 @@ def repair(s: RepairSettings) -> ExperimentResult:
     sweep, scores, searches = Sweep(s), [], []
     for name in s.pairs or PUBLISHED:
         pair = sweep.pair(name)
-        asked = ModelPair(
-            pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess
-        )
+        asked = pair.load()
         for method in ("DFlare", "Algorithm 1"):
             for repeat in range(s.repeats):
-                images, found = sweep.search(pair, method, repeat, s.seeds)
-                data = repair_data(asked, images, found)
-                folds = cross_validate(data, rng=repeat).mean()
+                found = sweep.search(pair, method, repeat, s.seeds)
+                folds = cross_validate(asked, found, rng=repeat).mean()
                 scores.append({"pair": name, "method": method, **folds})
-                fitted = Repair(random_state=repeat).fit(*data.all())
-                repaired = _repaired(pair, f"{method}-{repeat}", fitted)
+                learned = repair_labels(asked, found, rng=repeat)
+                repaired = _repaired(pair, f"{method}-{repeat}", learned)
                 for searched, label in ((pair, "without repair"), (repaired, "with repair")):
                     row = sweep.row(searched, method, repeat, s.seeds)
                     unsought = count_deviations(searched, "test")["share"]
@@ -186,11 +184,51 @@ def repair(s: RepairSettings) -> ExperimentResult:
     )
 
 
-def _repaired(pair: NamedPair, how: str, fitted: Repair) -> NamedPair:
+def cross_validate(
+    pair: ModelPair, found: DeviationSet, folds: int = 5, rng: int = 0
+) -> pd.DataFrame:
+    """Score repairs on held-out pairs of a seed and its triggering input (section 5.5.2).
+
+    Args:
+        pair: The models of the search.
+        found: Its outcomes.
+        folds: Number of folds; every one is the test set once.
+        rng: Seed of the folds and of the perceptrons.
+
+    Returns:
+        One row per fold: `repair_count`, the triggering inputs that no longer deviate;
+        `inducing_count`, the seeds that deviate only now; `improvement_count`, deviations before
+        minus deviations after; and their ratios.
+
+    Raises:
+        InvalidArgumentError: if nothing was found, or there are fewer pairs than folds.
+    """
+    seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
+    if not 2 <= folds <= len(seeds):
+        raise InvalidArgumentError(
+            f"folds must be in 2 … {len(seeds)}, the number of pairs. Received: {folds}"
+        )
+    rows = []
+    for train, test in KFold(folds, shuffle=True, random_state=rng).split(seeds):
+        x = np.concatenate([seeds[train], triggers[train]])
+        y = np.concatenate([seed_labels[train], trigger_labels[train]])
+        network = fit_repair(MLPClassifier((100,), max_iter=500, random_state=rng), x, y)
+        repaired = int((network.predict(triggers[test]) == trigger_labels[test]).sum())
+        broken = int((network.predict(seeds[test]) != seed_labels[test]).sum())
+        counts = {"repair": repaired, "inducing": broken, "improvement": repaired - broken}
+        row = {}
+        for name, count in counts.items():
+            row |= {f"{name}_count": count, f"{name}_ratio": count / len(test)}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _repaired(pair: NamedPair, how: str, learned: RepairedClassifier) -> NamedPair:
     """Return the pair with a repaired compressed model."""
 
-    def load_repaired() -> ModelLike:
-        return RepairedClassifier(pair.load_compressed(), fitted)
+    def load_repaired() -> RepairedClassifier:
+        compressed = as_classifier(pair.load_compressed())
+        return RepairedClassifier(compressed, learned.network, learned.classes)
 
     name = f"{pair.name}-repaired-{how}"
     return dataclasses.replace(pair, name=name, load_compressed=load_repaired)

@@ -1,18 +1,16 @@
 """Searches for deviations of text classifiers, from sentences of SST-2 (ours, not the paper's)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import keras
 import numpy as np
 import pandas as pd
 
 from nnslicer_tf.datasets import texts
-from nnslicer_tf.dflare import DeviationSet, TextDomain, find_deviations, minimise, verify
-from nnslicer_tf.dflare.classifiers import as_classifier
-from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.dflare import DeviationSet, ModelPair, find_deviations, minimise, verify
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.dflare.methods import METHODS
-from reproduction.dflare.pairs import NamedPair, load_pair
+from reproduction.dflare.pairs import load_pair
 from reproduction.dflare.settings import SentenceSettings
 from reproduction.result import ExperimentResult, ExperimentTable, versions
 
@@ -28,15 +26,11 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
         pair = load_pair(name, work=s.work / "pairs")
         if pair.dataset not in texts.NAMES:
             raise InvalidArgumentError(f"'{name}' is no pair of text classifiers.")
-        original, compressed = as_classifier(pair.load_original()), pair.load_compressed()
-        # The vectors of the words that a model has learned.
-        model = pair.load_original()
-        layers = (layer for layer in model.layers if isinstance(layer, keras.layers.Embedding))
-        table = max(layers, key=lambda layer: layer.input_dim)
-        domain = TextDomain(keras.ops.convert_to_numpy(table.embeddings))
-        models = ModelPair(original, compressed, domain)
-        # Sentences on which both models agree, and the share of all that these are.
         encoded = texts.vocabulary().encode(texts.load("sst2", "test").text)
+        models, fresh = (ModelPair(pair.load_original(), pair.load_compressed()) for _ in range(2))
+        # Words are similar if the original has learned similar vectors for them.
+        models = models.for_seeds(encoded)
+        # Sentences on which both models agree, and the share of all that these are.
         agreed = np.flatnonzero(~models.ask(encoded).deviates)
         chosen = np.sort(np.random.default_rng(0).permutation(agreed)[: s.seeds])
         seeds, agreed = encoded[chosen], len(agreed) / len(encoded)
@@ -44,23 +38,20 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
             for repeat in range(s.repeats):
                 file = f"{name}-{method}-{repeat}-{len(seeds)}-{s.max_queries}"
                 found = find_deviations(
-                    original,
-                    compressed,
+                    models,
                     seeds,
+                    search=replace(METHODS[method].search, max_queries=s.max_queries),
                     rng=repeat,
-                    max_queries=s.max_queries,
-                    search=METHODS[method].search,
-                    domain=domain,
                     checkpoint=s.work / "searches" / file.replace(" ", "_"),
                 )
-                least = minimise(found, original, compressed, domain=domain)
+                least = minimise(models, found)
                 rows.append(
                     {
                         "pair": name,
                         "method": method,
                         "rng": repeat,
                         "sentences on which they agree": agreed,
-                        **_figures(pair, seeds, found, least, domain),
+                        **_figures(fresh, found, least),
                     }
                 )
                 print(rows[-1], flush=True)
@@ -84,10 +75,8 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
     )
 
 
-def _figures(
-    pair: NamedPair, seeds: np.ndarray, found: DeviationSet, least: DeviationSet, domain: TextDomain
-) -> dict[str, float]:
-    held = verify(pair.load_original, pair.load_compressed, seeds, found, domain=domain)
+def _figures(fresh: ModelPair, found: DeviationSet, least: DeviationSet) -> dict[str, float]:
+    held = verify(fresh, found)
     edits, fewest = (one.to_frame()["words"].dropna() for one in (found, least))
     summary = found.summary()
     return {

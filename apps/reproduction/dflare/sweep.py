@@ -5,12 +5,13 @@ replayed on freshly loaded models. An interrupted experiment continues from its 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf.dflare import DeviationSet, find_deviations
-from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
+from nnslicer_tf.dflare import DeviationSet, ModelPair, as_classifier, find_deviations
+from nnslicer_tf.dflare.classifiers import Classifier
 from reproduction.dflare.methods import METHODS, figures, means_beside_the_paper, paper_timeouts
 from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
 from reproduction.dflare.settings import SweepSettings
@@ -45,8 +46,8 @@ class Sweep:
             repeats: With how many random seeds; all by default.
         """
         pair, rows = self.pair(name), []
-        for repeat, (images, found) in enumerate(self._all(pair, method, seeds, repeats)):
-            rows.append(_row(pair, method, repeat, images, found))
+        for repeat, found in enumerate(self._all(pair, method, seeds, repeats)):
+            rows.append(_row(pair, method, repeat, found))
             print(rows[-1], flush=True)
         return rows
 
@@ -67,7 +68,7 @@ class Sweep:
             seeds: From how many seed images; all by default.
             repeats: With how many random seeds; all by default.
         """
-        found = [found for _, found in self._all(self.pair(name), method, seeds, repeats)]
+        found = list(self._all(self.pair(name), method, seeds, repeats))
         seconds = np.concatenate([np.where(one.found, one.seconds, np.inf) for one in found])
         shares = {f"within {t:g} s": np.mean(seconds <= t) for t in timeouts}
         slowest = seconds[np.isfinite(seconds)].max(initial=0)
@@ -76,47 +77,38 @@ class Sweep:
 
     def _all(
         self, pair: NamedPair, method: str, seeds: int | None, repeats: int | None
-    ) -> Iterator[tuple[np.ndarray, DeviationSet]]:
+    ) -> Iterator[DeviationSet]:
         """Yield the search with every random seed."""
         seeds = min(seeds or self.settings.seeds, self.settings.seeds)
         for repeat in range(repeats or self.settings.repeats):
             yield self.search(pair, method, repeat, seeds)
 
-    def search(
-        self, pair: NamedPair, method: str, repeat: int, seeds: int
-    ) -> tuple[np.ndarray, DeviationSet]:
-        """Return seed images and the result of a search; a stored search is read."""
+    def search(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> DeviationSet:
+        """Return the result of a search; a stored search is read."""
         if pair.name not in self._images:
             self._images[pair.name] = seed_images(pair, self.settings.seeds, 0)
         images, chosen = self._images[pair.name][:seeds], METHODS[method]
-        original, compressed = self._models(pair)
         limit = self.settings.max_queries
         file = f"{pair.name}-{method}-{repeat}-{len(images)}-{limit}.npz"
-        found = find_deviations(
-            original,
-            compressed,
+        return find_deviations(
+            ModelPair(*self._models(pair), pair.preprocess, domain=chosen.domain),
             images,
-            pair.preprocess,
+            search=replace(chosen.search, max_queries=limit),
             rng=repeat,
-            max_queries=limit,
-            search=chosen.search,
-            domain=chosen.domain,
-            together=chosen.together,
             checkpoint=self.settings.work / "searches" / file.replace(" ", "_"),
         )
-        return images, found
 
     def queries(self, pair: NamedPair, method: str) -> np.ndarray:
         """Return the queries of each seed, the mean over random seeds; all if nothing was found."""
         s, counts = self.settings, []
         for repeat in range(s.repeats):
-            found = self.search(pair, method, repeat, s.seeds)[1]
+            found = self.search(pair, method, repeat, s.seeds)
             counts.append(np.where(found.found, found.queries, s.max_queries))
         return np.mean(counts, axis=0)
 
     def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
         """Return the row of one search."""
-        return _row(pair, method, repeat, *self.search(pair, method, repeat, seeds))
+        return _row(pair, method, repeat, self.search(pair, method, repeat, seeds))
 
     def _models(self, pair: NamedPair) -> tuple[Classifier, Classifier]:
         """Return the models of a pair, kept for its next search, as Keras compiles them anew."""
@@ -142,9 +134,6 @@ class Sweep:
         return ExperimentTable(name, frame, f"DFlare: {name.replace('_', ' ')}", head)
 
 
-def _row(
-    pair: NamedPair, method: str, repeat: int, images: np.ndarray, found: DeviationSet
-) -> dict:
-    """Return the row of one search."""
-    said = figures(pair, images, found, METHODS[method].domain)
+def _row(pair: NamedPair, method: str, repeat: int, found: DeviationSet) -> dict:
+    said = figures(pair, found, METHODS[method].domain)
     return {"pair": pair.name, "method": method, "rng": repeat, **said}

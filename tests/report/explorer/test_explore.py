@@ -210,7 +210,7 @@ def test_results_of_other_analyses_are_marks_as_they_are(digits):
     failing, passing = (x[:2], (labels[:2] + 1) % 10), (x[2:], labels[2:])
     found = nns.debugging.suspicious(im, failing, passing, "gradient", progress=False)
     masks = nns.pruning.keep_masks(nns.pruning.scores(im, "weight"), 0.5)
-    copy = nns.dflare.prune_magnitude(im.model, 0.5)
+    copy = nns.dflare.compress(im.model, "prune")
     own, other = im.capture(x), nns.InstrumentedModel(copy).capture(x)
     differ = {name: np.abs(own[name] - other[name]).mean(axis=0) for name in ("relu1", "relu2")}
     given = {"suspicious": dict(found.neurons), "pruned": dict(masks), "deviation": differ}

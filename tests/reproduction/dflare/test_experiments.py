@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import spearmanr, wilcoxon
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.dflare.classifiers import as_classifier
-from nnslicer_tf.dflare.compressors import with_softmax
+from nnslicer_tf.dflare import as_classifier, with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.report.explorer import unpack
@@ -56,7 +55,7 @@ def test_search_goes_on(few, monkeypatch):
     assert timeouts["searches"].to_dict() == {"DFlare": 16, "Algorithm 1": 16, "DiffChaser": 2}
     swept = sweep.Sweep(settings)
     pair = swept.pair(PAIR[0])
-    seconds = np.concatenate([swept.search(pair, "DFlare", k, 8)[1].seconds for k in (0, 1)])
+    seconds = np.concatenate([swept.search(pair, "DFlare", k, 8).seconds for k in (0, 1)])
     for limit in (15, 10, 5, 1, 0.1):
         assert timeouts.loc["DFlare", f"within {limit:g} s"] == np.mean(seconds <= limit)
     assert timeouts.loc["DFlare", "slowest found, s"] == seconds.max()
@@ -132,7 +131,7 @@ def test_methods_are_compared_seed_by_seed(few):
     swept = sweep.Sweep(settings)
     queries = {
         method: np.mean(
-            [swept.search(swept.pair(PAIR[0]), method, repeat, 8)[1].queries for repeat in (0, 1)],
+            [swept.search(swept.pair(PAIR[0]), method, repeat, 8).queries for repeat in (0, 1)],
             axis=0,
         )
         for method in settings.method

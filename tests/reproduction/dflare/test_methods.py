@@ -1,20 +1,29 @@
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from nnslicer_tf.dflare.find import find_deviations
+from nnslicer_tf.dflare import DeviationSet, ModelPair, find_deviations
+from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
+from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.dflare.methods import (
     LIKE,
     METHODS,
     SAME_AS,
+    any_change,
     figures,
+    growth,
     means_beside_the_paper,
     paper_correlations,
     paper_figures,
     paper_repair,
     paper_timeouts,
+    rank_only,
+    wrapping_noise,
 )
 from reproduction.dflare.pairs import NamedPair
+from reproduction.dflare.searches import cross_validate
 from reproduction.settings import DATA
 
 
@@ -70,20 +79,68 @@ def test_timeouts_of_the_paper():
     assert paper_timeouts("digits_cnn-pruned", "DFlare") == {}
 
 
+@pytest.mark.parametrize(
+    ("fitness", "distance", "best", "new", "accepted"),
+    [
+        (growth, 1.0, 0.0, True, False),  # as programmed: never
+        (any_change, 0.3, 0.4, False, True),
+        (any_change, 0.3995, 0.4, False, False),
+        (any_change, 0.3995, 0.4, True, True),
+    ],
+)
+def test_the_programs_fitness(fitness, distance, best, new, accepted):
+    assert fitness(distance, best, new) is accepted
+
+
+def test_the_program_ignores_the_last_operator():
+    rng, last, counts = np.random.default_rng(0), None, np.zeros(3)
+    for _ in range(20_000):
+        last = rank_only(np.array([0.0, 0.5, 1.0]), last, rng)
+        counts[last] += 1
+    weights = (2 / 3) ** np.array([2, 1, 0])
+    np.testing.assert_allclose(counts / counts.sum(), weights / weights.sum(), atol=0.02)
+
+
+def test_the_programs_noise_wraps_around():
+    image = np.full((32, 32, 1), 200, np.uint8)
+    wild = wrapping_noise(True, 1.0).apply(image, {"strength": 1.0, "seed": 3})
+    noise = np.random.Generator(np.random.SFC64(3)).standard_normal(image.shape, np.float32)
+    np.testing.assert_array_equal(wild, np.trunc(image * (1 + noise)) % 256)
+    white = np.full((32, 32, 1), 255, np.uint8)
+    faint = wrapping_noise(False, 0.5).apply(white, {"strength": 0.5, "seed": 3})
+    assert set(np.unique(faint)) >= {254, 255}
+
+
+def test_repairs_are_scored_on_held_out_pairs():
+    """The compressed model says 0 from 0.5 on, the original from 0.7 on."""
+    rng = np.random.default_rng(0)
+
+    def model(threshold):
+        one = lambda x: 1 / (1 + np.exp(-10 * (np.asarray(x, float)[:, 0] - threshold)))  # noqa: E731
+        return lambda x: np.stack([one(x), 1 - one(x)], axis=1)
+
+    seeds = np.concatenate([rng.uniform(0.8, 1, (50, 1)), rng.uniform(0, 0.4, (50, 1))])
+    outcomes = [
+        SearchOutcome("found", 1, 0.1, Deviation(x, 1, 0.1, (1, 0), None))
+        for x in rng.uniform(0.52, 0.68, (100, 1))
+    ]
+    pair, found = ModelPair(model(0.7), model(0.5)), DeviationSet(outcomes, seeds)
+    table = cross_validate(pair, found, rng=1)
+    assert len(table) == 5
+    assert (table.repair_ratio > 0.9).all() and (table.inducing_ratio < 0.1).all()
+    np.testing.assert_allclose(table.repair_count, table.repair_ratio * 20)
+    np.testing.assert_allclose(table.improvement_ratio, table.repair_ratio - table.inducing_ratio)
+    with pytest.raises(InvalidArgumentError, match="folds"):
+        cross_validate(pair, found, folds=101)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_and_is_verified(pair, seeds, method):
     named = NamedPair("made up", "none", lambda: pair[0], lambda: pair[1], None)
     chosen = METHODS[method]
-    found = find_deviations(
-        *pair,
-        seeds[:3],
-        search=chosen.search,
-        domain=chosen.domain,
-        together=chosen.together,
-        max_queries=20_000,
-        progress=False,
-    )
-    row = figures(named, seeds[:3], found, chosen.domain)
+    search = dataclasses.replace(chosen.search, max_queries=20_000)
+    found = find_deviations(named.load(chosen.domain), seeds[:3], search=search, progress=False)
+    row = figures(named, found, chosen.domain)
     assert row["verified"] == row["distinct"] == found.found.sum()
     # The program's DFlare_D stays at the seed, too far from any deviation here.
     assert found.found.any() == (method != "DFlare_D as programmed")

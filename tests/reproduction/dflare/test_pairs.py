@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.dflare import find_deviations, verify
+from nnslicer_tf.dflare import DFlare, find_deviations, verify
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo import accuracy
 from reproduction.dflare.pairs import load_pair, pair_names, seed_images, uint8_images
@@ -19,16 +19,10 @@ def test_pairs_from_the_zoo(tmp_path, kind):
     pair = load_pair(f"digits_cnn-{kind}", work=tmp_path)
     seeds = seed_images(pair, 15, rng=0)
     np.testing.assert_array_equal(seeds, seed_images(pair, 15, rng=0))
-    found = find_deviations(
-        pair.load_original(),
-        pair.load_compressed(),
-        seeds,
-        pair.preprocess,
-        max_queries=3000,
-        progress=False,
-    )
+    search = DFlare(max_queries=3000)
+    found = find_deviations(pair.load(), seeds, search=search, progress=False)
     assert found.success_rate == 1 and len(seeds) == 15
-    assert verify(pair.load_original, pair.load_compressed, seeds, found, pair.preprocess).all()
+    assert verify(pair.load(), found).all()
 
 
 def test_retrained_copies_stay_sparse(tmp_path):
