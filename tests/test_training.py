@@ -8,6 +8,7 @@ import pytest
 
 from nnslicer_tf import datasets, dflare, pruning, semantic, zoo
 from nnslicer_tf._training import compile_classifier
+from nnslicer_tf.pruning.fine_tuning import imitate
 
 
 def _dense(seed, activation=None):
@@ -29,7 +30,7 @@ def _by_labels(data, folder):
 
 
 def _by_a_teacher(data, folder):
-    pruning.imitate(_dense(0), _dense(9), data.x, progress=False)
+    imitate(_dense(0), _dense(9), data.x, progress=False)
 
 
 def _by_distillation(data, folder):

@@ -61,7 +61,7 @@ def prune(
     )
     found.save(output)
     where = "the test data" if test else "the training data, for want of --test"
-    print(found.table.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
+    print(found.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     print(f"Accuracy on {where}.\nWritten to {output}")
 
 

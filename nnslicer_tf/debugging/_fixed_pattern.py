@@ -15,8 +15,8 @@ from nnslicer_tf.instrument import (
     Synapses,
 )
 from nnslicer_tf.instrument.backend import vector_jacobian_product
-from nnslicer_tf.kinds._windows import windows
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.kinds.windows import windows
 
 _AFFINE = ("weighted_sum", "average", "add", "subtract", "routing")
 _ROWS = 512  # conditions that are differentiated at a time

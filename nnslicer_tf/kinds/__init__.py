@@ -8,16 +8,14 @@ whose entry is missing raises an error that names the operation. `register_rule`
 rule alone. Importing this package does not import Keras.
 """
 
-from nnslicer_tf.kinds import (
+from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
     lookup,
-    mask,
     merges,
     pointwise,
     pooling,
-    product_sum,
+    products,
     recurrence,
     routing,
-    softmax,
     weighted_sum,
 )
 from nnslicer_tf.kinds.kind import (
@@ -26,7 +24,6 @@ from nnslicer_tf.kinds.kind import (
     Neurons,
     Node,
     Rule,
-    RuleFunction,
     aligned_mask,
     compile_rules,
     kind_of,
@@ -40,20 +37,9 @@ __all__ = [
     "Neurons",
     "Node",
     "Rule",
-    "RuleFunction",
     "aligned_mask",
     "compile_rules",
     "kind_of",
-    "lookup",
-    "mask",
-    "merges",
-    "pointwise",
-    "pooling",
-    "product_sum",
-    "recurrence",
     "register_kind",
     "register_rule",
-    "routing",
-    "softmax",
-    "weighted_sum",
 ]

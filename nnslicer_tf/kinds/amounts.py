@@ -6,21 +6,24 @@ others by DeepLIFT's rules (see `rescale`). At granularity "channel", the inputs
 excluded by the means of its channels, and the multipliers are those of single elements.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import pointwise, products, sums
+from nnslicer_tf._kernels import sums
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Affine, Operation, Statistics
 from nnslicer_tf.kinds import rescale
-from nnslicer_tf.kinds._windows import flat
 from nnslicer_tf.kinds.kind import Neurons, Node
+from nnslicer_tf.kinds.lookup import add_rows
+from nnslicer_tf.kinds.merges import excluded
+from nnslicer_tf.kinds.products import expand_products, expand_softmax
+from nnslicer_tf.kinds.weighted_sum import synapses_by_kernel
+from nnslicer_tf.kinds.windows import flat
 
-Found = tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]
+Parts = tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ def needs_slopes(operation: Operation) -> bool:
     return operation.kind in ("rectify", "elementwise")
 
 
-def _weighted_sum(at: Expansion) -> Found:
+def _weighted_sum(at: Expansion) -> Parts:
     (x,) = at.inputs
     if at.by_channel is not None:
         return _weighted_sum_by_channel(at, *at.by_channel)
@@ -96,15 +99,12 @@ def _weighted_sum(at: Expansion) -> Found:
         by_sum=at.output.is_relative_to_sum and x.mask is not None,
         changes=flat(x.change),
     )
-    samples, groups, outputs, width = synapses.shape
-    columns = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
-    by_tap = columns.reshape(samples, table.taps.shape[1], -1, groups * outputs)
-    return [received.reshape(x.captured.shape)], {table.kernel.name: table.kernel.to_kernel(by_tap)}
+    return [received.reshape(x.captured.shape)], synapses_by_kernel(table, synapses)
 
 
 def _weighted_sum_by_channel(
     at: Expansion, node: Node, output: Neurons, inputs: Sequence[Neurons]
-) -> Found:
+) -> Parts:
     """Exclude by the means of channels, and use the rest of the kernel for every position."""
     table, (x,) = at.node.table, at.inputs
     samples, channels = len(at.given), at.given.shape[-1]
@@ -138,7 +138,7 @@ def _weighted_sum_by_channel(
     return parts, {table.kernel.name: amounts}
 
 
-def _average(at: Expansion) -> Found:
+def _average(at: Expansion) -> Parts:
     x, *mask = at.inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
@@ -154,7 +154,7 @@ def _average(at: Expansion) -> Found:
     return [received.reshape(x.captured.shape), *(None for _ in mask)], {}
 
 
-def _maximum(at: Expansion) -> Found:
+def _maximum(at: Expansion) -> Parts:
     """Assign a maximum's change to the elements that attain it: the first in each window."""
     (x,) = at.inputs
     taps, channels = at.node.table, x.captured.shape[-1]
@@ -176,154 +176,84 @@ def _maximum(at: Expansion) -> Found:
     return [received.reshape(x.captured.shape)], {}
 
 
-def _one_to_one(at: Expansion) -> Found:
-    return [at.given * at.slopes, *(None for _ in at.inputs[1:])], {}
-
-
-def _scale(at: Expansion) -> Found:
+def _scale(at: Expansion) -> Parts:
+    """Multiply by the slopes of a function of single values, or by what an operation scales by."""
+    (x, *masks) = at.inputs
     if at.data is None:
-        return _one_to_one(at)
-    if isinstance(at.data, np.ndarray):
-        return [at.given * at.data], {}
-    statistics, gamma = at.data
-    (x,) = at.inputs
-    return [rescale.normalised(np, statistics, gamma, x.captured, x.usual, at.given)], {}
+        received = at.given * at.slopes
+    elif isinstance(at.data, np.ndarray):
+        received = at.given * at.data
+    else:
+        statistics, gamma = at.data
+        received = rescale.normalised(np, statistics, gamma, x.captured, x.usual, at.given)
+    return [received, *(None for _ in masks)], {}
 
 
-def _merge(factors: Callable[[Sequence[Any], Sequence[Any]], list[Any]]) -> Callable:
-    """Return the rule of a merge.
-
-    Args:
-        factors: Maps the inputs' values and reference values to what the multipliers of the inputs
-            are multiplied by.
-    """
-
-    def rule(at: Expansion) -> Found:
-        _, output, inputs = at.by_channel or (at.node, at.output, at.inputs)
-        if at.node.kind.multiplies:
-            by = [x.factor for x in inputs]
-            local = [
-                x.delta.astype(np.float64) * math.prod(f for j, f in enumerate(by) if j != k)
-                for k, x in enumerate(inputs)
-            ]
-        else:
-            weights = factors(inputs, inputs)
-            local = [x.delta * weight for x, weight in zip(inputs, weights, strict=True)]
-        stacked = np.stack([np.broadcast_to(v, output.value.shape) for v in local])
-        values = stacked.astype(np.float64).reshape(len(stacked), -1)
-        relative = output.relative_to == "output"
-        total = output.value.ravel() if relative else values.sum(axis=0)
-        kept = pointwise.merge(np.ones(values.shape[1], np.int8), total, values, at.theta) != 0
-        kept = kept.reshape(stacked.shape)
-        if at.by_channel is not None:
-            middle = (1,) * (at.given.ndim - 2)
-            kept = kept.reshape(len(kept), len(at.given), *middle, -1)
-        ends = [x.captured for x in at.inputs], [x.usual for x in at.inputs]
-        parts = zip(kept, factors(*ends), strict=True)
-        return [at.given * (keep * factor).astype(np.float32) for keep, factor in parts], {}
-
-    return rule
+def _merge(at: Expansion) -> Parts:
+    """Multiply by the factors of a sum, difference or product, except for excluded inputs."""
+    _, output, inputs = at.by_channel or (at.node, at.output, at.inputs)
+    ones = np.ones(output.value.shape, np.int8)
+    mask = excluded(at.node.kind, at.theta, ones, output, inputs) != 0
+    if at.by_channel is not None:
+        middle = (1,) * (at.given.ndim - 2)
+        mask = mask.reshape(len(mask), len(at.given), *middle, -1)
+    factors: list[Any] = [1.0] * len(at.inputs)
+    if at.node.kind.multiplies:
+        values, usual = [x.captured for x in at.inputs], [x.usual for x in at.inputs]
+        factors = rescale.product_factors(values, usual)
+    elif at.node.kind.name == "subtract":
+        factors[1:] = [-1.0] * (len(factors) - 1)
+    parts = zip(mask, factors, strict=True)
+    return [at.given * (keep * factor).astype(np.float32) for keep, factor in parts], {}
 
 
-def _signs(inputs: Sequence[Any], _: Any) -> list[Any]:
-    return [1.0, *(-1.0 for _ in inputs[1:])]
-
-
-def _extreme(sign: float) -> Callable[[Expansion], Found]:
-    """Return the rule of a maximum (sign 1) or minimum (−1) of tensors; the first one wins."""
-
-    def rule(at: Expansion) -> Found:
-        xs = [np.broadcast_to(x.captured, at.given.shape) for x in at.inputs]
-        usual = [np.broadcast_to(x.usual, at.given.shape) for x in at.inputs]
-        first, first0 = (np.argmax(sign * np.stack(end), axis=0) for end in (xs, usual))
-        y, y0 = (
-            np.take_along_axis(np.stack(end), which[None], axis=0)[0]
-            for end, which in ((xs, first), (usual, first0))
-        )
-        most = sign * np.maximum(sign * y, sign * y0)
-        parts = []
-        for k, (x, x0) in enumerate(zip(xs, usual, strict=True)):
-            change = x - x0
-            gained = (first == k) * (most - y0) + (first0 == k) * (y - most)
-            factor = np.where(change == 0, 0, gained / np.where(change == 0, 1, change))
-            parts.append((at.given * factor).astype(np.float32))
-        return parts, {}
-
-    return rule
-
-
-def _product_sum(at: Expansion) -> Found:
-    table = at.node.table
-    groups, m, n, s = table.extents
-    batch = len(at.given)
-    of_y = at.given.shape[: len(table.y)]
-
-    def arranged(x: np.ndarray, order: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
-        return np.ascontiguousarray(x.transpose(order)).reshape(batch * groups, rows, columns)
-
-    sides = list(zip(at.inputs, ((table.a, m, s), (table.b, n, s)), strict=True))
-    middles = [arranged((x.captured + x.usual) / 2, *order) for x, order in sides]
-    factors_of = [(arranged(x.factor, *order), arranged(x.delta, *order)) for x, order in sides]
-    received = products.product_sum(
-        arranged(at.given.reshape(of_y), table.y, m, n),
-        arranged(at.output.value.reshape(of_y), table.y, m, n),
-        factors_of[0],
-        factors_of[1],
-        at.theta,
-        at.output.is_relative_to_sum,
-        (middles[0], middles[1]),
-    )
-    parts: list[np.ndarray | None] = []
-    for part, (x, (order, *_)) in zip(received, sides, strict=True):
-        back = part.reshape([x.captured.shape[axis] for axis in order])
-        parts.append(back.transpose(np.argsort(order)))
+def _extreme(at: Expansion) -> Parts:
+    """Assign the change of a maximum or minimum of tensors to the inputs that attain it."""
+    sign = 1.0 if at.node.kind.name == "maximum_merge" else -1.0
+    xs = np.stack([np.broadcast_to(x.captured, at.given.shape) for x in at.inputs])
+    usual = np.stack([np.broadcast_to(x.usual, at.given.shape) for x in at.inputs])
+    first, first0 = (np.argmax(sign * end, axis=0) for end in (xs, usual))  # the first one wins
+    y = np.take_along_axis(xs, first[None], axis=0)[0]
+    y0 = np.take_along_axis(usual, first0[None], axis=0)[0]
+    most = sign * np.maximum(sign * y, sign * y0)
+    parts = []
+    for k, change in enumerate(xs - usual):
+        gained = (first == k) * (most - y0) + (first0 == k) * (y - most)
+        factor = np.where(change == 0, 0, gained / np.where(change == 0, 1, change))
+        parts.append((at.given * factor).astype(np.float32))
     return parts, {}
 
 
-def _softmax(at: Expansion) -> Found:
-    table = at.node.table
-    x, *masks = at.inputs
-
-    def rows(values: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(values.transpose(table.order)).reshape(-1, table.entries)
-
-    usual = np.broadcast_to(at.output.usual, at.output.captured.shape)
-    received = products.softmax(
-        rows(at.given),
-        rows(at.output.value),
-        rows(x.delta),
-        at.theta,
-        at.output.is_relative_to_sum,
-        rescale.logarithmic_means(np, rows(at.output.captured), rows(usual)),
-    )
-    back = received.reshape([at.given.shape[axis] for axis in table.order])
-    return [back.transpose(np.argsort(table.order)), *(None for _ in masks)], {}
+def _product_sum(at: Expansion) -> Parts:
+    options = (at.node.table, at.theta, at.given, at.output, at.inputs)
+    return expand_products(*options, amounts=True), {}
 
 
-def _lookup(at: Expansion) -> Found:
+def _softmax(at: Expansion) -> Parts:
+    options = (at.node.table, at.theta, at.given, at.output, at.inputs)
+    return expand_softmax(*options, amounts=True), {}
+
+
+def _lookup(at: Expansion) -> Parts:
     """Turn multipliers into amounts, for the table and the tokens."""
-    table, (tokens,) = at.node.table, at.inputs
     amounts = at.given * at.output.change
-    index = tokens.captured.astype(np.int64)
-    samples = len(index)
-    found = np.zeros((samples if at.each else 1, *table.kernel.shape), np.float32)
-    rows = np.arange(samples) if at.each else np.zeros(samples, np.int64)
-    np.add.at(found, (rows.reshape(-1, *(1,) * (index.ndim - 1)), index), amounts)
-    return [amounts.sum(axis=-1)], {table.kernel.name: found}
+    tokens = at.inputs[0].captured.astype(np.int64)
+    rows = add_rows(at.node.table, tokens, amounts, at.each)
+    return [amounts.sum(axis=-1)], {at.node.table.name: rows}
 
 
-RULES: dict[str, Callable[[Expansion], Found]] = {
+RULES: dict[str, Callable[[Expansion], Parts]] = {
     "weighted_sum": _weighted_sum,
     "average": _average,
     "maximum": _maximum,
-    "rectify": _one_to_one,
-    "elementwise": _one_to_one,
+    "rectify": _scale,
+    "elementwise": _scale,
     "scale": _scale,
-    "add": _merge(lambda inputs, _: [1.0] * len(inputs)),
-    "subtract": _merge(_signs),
-    "multiply": _merge(rescale.product_factors),
-    "maximum_merge": _extreme(1.0),
-    "minimum_merge": _extreme(-1.0),
+    "add": _merge,
+    "subtract": _merge,
+    "multiply": _merge,
+    "maximum_merge": _extreme,
+    "minimum_merge": _extreme,
     "product_sum": _product_sum,
     "softmax": _softmax,
     "lookup": _lookup,

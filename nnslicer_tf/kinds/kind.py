@@ -31,6 +31,9 @@ class Neurons:
             `captured`. None if all are neurons. Δ is 0 where there is no neuron.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
+
+    Attributes:
+        usual: Reference values `(batch, …)`, for amounts.
     """
 
     def __init__(
@@ -45,28 +48,8 @@ class Neurons:
         self.relative_to = relative_to
         self.mask = mask
         self.product = product
-        self.usual: Any = None  # reference values `(batch, …)`, for amounts
+        self.usual: Any = None
         self._mean = mean
-
-    @cached_property
-    def value(self) -> np.ndarray:
-        """Values `(batch, *shape)` float32."""
-        return self._exact.astype(np.float32, copy=False)
-
-    @cached_property
-    def factor(self) -> np.ndarray:
-        """The factor that multiplies the other factor's Δ in a product, shaped like `value`."""
-        if self.product == "value":
-            return self.value
-        middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
-        present = self._present
-        return middle if present is None else np.where(present > 0, middle, self.value)
-
-    @cached_property
-    def change(self) -> np.ndarray:
-        """Value − reference, float32; 0 where there is padding. Needs `usual`."""
-        found = self.captured - self.usual
-        return found if self.mask is None else np.where(self.mask > 0, found, np.float32(0))
 
     @classmethod
     def known(
@@ -89,19 +72,34 @@ class Neurons:
         neurons.factor = value if factor is None else factor
         return neurons
 
-    @classmethod
-    def constant(cls, shape: tuple[int, ...]) -> "Neurons":
-        """Return neurons `(batch, *shape)` that are always 0."""
-        return cls(np.zeros(shape, np.float32), np.zeros(shape[1:]))
-
     def at_time(self, t: int) -> "Neurons":
         """Return the neurons at one index of their first axis, such as a time step."""
-        delta, signs = self._deltas
-        one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t], self.factor[:, t])
+        arrays = (self.captured, self.delta, self.sign, self.factor)
+        one = Neurons.known(*(array[:, t] for array in arrays))
         one.relative_to = self.relative_to
         if self.usual is not None:
             one.usual = self.usual[:, t]
         return one
+
+    @cached_property
+    def value(self) -> np.ndarray:
+        """Values `(batch, *shape)` float32."""
+        return self._exact.astype(np.float32, copy=False)
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """The factor that multiplies the other factor's Δ in a product, shaped like `value`."""
+        if self.product == "value":
+            return self.value
+        middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
+        present = self._present
+        return middle if present is None else np.where(present > 0, middle, self.value)
+
+    @cached_property
+    def change(self) -> np.ndarray:
+        """Value − reference, float32; 0 where there is padding. Needs `usual`."""
+        change = self.captured - self.usual
+        return change if self.mask is None else np.where(self.mask > 0, change, np.float32(0))
 
     @property
     def delta(self) -> np.ndarray:
@@ -133,10 +131,9 @@ class Neurons:
         else:
             delta = (self._exact - self._mean).astype(np.float32)
             sign = np.sign(delta).astype(np.int8)
-        present = self._present
-        if present is not None:
-            delta *= present
-            sign *= present
+        if self._present is not None:
+            delta *= self._present
+            sign *= self._present
         return delta, sign
 
     @cached_property
@@ -155,17 +152,11 @@ class Neurons:
         values = self.captured
         if values.ndim == self._mean.ndim + 1:
             return values
-        if self.mask is not None:
-            return _masked_means(values, self.mask)
-        return values.reshape(len(values), -1, values.shape[-1]).mean(axis=1, dtype=np.float64)
-
-
-def _masked_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the float64 mean of each channel over the positions in the mask."""
-    weights = np.broadcast_to(mask > 0, (*values.shape[:-1], 1)).astype(np.float64)
-    axes = tuple(range(1, values.ndim - 1))
-    count = np.maximum(weights.sum(axis=axes), 1)
-    return (values * weights).sum(axis=axes) / count
+        if self.mask is None:
+            return values.reshape(len(values), -1, values.shape[-1]).mean(axis=1, dtype=np.float64)
+        weights = np.broadcast_to(self.mask > 0, (*values.shape[:-1], 1)).astype(np.float64)
+        axes = tuple(range(1, values.ndim - 1))
+        return (values * weights).sum(axis=axes) / np.maximum(weights.sum(axis=axes), 1)
 
 
 def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
@@ -259,10 +250,6 @@ class Rule:
     channel: RuleFunction
 
 
-def _no_table(operation: Operation, layout: Layout) -> None:
-    """Return None: most rules need no table."""
-
-
 @dataclass(frozen=True, eq=False)
 class Kind:
     """All rules for one kind of operation.
@@ -305,7 +292,7 @@ class Kind:
     rule: Rule | None = None
     synapse_rule: SynapseRule | None = None
     move: Callable[[Node, np.ndarray], Sequence[np.ndarray | None]] | None = None
-    table: Callable[[Operation, Layout], Any] = _no_table
+    table: Callable[[Operation, Layout], Any] = lambda operation, layout: None
     at_zero: Callable[..., Sequence[Any]] | None = None
     kernels_at_zero: Callable[..., dict[str, Any]] | None = None
     samples_at_zero: Callable[..., dict[str, Any]] | None = None

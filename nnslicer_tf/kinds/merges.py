@@ -15,46 +15,40 @@ from nnslicer_tf.kinds.rescale import largest, midpoint, product
 ops: Any = LazyModule("keras.ops")
 
 
-def _add(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    return _excluded(theta, signs, output, [x.delta for x in inputs])
+def excluded(
+    kind: Kind, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> np.ndarray:
+    """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
 
+    The local values are ±Δx_i, in a product times the other factors (see `Neurons.factor`).
 
-def _subtract(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    first, *others = (x.delta for x in inputs)
-    return _excluded(theta, signs, output, [first, *(-other for other in others)])
+    Args:
+        kind: The kind of merge.
+        theta: Threshold θ.
+        signs: sign(CONTRIB · Δy), `(batch, *shape)` int8.
+        output: The output's neurons.
+        inputs: The inputs' neurons.
 
-
-def _multiply(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    """Propagate CONTRIB with local values Δx_i times the other factors (see `Neurons.factor`)."""
-    values = []
-    for i, x in enumerate(inputs):
-        product = x.delta.astype(np.float64)
-        for k, other in enumerate(inputs):
-            if k != i:
-                product = product * other.factor
-        values.append(product)
-    return _excluded(theta, signs, output, values)
-
-
-def _excluded(
-    theta: float, signs: np.ndarray, output: Neurons, values: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Propagate CONTRIB, with exclusion, using the given local values of every output neuron."""
-    shape = signs.shape
-    stacked = np.empty((len(values), *shape))
-    for place, part in zip(stacked, values, strict=True):
-        place[...] = part
-    stacked = stacked.reshape(len(values), -1)
+    Returns:
+        `(inputs, batch, *shape)`: the CONTRIB of each input.
+    """
+    values = np.empty((len(inputs), *signs.shape))
+    for k, x in enumerate(inputs):
+        value = x.delta.astype(np.float64)
+        if kind.multiplies:
+            for other in (*inputs[:k], *inputs[k + 1 :]):
+                value = value * other.factor
+        values[k] = -value if k and kind.name == "subtract" else value
+    values = values.reshape(len(inputs), -1)
     # A product is not linear: its local values do not add up to Δy.
-    total = output.value.ravel() if output.relative_to == "output" else stacked.sum(axis=0)
-    received = pointwise.merge(signs.ravel(), total, stacked, theta)
-    return [r.reshape(shape) for r in received]
+    total = output.value.ravel() if output.relative_to == "output" else values.sum(axis=0)
+    return pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape)
+
+
+def _rule(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    return list(excluded(node.kind, theta, signs, output, inputs))
 
 
 def _extreme(
@@ -71,77 +65,36 @@ def _channel_extreme(
     return [signs * x.sign for x in inputs]
 
 
-def _add_at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    return [g * s for s in signs]
-
-
-def _subtract_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
-    return [g * signs[0], *(-g * s for s in signs[1:])]
-
-
-def _multiply_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
+def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
     received = []
-    for i, s in enumerate(signs):
-        product = g * s
-        for k, name in enumerate(operation.inputs):
-            if k != i:
-                product = product * ops.sign(values[name])
-        received.append(product)
+    for k, (s, name) in enumerate(zip(signs, operation.inputs, strict=True)):
+        part = g * s
+        if operation.kind == "multiply":
+            for other in (*operation.inputs[:k], *operation.inputs[k + 1 :]):
+                part = part * ops.sign(values[other])
+        elif operation.kind.endswith("_merge"):  # a maximum or minimum
+            part = part * ops.cast(values[name] == values[operation.name], "float32")
+        elif operation.kind == "subtract" and k:
+            part = -part
+        received.append(part)
     return received
 
 
-def _extreme_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
-    y = values[operation.name]
-    return [
-        g * s * ops.cast(values[name] == y, "float32")
-        for s, name in zip(signs, operation.inputs, strict=True)
-    ]
-
-
-register_kind(
-    Kind(
-        "add",
-        reach="element",
-        rule=Rule(_add, _add),
-        at_zero=_add_at_zero,
-        rescale=midpoint,
-    )
-)
-register_kind(
-    Kind(
-        "subtract",
-        reach="element",
-        rule=Rule(_subtract, _subtract),
-        at_zero=_subtract_at_zero,
-        rescale=midpoint,
-    )
-)
-register_kind(
-    Kind(
-        "multiply",
-        reach="element",
-        rule=Rule(_multiply, _multiply),
-        at_zero=_multiply_at_zero,
-        multiplies=True,
-        rescale=product,
-    )
-)
-for _kind, _rescale in (
-    ("maximum_merge", largest),
-    ("minimum_merge", partial(largest, further=lambda a, b: ops.minimum(a, b))),
+_smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
+for _name, _rules, _rescale in (
+    ("add", (_rule, _rule), midpoint),
+    ("subtract", (_rule, _rule), midpoint),
+    ("multiply", (_rule, _rule), product),
+    ("maximum_merge", (_extreme, _channel_extreme), largest),
+    ("minimum_merge", (_extreme, _channel_extreme), _smallest),
 ):
     register_kind(
         Kind(
-            _kind,
+            _name,
             reach="element",
-            rule=Rule(_extreme, _channel_extreme),
-            at_zero=_extreme_at_zero,
+            rule=Rule(*_rules),
+            at_zero=_at_zero,
+            multiplies=_name == "multiply",
             rescale=_rescale,
         )
     )

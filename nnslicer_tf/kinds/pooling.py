@@ -1,6 +1,6 @@
 """Average and maximum pooling, sliding or global."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,12 @@ from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, register_kind
+from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
+from nnslicer_tf.kinds.windows import flat, windows
 
 ops: Any = LazyModule("keras.ops")
-
-
-def _taps(operation: Operation, layout: Layout) -> np.ndarray:
-    return operation.params.taps
 
 
 def _average(
@@ -50,51 +46,31 @@ def _maximum(
     return [received.reshape(x.value.shape)]
 
 
-def _average_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
-    received = signs[0] * _spread(operation, ops.ones_like, g, signs[0])
-    return [received, *(None for _ in operation.inputs[1:])]
-
-
-def _maximum_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
-    x = values[operation.inputs[0]]
-    y = ops.reshape(values[operation.name], (ops.shape(x)[0], -1, 1, x.shape[-1]))
-    return [signs[0] * _spread(operation, lambda read: ops.cast(read == y, "float32"), g, x)]
-
-
-def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) -> Any:
-    """Propagate g of each window to the inputs that `chosen` marks with 1."""
-    taps = operation.params.taps
-    marks = chosen(windows(operation.input_shapes[0], x, taps))
-    g = ops.reshape(g, (ops.shape(x)[0], -1, 1, x.shape[-1]))
+def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+    """Propagate g of each window to its inputs; of a maximum's, to those equal to it."""
+    shape, taps = operation.input_shapes[0], operation.params.taps
+    batch, channels = ops.shape(signs[0])[0], signs[0].shape[-1]
+    g = ops.reshape(g, (batch, -1, 1, channels))
+    if operation.kind == "maximum":
+        read = windows(shape, values[operation.inputs[0]], taps)
+        y = ops.reshape(values[operation.name], (batch, -1, 1, channels))
+        marks = ops.cast(read == y, "float32")
+    else:
+        marks = ops.ones_like(windows(shape, signs[0], taps))
     (received,) = vector_jacobian_product(
-        lambda inputs: windows(operation.input_shapes[0], inputs, taps),
-        [ops.zeros_like(x)],
-        marks * g,
+        lambda x: windows(shape, x, taps), [ops.zeros_like(signs[0])], marks * g
     )
-    return received
+    return [signs[0] * received, *(None for _ in operation.inputs[1:])]
 
 
-register_kind(
-    Kind(
-        "average",
-        reach="channel",
-        rule=Rule(_average, one_to_one),
-        table=_taps,
-        at_zero=_average_at_zero,
-        rescale=midpoint,
+for _name, _rule, _rescale in (("average", _average, midpoint), ("maximum", _maximum, largest)):
+    register_kind(
+        Kind(
+            _name,
+            reach="channel",
+            rule=Rule(_rule, one_to_one),
+            table=lambda operation, layout: operation.params.taps,
+            at_zero=_at_zero,
+            rescale=_rescale,
+        )
     )
-)
-register_kind(
-    Kind(
-        "maximum",
-        reach="channel",
-        rule=Rule(_maximum, one_to_one),
-        table=_taps,
-        at_zero=_maximum_at_zero,
-        rescale=largest,
-    )
-)

@@ -10,8 +10,9 @@ synapses accumulate over time. At padding there are no neurons: CONTRIB of a sta
 to the previous state.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,13 @@ from nnslicer_tf.instrument.recurrence import (
     RECURRENCE,
     SEQUENCE,
     ZEROED,
-    Member,
     Unrolled,
     before,
     expand_to,
     split_inputs,
     time_first,
 )
-from nnslicer_tf.kinds.gates import GatesAtZero, expand_gates, gates_node, joined_columns
+from nnslicer_tf.kinds.gates import GatesAtZero, expand_gates, gates_node
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, kind_of, register_kind
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
@@ -86,12 +86,18 @@ def recurrence_node(operation: Operation) -> Node:
     Args:
         operation: Any of these operations.
     """
-    member: Member = operation.params
-    unrolled = member.unrolled
-    prefix = operation.name.removesuffix(member.operation.name)
+    unrolled: Unrolled = operation.params.unrolled
+    prefix = operation.name.removesuffix(operation.params.operation.name)
+    cell = []
+    for group in _consumers_first(unrolled):
+        if group[0].kind == GATE:
+            cell.append(gates_node(group))
+        else:
+            o = group[0]
+            cell.append(Node(o.name, kind_of(o), o.inputs, o.shape, np.zeros(0)))
     table = RecurrenceTable(
         prefix=prefix,
-        cell=tuple(_cell_nodes(unrolled)),
+        cell=tuple(cell),
         states=tuple(unrolled.states),
         shapes=unrolled.shapes,
         steps=unrolled.steps,
@@ -114,29 +120,16 @@ def _held(unrolled: Unrolled) -> dict[str, str]:
     return {o.name: o.inputs[-1] for o in unrolled.cell if o.kind == HELD}
 
 
-def _cell_nodes(unrolled: Unrolled) -> Iterable[Node]:
-    for gates in _consumers_first(unrolled):
-        if gates[0].kind == GATE:
-            yield gates_node(gates)
-        else:
-            (operation,) = gates
-            kind, shape = kind_of(operation), operation.shape
-            yield Node(operation.name, kind, operation.inputs, shape, np.zeros(0))
-
-
-def _consumers_first(unrolled: Unrolled) -> Iterable[list[Operation]]:
-    """Yield the cell's operations in walk order, grouping gates with the same inputs."""
-    gates: list[Operation] = []
+def _consumers_first(unrolled: Unrolled) -> list[list[Operation]]:
+    """Return the cell's operations in walk order, grouping gates with the same inputs."""
+    groups: list[list[Operation]] = []
     for operation in reversed(unrolled.cell):
-        if gates and (operation.kind != GATE or operation.inputs != gates[0].inputs):
-            yield gates
-            gates = []
-        if operation.kind == GATE:
-            gates.append(operation)
+        last = groups[-1][0] if groups else operation
+        if groups and GATE == operation.kind == last.kind and operation.inputs == last.inputs:
+            groups[-1].append(operation)
         else:
-            yield [operation]
-    if gates:
-        yield gates
+            groups.append([operation])
+    return groups
 
 
 class _Values:
@@ -153,14 +146,12 @@ class _Values:
         self._members = {self._table.inner(name): values(name) for name in node.members}
         sequence, initial, mask = split_inputs(node.inputs, self._table.masked)
         self._sequence = values(sequence)
-        states = self._table.states
-        self._first = {
-            before(s): Neurons.constant((batch, *self._table.shapes[before(s)])) for s in states
-        }
-        for first in self._first.values():
-            first.usual = first.captured
-        for s, name in zip(states, initial, strict=False):
-            self._first[before(s)] = values(name)
+        self._first: dict[str, Neurons] = {}
+        for k, state in enumerate(self._table.states):
+            zeros = np.zeros((batch, *self._table.shapes[before(state)]), np.float32)
+            first = Neurons(zeros, zeros[0])
+            first.usual = zeros
+            self._first[before(state)] = values(initial[k]) if k < len(initial) else first
         self.present = None if mask is None else values(mask).captured > 0
         for name, computed in self._table.held.items():
             self._members[name] = self._held(name, computed)
@@ -245,13 +236,40 @@ def unwind(
     members = {name: np.zeros((batch, table.steps, *s), dtype) for name, s in shapes.items()}
     sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), dtype)
     synapses: dict[str, np.ndarray] = {}
+
+    def expand(t: int, node: Node, contribution: Any) -> Any:
+        """Propagate contributions, or multipliers, through an operation of the cell."""
+        if node.kind.name == HELD:
+            present = at_times.present_at(t, contribution.ndim)
+            return [None, contribution * (1 - present), contribution * present]
+        if rules is None and not node.members and passes(node.kind):
+            return [contribution]
+        inputs = [at_times.at(name, t) for name in node.inputs]
+        if node.members:  # gates
+            outputs = [at_times.at(name, t) for name in node.members]
+            parts = []
+            for name, y in zip(node.members, outputs, strict=True):
+                part = contribution.get(name)
+                if part is None:
+                    part = np.zeros(y.value.shape, np.int8 if rules is None else np.float32)
+                parts.append(part if rules is not None else sign(part) * y.sign)
+            signs = np.concatenate(parts, axis=-1)
+            reference = np.concatenate([y.reference for y in outputs], axis=-1)
+            options = (synapses, each, rules is not None)
+            return expand_gates(node.table, theta, signs, reference, inputs, *options), {}
+        output = at_times.at(node.name, t)
+        if rules is not None:
+            return rules[node.name](theta, contribution, output, inputs, t)
+        assert node.kind.rule is not None, node.name  # cells have only known kinds
+        signs = sign(contribution) * output.sign
+        return node.kind.rule.activation(node, theta, signs, output, inputs)
+
     carry: dict[str, np.ndarray] = {}
     for t in reversed(range(table.steps)):
-        rule = _StepRule(at_times, t, theta, passes, each, synapses, rules)
         seed = {table.inner(name): array[:, t] for name, array in given.items()}
         for name, array in carry.items():
             seed[name] = seed[name] + array if name in seed else array
-        received = propagate(table.cell, seed, rule, table.shapes)
+        received = propagate(table.cell, seed, partial(expand, t), table.shapes)
         for name, total in members.items():
             total[:, t] = received.get(table.inner(name), 0)
         sequence[:, table.place(t)] = received.get(SEQUENCE, 0)
@@ -261,56 +279,8 @@ def unwind(
         for t in range(table.steps):
             total[:, t] *= at_times.present_at(t, total.ndim - 1)
     _, initial, mask = split_inputs(node.inputs, table.masked)
-    given_back = [carry.get(s) for s, _ in zip(table.states, initial, strict=False)]
-    return Unwound([sequence, *given_back, *([] if mask is None else [None])], members, synapses)
-
-
-@dataclass(frozen=True, eq=False)
-class _StepRule:
-    """The rule that propagates contributions through the cell at one time step; see `unwind`."""
-
-    values: _Values
-    t: int
-    theta: float
-    passes: Passes
-    each: bool
-    synapses: dict[str, np.ndarray]
-    rules: Mapping[str, Any] | None
-
-    def __call__(self, node: Node, contribution: Any) -> Any:
-        if node.members:
-            return self._gates(node, contribution), {}
-        if node.kind.name == HELD:
-            present = self.values.present_at(self.t, contribution.ndim)
-            return [None, contribution * (1 - present), contribution * present]
-        if self.rules is None and self.passes(node.kind):
-            return [contribution]
-        output = self.values.at(node.name, self.t)
-        inputs = [self.values.at(name, self.t) for name in node.inputs]
-        if self.rules is not None:
-            return self.rules[node.name](self.theta, contribution, output, inputs, self.t)
-        signs = sign(contribution) * output.sign
-        rule = node.kind.rule
-        assert rule is not None, node.name  # cells in `instrument.layers` have only known kinds
-        return rule.activation(node, self.theta, signs, output, inputs)
-
-    def _gates(self, node: Node, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        outputs = [self.values.at(name, self.t) for name in node.members]
-        inputs = [self.values.at(name, self.t) for name in node.inputs]
-        amounts = self.rules is not None
-        if amounts:
-            zeros = [np.zeros(y.value.shape, np.float32) for y in outputs]
-            parts = [given.get(n, zero) for n, zero in zip(node.members, zeros, strict=True)]
-        else:
-            parts = [
-                sign(given[name]) * y.sign if name in given else np.zeros_like(y.sign)
-                for name, y in zip(node.members, outputs, strict=True)
-            ]
-        reference = np.concatenate([y.reference for y in outputs], axis=-1)
-        signs = np.concatenate(parts, axis=-1)
-        return expand_gates(
-            node.table, self.theta, signs, reference, inputs, self.synapses, self.each, amounts
-        )
+    to_initial = [carry.get(s) for s, _ in zip(table.states, initial, strict=False)]
+    return Unwound([sequence, *to_initial, *([] if mask is None else [None])], members, synapses)
 
 
 def unwind_at_zero(
@@ -335,65 +305,37 @@ def unwind_at_zero(
         sign_of_factor: Returns the signs of an operation's factor in products.
         passes: See `Passes`.
     """
-    nodes = _tensor_nodes(unrolled)
-    weight_signs = {n.name: n.weight_signs() for n in nodes if isinstance(n, GatesAtZero)}
-    names = [operation.name for operation in unrolled.cell]
-    held = _held(unrolled)
-    sequence, initial, mask = split_inputs(inputs, unrolled.masked)
-    present = None if mask is None else time_first(values[mask])
-    batch = ops.shape(next(iter(given.values())))[0]
-
-    def readable(read: Callable[[str], Any], hold: bool) -> dict[str, Any]:
-        """Return all that the cell can read, time first: sequence, states and its own values.
-
-        Args:
-            read: Returns a tensor for an operation, by name.
-            hold: Whether to replace states at padding by the latest ones before it.
-        """
-        found = {name: time_first(read(prefix + name)) for name in names}
-        for k, (name, shape) in enumerate(unrolled.states.items()):
-            first = read(initial[k]) if initial else ops.zeros((batch, *shape))
-            if name in held and hold:
-                found[name] = _at_latest(found[held[name]], first, present)
-            found[before(name)] = ops.concatenate([first[None], found[name][:-1]], axis=0)
-        found[SEQUENCE] = time_first(unrolled.in_order(read(sequence)))
-        return found
-
+    walk = _TensorWalk(unrolled, prefix, inputs, given, values)
+    weight_signs = {n.name: n.weight_signs() for n in walk.nodes if isinstance(n, GatesAtZero)}
     by_values = [o for o in unrolled.cell if o.kind not in _BY_SIGNS]
     products = [o for o in by_values if kind_of(o).multiplies]
     needed = {name for o in by_values if o not in products for name in (o.name, *o.inputs)}
     multiplied = {name for o in products for name in o.inputs}
-    signs = readable(sign_of_delta, hold=True)
-    read_values = readable(lambda name: values[name], hold=False) if needed else {}
-    factors = readable(sign_of_factor, hold=True) if multiplied else {}
-    entries = {
-        **{("sign", name): value for name, value in signs.items()},
-        **{("value", name): read_values[name] for name in read_values if name in needed},
-        **{("factor", name): factors[name] for name in factors if name in multiplied},
-        **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
-        **({} if present is None else {("present", ""): present}),
-    }
+    signs = walk.readable(sign_of_delta, hold=True)
+    entries = {("sign", name): value for name, value in signs.items()}
+    if needed:
+        read = walk.readable(lambda name: values[name])
+        entries |= {("value", name): read[name] for name in read if name in needed}
+    if multiplied:
+        read = walk.readable(sign_of_factor, hold=True)
+        entries |= {("factor", name): read[name] for name in read if name in multiplied}
 
-    def rule_at(at: Mapping[tuple[str, str], Any], gates: dict[str, Any]) -> Callable[..., Any]:
-        values_at = {name: value for (what, name), value in at.items() if what == "value"}
-        factors_at = {name: value for (what, name), value in at.items() if what == "factor"}
+    def rule(at: Mapping[tuple[str, str], Any], node: Any, contribution: Any, gates: dict) -> Any:
+        of_inputs = [at["sign", name] for name in node.inputs]
+        if isinstance(node, GatesAtZero):
+            parts = [ops.sign(contribution[n]) * at["sign", n] for n in node.members]
+            gates[node.name] = ops.concatenate(parts, axis=-1)
+            return node.expand(gates[node.name], of_inputs, weight_signs[node.name]), {}
+        kind = kind_of(node)
+        if passes(kind):
+            return [contribution]
+        assert kind.at_zero is not None, node.name  # as for exclusion
+        g = ops.sign(contribution) * at["sign", node.name]
+        what = "factor" if kind.multiplies else "value"
+        values_at = {name: value for (entry, name), value in at.items() if entry == what}
+        return kind.at_zero(node, g, of_inputs, values_at)
 
-        def rule(node: Any, contribution: Any) -> Any:
-            of_inputs = [at["sign", name] for name in node.inputs]
-            if isinstance(node, GatesAtZero):
-                parts = [ops.sign(contribution[n]) * at["sign", n] for n in node.members]
-                gates[node.name] = ops.concatenate(parts, axis=-1)
-                return node.expand(gates[node.name], of_inputs, weight_signs[node.name]), {}
-            kind = kind_of(node)
-            if passes(kind):
-                return [contribution]
-            assert kind.at_zero is not None, node.name  # as for exclusion
-            g = ops.sign(contribution) * at["sign", node.name]
-            return kind.at_zero(node, g, of_inputs, factors_at if kind.multiplies else values_at)
-
-        return rule
-
-    return _unwind_tensors(unrolled, prefix, inputs, given, present, nodes, entries, signs, rule_at)
+    return walk.run(entries, signs, rule)
 
 
 def unwind_multipliers(
@@ -414,129 +356,132 @@ def unwind_multipliers(
         values: Values by name.
         reference: Reference values by name, of the same shapes.
     """
-    nodes = _tensor_nodes(unrolled)
-    sequence, initial, mask = split_inputs(inputs, unrolled.masked)
-    present = None if mask is None else time_first(values[mask])
+    walk = _TensorWalk(unrolled, prefix, inputs, given, values)
+    value = walk.readable(lambda name: values[name])
+    usual = walk.readable(lambda name: reference[name])
+    entries = {("value", name): v for name, v in value.items()}
+    entries |= {("reference", name): v for name, v in usual.items()}
 
-    def readable(read: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all that the cell can read, time first: sequence, states and its own values."""
-        found = {o.name: time_first(read[prefix + o.name]) for o in unrolled.cell}
-        for k, (name, shape) in enumerate(unrolled.states.items()):
-            batch = ops.shape(found[name])[1]
-            first = read[initial[k]] if initial else ops.zeros((batch, *shape))
-            found[before(name)] = ops.concatenate([first[None], found[name][:-1]], axis=0)
-        found[SEQUENCE] = time_first(unrolled.in_order(read[sequence]))
-        return found
-
-    value, usual = readable(values), readable(reference)
-    entries = {
-        **{("value", name): v for name, v in value.items()},
-        **{("reference", name): v for name, v in usual.items()},
-        **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
-        **({} if present is None else {("present", ""): present}),
-    }
-
-    def rule_at(at: Mapping[tuple[str, str], Any], gates: dict[str, Any]) -> Callable[..., Any]:
+    def rule(at: Mapping[tuple[str, str], Any], node: Any, multipliers: Any, gates: dict) -> Any:
         def of(operation: Operation, multipliers: Any) -> Sequence[Any]:
             ends, usual = (
                 [at[end, name] for name in operation.inputs] for end in ("value", "reference")
             )
             return (kind_of(operation).rescale or midpoint)(operation, ends, usual, multipliers)
 
-        def rule(node: Any, multipliers: Any) -> Any:
-            if not isinstance(node, GatesAtZero):
-                return of(node, multipliers)
-            gates[node.name] = ops.concatenate([multipliers[n] for n in node.members], axis=-1)
-            parts = [of(o, multipliers[o.name]) for o in node.operations]
-            return [sum(of_input[1:], of_input[0]) for of_input in zip(*parts, strict=True)], {}
+        if not isinstance(node, GatesAtZero):
+            return of(node, multipliers)
+        gates[node.name] = ops.concatenate([multipliers[n] for n in node.members], axis=-1)
+        parts = [of(o, multipliers[o.name]) for o in node.operations]
+        return [sum(of_input[1:], of_input[0]) for of_input in zip(*parts, strict=True)], {}
 
-        return rule
-
-    changes = {name: v - usual[name] for name, v in value.items()}
-    return _unwind_tensors(
-        unrolled, prefix, inputs, given, present, nodes, entries, changes, rule_at
-    )
+    return walk.run(entries, {name: v - usual[name] for name, v in value.items()}, rule)
 
 
-def _tensor_nodes(unrolled: Unrolled) -> list[Any]:
-    return [
-        GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
-        for group in _consumers_first(unrolled)
-    ]
+class _TensorWalk:
+    """A walk back through time as a loop of the backend; arguments as in `unwind_at_zero`."""
 
+    def __init__(
+        self,
+        unrolled: Unrolled,
+        prefix: str,
+        inputs: Sequence[str],
+        given: Mapping[str, Any],
+        values: Mapping[str, Any],
+    ) -> None:
+        self.nodes: list[Any] = [
+            GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
+            for group in _consumers_first(unrolled)
+        ]
+        self._unrolled = unrolled
+        self._prefix = prefix
+        self._names = [operation.name for operation in unrolled.cell]
+        self._held = _held(unrolled)
+        self._sequence, self._initial, self._mask = split_inputs(inputs, unrolled.masked)
+        self._present = None if self._mask is None else time_first(values[self._mask])
+        self._given = {name.removeprefix(prefix): time_first(v) for name, v in given.items()}
+        self._batch = ops.shape(next(iter(given.values())))[0]
 
-def _unwind_tensors(
-    unrolled: Unrolled,
-    prefix: str,
-    inputs: Sequence[str],
-    given: Mapping[str, Any],
-    present: Any,
-    nodes: Sequence[Any],
-    entries: Mapping[tuple[str, str], Any],
-    changes: Mapping[str, Any],
-    rule_at: Callable[..., Callable[..., Any]],
-) -> Unwound:
-    """Run a walk back through time as a loop of the backend.
+    def readable(self, read: Callable[[str], Any], hold: bool = False) -> dict[str, Any]:
+        """Return all that the cell can read, time first: sequence, states and its own values.
 
-    Args:
-        unrolled: The recurrent layer.
-        prefix: Prefix of the cell's names in the names of operations.
-        inputs: Names of the layer's inputs.
-        given: Name of an operation of the layer → what it received from outside.
-        present: Where there is no padding, time first; None without a mask.
-        nodes: The cell's nodes.
-        entries: What the rule reads at each time, `(time, batch, …)`, and what was given.
-        changes: What the cell reads → its signs or changes, with which the gates' outputs are
-            multiplied for the synapses.
-        rule_at: Creates the rule of a time from its entries, and from a dict to which the rule
-            adds what the gates received.
-    """
-    names = [operation.name for operation in unrolled.cell]
-    held = _held(unrolled)
-    _, initial, mask = split_inputs(inputs, unrolled.masked)
-    batch = ops.shape(next(iter(given.values())))[0]
-    zeros = {name: ops.zeros((batch, *unrolled.shapes[name])) for name in names}
+        Args:
+            read: Returns a tensor for an operation, by name.
+            hold: Whether to replace states at padding by the latest ones before it.
+        """
+        tensors = {name: time_first(read(self._prefix + name)) for name in self._names}
+        for k, (name, shape) in enumerate(self._unrolled.states.items()):
+            zeros = ops.zeros((self._batch, *shape))
+            first = read(self._initial[k]) if self._initial else zeros
+            if hold and name in self._held:
+                latest = _at_latest(tensors[self._held[name]], first, self._present)
+                tensors[name] = latest
+            tensors[before(name)] = ops.concatenate([first[None], tensors[name][:-1]], axis=0)
+        tensors[SEQUENCE] = time_first(self._unrolled.in_order(read(self._sequence)))
+        return tensors
 
-    def step(carry: list[Any], found: list[Any]) -> tuple[list[Any], list[Any]]:
-        at = dict(zip(entries, found, strict=True))
-        gates: dict[str, Any] = {}
-        of_cell = rule_at(at, gates)
+    def run(
+        self,
+        entries: Mapping[tuple[str, str], Any],
+        changes: Mapping[str, Any],
+        rule: Callable[..., Any],
+    ) -> Unwound:
+        """Run the loop.
 
-        def rule(node: Any, contribution: Any) -> Any:
-            if node.name in held:
-                here = expand_to(at["present", ""], contribution)
-                return [None, contribution * (1 - here), contribution * here]
-            return of_cell(node, contribution)
+        Args:
+            entries: What the rule reads at each time, `(time, batch, …)`.
+            changes: What the cell reads → its signs or changes, with which the gates' outputs are
+                multiplied for the synapses.
+            rule: Propagates through a node: takes the entries of a time, the node, what it
+                received, and a dict to which it adds what gates received.
+        """
+        names, states = self._names, self._unrolled.states
+        shapes = self._unrolled.shapes
+        zeros = {name: ops.zeros((self._batch, *shapes[name])) for name in names}
+        entries = {**entries, **{("given", name): v for name, v in self._given.items()}}
+        if self._present is not None:
+            entries["present", ""] = self._present
 
-        seed = {name: at.get(("given", name), zeros[name]) for name in names}
-        for name, value in zip(unrolled.states, carry, strict=True):
-            seed[name] = seed[name] + value
-        received = propagate(nodes, seed, rule, unrolled.shapes)
-        totals = [received[name] for name in (*names, SEQUENCE)]
-        return [received[before(s)] for s in unrolled.states], [*totals, *gates.values()]
+        def step(carry: list[Any], at_time: list[Any]) -> tuple[list[Any], list[Any]]:
+            at = dict(zip(entries, at_time, strict=True))
+            gates: dict[str, Any] = {}
 
-    carry = [zeros[name] for name in unrolled.states]
-    before_all, found = over_time(step, carry, list(entries.values()), reverse=True)
-    *totals, to_sequence = found[: len(names) + 1]
-    members = {
-        name: time_first(v * expand_to(present, v) if name in held else v)
-        for name, v in zip(names, totals, strict=True)
-    }
-    of_gates = [node for node in nodes if isinstance(node, GatesAtZero)]
-    synapses: dict[str, list] = {}
-    for node, g in zip(of_gates, found[len(names) + 1 :], strict=True):
-        of_inputs = [time_first(changes[name]) for name in node.inputs]
-        for name, parts in node.synapses(time_first(g), of_inputs).items():
-            synapses.setdefault(name, []).extend(parts)
-    return Unwound(
-        [
-            unrolled.in_order(time_first(to_sequence)),
-            *before_all[: len(initial)],
-            *([] if mask is None else [None]),
-        ],
-        {prefix + name: value for name, value in members.items()},
-        {name: joined_columns(parts) for name, parts in synapses.items()},
-    )
+            def expand(node: Any, contribution: Any) -> Any:
+                if node.name in self._held:
+                    here = expand_to(at["present", ""], contribution)
+                    return [None, contribution * (1 - here), contribution * here]
+                return rule(at, node, contribution, gates)
+
+            seed = {name: at.get(("given", name), zeros[name]) for name in names}
+            for name, value in zip(states, carry, strict=True):
+                seed[name] = seed[name] + value
+            received = propagate(self.nodes, seed, expand, shapes)
+            totals = [received[name] for name in (*names, SEQUENCE)]
+            return [received[before(s)] for s in states], [*totals, *gates.values()]
+
+        carry = [zeros[name] for name in states]
+        to_states, totals = over_time(step, carry, list(entries.values()), reverse=True)
+        *of_members, to_sequence = totals[: len(names) + 1]
+        members = {}
+        for name, value in zip(names, of_members, strict=True):
+            if name in self._held:
+                value = value * expand_to(self._present, value)
+            members[self._prefix + name] = time_first(value)
+
+        # The gates' columns of each kernel, joined in their order.
+        columns: dict[str, list[tuple[int, Any]]] = {}
+        gates = [node for node in self.nodes if isinstance(node, GatesAtZero)]
+        for node, g in zip(gates, totals[len(names) + 1 :], strict=True):
+            of_inputs = [time_first(changes[name]) for name in node.inputs]
+            for name, parts in node.synapses(time_first(g), of_inputs).items():
+                columns.setdefault(name, []).extend(parts)
+        synapses = {}
+        for name, parts in columns.items():
+            ordered = sorted(parts, key=lambda part: part[0])
+            synapses[name] = ops.concatenate([value for _, value in ordered], axis=-1)
+        to_inputs = [self._unrolled.in_order(time_first(to_sequence))]
+        to_inputs += to_states[: len(self._initial)]
+        return Unwound([*to_inputs, *([] if self._mask is None else [None])], members, synapses)
 
 
 def _at_latest(values: Any, first: Any, present: Any) -> Any:
@@ -551,20 +496,16 @@ def _at_latest(values: Any, first: Any, present: Any) -> Any:
     return ops.take_along_axis(whole, index, axis=0)
 
 
-def _zeroed(node: Node, contribution: Any) -> list[Any]:
+def _zeroed(operation: Any, contribution: Any, *_: Any) -> list[Any]:
     """Pass CONTRIB on unchanged: at padding there is none."""
     return [contribution, None]
 
 
+def _rescale_zeroed(operation: Operation, *values: Any) -> list[Any]:
+    return [midpoint(operation, *values)[0], None]
+
+
 register_kind(Kind(GATE))
 register_kind(Kind(HELD))
-register_kind(
-    Kind(
-        ZEROED,
-        reach="element",
-        move=_zeroed,
-        at_zero=lambda operation, contribution, signs, values: [contribution, None],
-        rescale=lambda operation, *given: [midpoint(operation, *given)[0], None],
-    )
-)
+register_kind(Kind(ZEROED, reach="element", move=_zeroed, at_zero=_zeroed, rescale=_rescale_zeroed))
 register_kind(Kind(RECURRENCE, through_time=True))

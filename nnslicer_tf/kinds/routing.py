@@ -1,9 +1,7 @@
-"""Operations that only move values, such as reshaping, padding and concatenation."""
+"""Operations that only move values, such as reshaping and concatenation, and masks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,27 +15,23 @@ from nnslicer_tf.kinds.rescale import midpoint
 ops: Any = LazyModule("keras.ops")
 
 
-@dataclass(frozen=True, eq=False)
-class _Links:
+class _Links(NamedTuple):
     """The index map of a routing operation, for one of its inputs.
 
     Attributes:
         shape: Shape of the input's neurons.
         sources: Row-major indices of neurons of the input.
         targets: Row-major indices of the output neurons to which they are moved.
+        one_to_one: Whether no neuron of the input is moved to several outputs.
     """
 
     shape: tuple[int, ...]
     sources: np.ndarray
     targets: np.ndarray
-
-    @cached_property
-    def one_to_one(self) -> bool:
-        """Whether no neuron of the input is moved to several outputs."""
-        return len(np.unique(self.sources)) == len(self.sources)
+    one_to_one: bool
 
 
-def _links(operation: Operation, layout: Layout) -> list[_Links]:
+def _table(operation: Operation, layout: Layout) -> list[_Links]:
     """Return, for each input, the distinct pairs of neurons that are linked."""
     by_channel = layout.granularity == "channel"
     sources = routing_map(operation).ravel()
@@ -53,9 +47,9 @@ def _links(operation: Operation, layout: Layout) -> list[_Links]:
         of_input = (sources >= first) & (sources < first + size)
         source, target = sources[of_input] - first, targets[of_input]
         if by_channel:
-            pairs = np.unique(np.stack([source % shape[-1], target]), axis=1)
-            source, target = pairs
-        links.append(_Links(layout.shape(shape), source, target))
+            source, target = np.unique(np.stack([source % shape[-1], target]), axis=1)
+        one_to_one = len(np.unique(source)) == len(source)
+        links.append(_Links(layout.shape(shape), source, target, one_to_one))
         first += size
     return links
 
@@ -64,20 +58,17 @@ def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
     """Propagate CONTRIB unchanged; a neuron that is moved to several outputs gets their sum."""
     batch = len(contribution)
     moved = contribution.reshape(batch, -1)
+    is_count = np.issubdtype(contribution.dtype, np.integer)
+    dtype = np.dtype(np.int32) if is_count else contribution.dtype
     received = []
     for links in node.table:
-        to_input = np.zeros((batch, int(np.prod(links.shape))), _wide(contribution.dtype))
+        to_input = np.zeros((batch, int(np.prod(links.shape))), dtype)
         if links.one_to_one:
             to_input[:, links.sources] = moved[:, links.targets]
         else:
             np.add.at(to_input.T, links.sources, moved[:, links.targets].T)
         received.append(to_input.reshape(batch, *links.shape))
     return received
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    """Return the type for sums of contributions."""
-    return np.dtype(np.int32) if np.issubdtype(dtype, np.integer) else dtype
 
 
 def _at_zero(
@@ -87,12 +78,10 @@ def _at_zero(
     return list(vector_jacobian_product(operation.compute, zeros, contribution))
 
 
-register_kind(
-    Kind(
-        "routing",
-        move=_move,
-        table=_links,
-        at_zero=_at_zero,
-        rescale=midpoint,
-    )
-)
+def _stop(node: Node | Operation, *_: Any) -> list[None]:
+    """Propagate nothing: a mask is treated as constant, whatever it is computed from."""
+    return [None] * len(node.inputs)
+
+
+register_kind(Kind("routing", move=_move, table=_table, at_zero=_at_zero, rescale=midpoint))
+register_kind(Kind("mask", move=_stop, at_zero=_stop, rescale=_stop))

@@ -15,15 +15,15 @@ from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
-from nnslicer_tf.kinds._windows import flat, windows
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.windows import flat, windows
 
 ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(frozen=True, eq=False)
-class _SumTable:
+class SumTable:
     """Data for the exclusion rule of a weighted sum.
 
     Attributes:
@@ -40,7 +40,7 @@ class _SumTable:
     tap_means: np.ndarray | None
 
 
-def _table(operation: Operation, layout: Layout) -> _SumTable:
+def _table(operation: Operation, layout: Layout) -> SumTable:
     kernel: Synapses = operation.params
     matrix = kernel.matrix()
     taps, inputs, outputs = matrix.shape
@@ -50,7 +50,16 @@ def _table(operation: Operation, layout: Layout) -> _SumTable:
     if layout.granularity == "channel":
         mean = layout.means[operation.inputs[0]]
         tap_means = pools.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
-    return _SumTable(kernel.layout, weights, kernel.taps, tap_means)
+    return SumTable(kernel.layout, weights, kernel.taps, tap_means)
+
+
+def synapses_by_kernel(table: SumTable, synapses: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what the compiled kernel collected for the synapses, in the kernel's shape."""
+    samples, groups, outputs, width = synapses.shape
+    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
+    taps = table.taps.shape[1]
+    whole = table.kernel.to_kernel(by_tap.reshape(samples, taps, width // taps, -1))
+    return {table.kernel.name: whole}
 
 
 def _exclusion(
@@ -62,12 +71,20 @@ def _exclusion(
     each: bool,
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Return the contributions of the input and of the synapses."""
-    table: _SumTable = node.table
+    table: SumTable = node.table
     (x,) = inputs
     if table.tap_means is None:
         dx, taps = flat(x.delta), table.taps
-    else:  # One window per filter: the mean of the values that each of its taps reads.
-        means = _mean_windows(flat(x.captured), table.taps, output)
+    else:  # one window per filter: the mean of the values that each of its taps reads
+        values = flat(x.captured)
+        if output.mask is None:
+            means = pools.tap_means(values, table.taps)
+        else:  # over the output positions that are not padding
+            present = np.broadcast_to(output.mask > 0, (*output.captured.shape[:-1], 1))
+            present = present.reshape(len(values), -1, 1)
+            count = np.maximum(present.sum(axis=1), 1)
+            read = [values[:, tap] * (present & (tap >= 0)[:, None]) for tap in table.taps.T]
+            means = np.stack([r.sum(axis=1, dtype=np.float64) / count for r in read], axis=1)
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
@@ -83,41 +100,19 @@ def _exclusion(
     )
     if table.tap_means is not None:
         received = received.sum(axis=1, dtype=np.int32)
-    return [received.reshape(x.value.shape)], {table.kernel.name: _to_kernel(table, synapses)}
+    return [received.reshape(x.value.shape)], synapses_by_kernel(table, synapses)
 
 
-def _mean_windows(x: np.ndarray, taps: np.ndarray, output: Neurons) -> np.ndarray:
-    """Return the mean window of each sample, over the output positions that are not padding.
-
-    Args:
-        x: Values of the inputs, `(batch, input positions, channels)`.
-        taps: As in `Synapses`.
-        output: The outputs.
-
-    Returns:
-        `(batch, taps, channels)` float64.
-    """
-    if output.mask is None:
-        return pools.tap_means(x, taps)
-    shape = (*output.captured.shape[:-1], 1)
-    present = np.broadcast_to(output.mask > 0, shape).reshape(len(x), -1, 1)
-    count = np.maximum(present.sum(axis=1), 1)
-    read = [(x[:, column] * (present & (column >= 0)[:, None])) for column in taps.T]
-    return np.stack([r.sum(axis=1, dtype=np.float64) / count for r in read], axis=1)
-
-
-def _to_kernel(table: _SumTable, synapses: np.ndarray) -> np.ndarray:
-    samples, groups, outputs, width = synapses.shape
-    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
-    taps = table.taps.shape[1]
-    return table.kernel.to_kernel(by_tap.reshape(samples, taps, width // taps, -1))
+def weight_signs(kernel: Synapses) -> Any:
+    """Return the signs of a kernel's weights, a float32 tensor."""
+    return ops.sign(ops.cast(kernel.variable(), "float32"))
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
     """Return sign(Δx) ⊙ (transposed weighted sum of g with sign(W))."""
     kernel: Synapses = operation.params
     (received,) = vector_jacobian_product(
-        lambda x: kernel.apply(x, _weight_signs(kernel)), [signs[0]], g
+        lambda x: kernel.apply(x, weight_signs(kernel)), [signs[0]], g
     )
     return [signs[0] * received]
 
@@ -127,7 +122,7 @@ def _kernels_at_zero(
 ) -> dict[str, Any]:
     """Return sign(W) ⊙ (weight gradient of the weighted sum at inputs sign(Δx), cotangent g)."""
     kernel: Synapses = operation.params
-    weights = _weight_signs(kernel)
+    weights = weight_signs(kernel)
     (gradient,) = vector_jacobian_product(lambda w: kernel.apply(signs[0], w), [weights], g)
     return {kernel.name: weights * gradient}
 
@@ -138,7 +133,7 @@ def _samples_at_zero(
     """Return sign(W) ⊙ (weight gradient of each sample)."""
     kernel: Synapses = operation.params
     gradients = sample_gradients(operation, signs[0], g)
-    return {kernel.name: gradients * kernel.tensor_from_kernel(_weight_signs(kernel))}
+    return {kernel.name: gradients * kernel.tensor_from_kernel(weight_signs(kernel))}
 
 
 def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
@@ -159,10 +154,6 @@ def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
     g = ops.reshape(g, (batch, positions, groups, outputs))
     gradient = ops.einsum("bptgi,bpgo->btigo", read, g)
     return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
-
-
-def _weight_signs(kernel: Synapses) -> Any:
-    return ops.sign(ops.cast(kernel.variable(), "float32"))
 
 
 register_kind(

@@ -14,9 +14,8 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
-from nnslicer_tf.pruning.class_scores import check_classes
+from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
-from nnslicer_tf.pruning.subsets import subset_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +105,7 @@ class AttackReport(ShownAsTable):
     Attributes:
         targets: The target classes.
         budgets: The number of samples in each attack.
-        figures: For each attack, the accuracies from `pruning.subsets.subset_figures`:
+        figures: For each attack, the accuracies from `pruning.class_scores.subset_figures`:
             on "targets", "others", "all", and "among_targets".
     """
 

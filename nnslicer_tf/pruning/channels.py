@@ -5,7 +5,7 @@ of the values that a `Flatten` makes from a filter's positions.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -18,8 +18,7 @@ from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 
-@dataclass(frozen=True, eq=False)
-class Offset:
+class Offset(NamedTuple):
     """Something that makes a channel differ from zero: a bias, or a normalisation's shift.
 
     Attributes:
@@ -57,17 +56,33 @@ def mixes_channels(operation: Operation) -> bool:
     return not passes and not isinstance(params, Synapses)
 
 
+def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:
+    """Whether a batch normalisation acts on the last axis."""
+    return layer.axis in (-1, len(operation.shape))
+
+
 class ChannelGraph:
     """The channels of a model.
 
     Args:
         im: The model; weights are read when they are needed.
+
+    Attributes:
+        sources: Name of a routing operation → the pairs of channels that it connects: numbers of
+            outputs, and of inputs, which are counted over all inputs.
     """
 
     def __init__(self, im: InstrumentedModel) -> None:
         self.im = im
-        self.sources = {o.name: _sources(o) for o in im.operations if o.kind == "routing"}
-        self._at_zero = {o.name: _is_zero_at_zero(o) for o in im.operations if _is_fixed(o)}
+        self.sources = {o.name: _routed_channels(o) for o in im.operations if o.kind == "routing"}
+        # Name of an operation without shifts → the channels in which it maps zero to zero.
+        self._at_zero: dict[str, np.ndarray] = {}
+        for operation in im.operations:
+            has_value = operation.kind in ("rectify", "elementwise", "scale")
+            if has_value and not mixes_channels(operation) and not _shifts(operation):
+                zeros = (keras.ops.zeros((1, *shape)) for shape in operation.input_shapes)
+                value = keras.ops.convert_to_numpy(operation.compute(*zeros))
+                self._at_zero[operation.name] = ~_any_position(value)
 
     def affected(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Mark the channels that depend only on pruned channels of weighted sums.
@@ -80,11 +95,10 @@ class ChannelGraph:
         """
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [affected[name] for name in self._values(operation)]
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
                 state = np.zeros(operation.shape[-1], bool)
             else:
-                state = self.propagate(operation, states)
+                state = self._propagate(operation, affected)
             affected[operation.name] = state | pruned.get(operation.name, False)
         return affected
 
@@ -95,12 +109,13 @@ class ChannelGraph:
         """
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zeroed[name] for name in self._values(operation)]
             state = affected[operation.name]
             if operation.kind == "weighted_sum":
-                state = state & ~_has_fixed_bias(operation)
+                bias = operation.params.bias()
+                if bias is not None and not isinstance(bias, keras.Variable):  # it cannot be masked
+                    state = state & (keras.ops.convert_to_numpy(bias) == 0)
             elif state.any():
-                state = state & self.propagate(operation, states)
+                state = state & self._propagate(operation, zeroed)
                 state = state & self._at_zero.get(operation.name, True)
             zeroed[operation.name] = state
         return zeroed
@@ -109,67 +124,56 @@ class ChannelGraph:
         """Mark the channels that are zero for every input: operation name → bool `(channels,)`."""
         zero: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zero[name] for name in self._values(operation)]
-            zero[operation.name] = self._zero(operation, states)
+            if is_removable(operation):
+                state = zero_units(operation)
+            elif operation.kind == "input" or mixes_channels(operation):
+                state = np.zeros(operation.shape[-1], bool)
+            elif operation.kind == "weighted_sum":
+                # Sums without a bias, and without a synapse to an input that is not zero.
+                kernel, groups = operation.params, operation.params.groups
+                weights = kernel.matrix() != 0
+                live = ~zero[operation.inputs[0]].reshape(groups, 1, -1)
+                by_group = weights.reshape(*weights.shape[:2], groups, -1).any(axis=0)
+                state = ~(by_group & live.transpose(2, 0, 1)).any(axis=0).ravel()
+                bias = kernel.read_bias()
+                state = state if bias is None else state & (bias == 0)
+            else:
+                state = self._propagate(operation, zero)
+                if operation.name in self._at_zero:
+                    state = state & self._at_zero[operation.name]
+                elif isinstance(operation.params, Affine):
+                    offset = np.broadcast_to(operation.params.read()[1], operation.shape)
+                    state = state & ~_any_position(offset)
+            zero[operation.name] = state
         return zero
 
     def offsets(self, affected: Mapping[str, np.ndarray]) -> Iterator[Offset]:
         """Yield the biases and shifts that must be zero for the affected channels to be zero."""
-        seen: dict[int, Offset] = {}
+        offsets: dict[int, Offset] = {}
         for operation in self.im.operations:
             for variable, slot in _shifts(operation):
                 channels = affected[operation.name]
-                if id(variable) in seen:  # a shared layer is affected only if every call is
-                    channels = channels & seen[id(variable)].channels
-                seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
-        yield from (offset for offset in seen.values() if offset.channels.any())
+                if id(variable) in offsets:  # a shared layer is affected only if every call is
+                    channels = channels & offsets[id(variable)].channels
+                offsets[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
+        yield from (offset for offset in offsets.values() if offset.channels.any())
 
-    def _values(self, operation: Operation) -> tuple[str, ...]:
-        """Return an operation's inputs without masks, which have no channels."""
-        return tuple(name for name in operation.inputs if self.im[name].kind != "mask")
-
-    def propagate(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
-        """Return the state of an operation's channels, given the states of its inputs' channels.
+    def _propagate(self, operation: Operation, states: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the state of an operation's channels, given those of earlier operations.
 
         A channel has the state if all channels that it is computed from have it; a product has
-        it if one of its factors does.
+        it if one of its factors does. Masks have no channels.
         """
+        of_inputs = [states[name] for name in operation.inputs if self.im[name].kind != "mask"]
         if operation.kind == "routing":
             state = np.ones(operation.shape[-1], bool)
             channels, sources = self.sources[operation.name]
-            state[channels[~np.concatenate(states)[sources]]] = False
+            state[channels[~np.concatenate(of_inputs)[sources]]] = False
             return state
-        if operation.kind == "weighted_sum":
-            return np.repeat(states[0], operation.shape[-1] // len(states[0]))
-        mapped = [np.broadcast_to(state, operation.shape[-1:]) for state in states]
+        if operation.kind == "weighted_sum":  # depthwise
+            return np.repeat(of_inputs[0], operation.shape[-1] // len(of_inputs[0]))
         join = np.logical_or if operation.kind == "multiply" else np.logical_and
-        return join.reduce(mapped)
-
-    def _zero(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
-        if is_removable(operation):
-            return zero_units(operation)
-        if operation.kind == "input" or mixes_channels(operation):
-            return np.zeros(operation.shape[-1], bool)
-        if operation.kind == "weighted_sum":
-            return _zero_sums(operation.params, states[0])
-        state = self.propagate(operation, states)
-        if operation.name in self._at_zero:
-            return state & self._at_zero[operation.name]
-        if isinstance(operation.params, Affine):
-            offset = np.broadcast_to(operation.params.read()[1], operation.shape)
-            return state & ~offset.reshape(-1, operation.shape[-1]).any(axis=0)
-        return state
-
-
-def _zero_sums(synapses: Synapses, zero: np.ndarray) -> np.ndarray:
-    """Mark the outputs that have no bias, and no synapse to an input that is not zero."""
-    weights = synapses.matrix() != 0
-    groups = synapses.groups
-    live = ~zero.reshape(groups, 1, -1)
-    split = weights.reshape(*weights.shape[:2], groups, -1).any(axis=0)
-    fed = (split & live.transpose(2, 0, 1)).any(axis=0).ravel()
-    bias = synapses.read_bias()
-    return ~fed if bias is None else ~fed & (bias == 0)
+        return join.reduce([np.broadcast_to(state, operation.shape[-1:]) for state in of_inputs])
 
 
 def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
@@ -184,44 +188,19 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
     return [*shifts, (layer.beta, "beta_constraint")] if layer.center else shifts
 
 
-def _has_fixed_bias(operation: Operation) -> np.ndarray:
-    """Mark the sums with a bias that is not zero and not a variable with one value per sum."""
-    bias = operation.params.bias()
-    if bias is None or isinstance(bias, keras.Variable):
-        return np.zeros(operation.shape[-1], bool)
-    return keras.ops.convert_to_numpy(bias) != 0
+def _any_position(values: np.ndarray) -> np.ndarray:
+    """Mark the channels that are not zero at some position."""
+    return values.reshape(-1, values.shape[-1]).any(axis=0)
 
 
-def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:
-    """Whether a batch normalisation acts on the last axis."""
-    return layer.axis in (-1, len(operation.shape))
-
-
-def _is_fixed(operation: Operation) -> bool:
-    """Whether masking leaves an operation's value at zero unchanged."""
-    has_value = operation.kind in ("rectify", "elementwise", "scale")
-    return has_value and not mixes_channels(operation) and not _shifts(operation)
-
-
-def _is_zero_at_zero(operation: Operation) -> np.ndarray:
-    """Mark the channels in which an operation maps zero to zero."""
-    zeros = (keras.ops.zeros((1, *shape)) for shape in operation.input_shapes)
-    value = keras.ops.convert_to_numpy(operation.compute(*zeros))
-    return ~value.reshape(-1, operation.shape[-1]).any(axis=0)
-
-
-def _sources(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of channels that a routing operation connects: outputs, inputs.
-
-    Input channels are numbered consecutively over all inputs.
-    """
+def _routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of output and input channels that a routing operation connects."""
     sources = routing_map(operation).reshape(-1, operation.shape[-1])
-    sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-    first = np.concatenate([[0], np.cumsum([shape[-1] for shape in operation.input_shapes])])
+    first = np.cumsum([0, *(shape[-1] for shape in operation.input_shapes)])
     channel_of = np.concatenate(
         [
-            begin + np.arange(size) % shape[-1]
-            for begin, size, shape in zip(first, sizes, operation.input_shapes, strict=False)
+            begin + np.arange(np.prod(shape, dtype=int)) % shape[-1]
+            for begin, shape in zip(first, operation.input_shapes, strict=False)
         ]
     )
     outputs = np.broadcast_to(np.arange(operation.shape[-1]), sources.shape)

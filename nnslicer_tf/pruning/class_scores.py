@@ -1,4 +1,4 @@
-"""Scores by class, which can be summed to the scores of any set of target classes."""
+"""Target classes: scores by class, which sum to those of any set of classes, and accuracies."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,19 +48,18 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         Raises:
             InvalidArgumentError: if the set is empty, or contains a class without scores.
         """
-        wanted = list(self) if classes is None else sorted(set(classes))
-        if not wanted:
+        targets = list(self) if classes is None else sorted(set(classes))
+        if not targets:
             raise InvalidArgumentError("The set of target classes is empty: name at least one.")
-        for target in wanted:
+        for target in targets:
             if target not in self._by_class:
                 raise InvalidArgumentError(
                     f"There are no scores for class {target!r}; there are some for "
                     f"{', '.join(map(str, self))}."
                 )
-        kernels = self._by_class[wanted[0]]
         return {
-            name: sum((self._by_class[c][name] for c in wanted), np.zeros_like(score))
-            for name, score in kernels.items()
+            name: sum((self[c][name] for c in targets), np.zeros_like(score))
+            for name, score in self[targets[0]].items()
         }
 
     def to_frame(self) -> "pd.DataFrame":
@@ -134,15 +133,40 @@ def check_classes(
         InvalidArgumentError: if there are none, or the model or the samples lack one of them.
     """
     present = np.unique(check_labels(y, len(as_array(y))))
-    wanted = present.tolist() if classes is None else sorted(set(classes))
-    if not wanted:
+    targets = present.tolist() if classes is None else sorted(set(classes))
+    if not targets:
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")
-    outputs = check_classifier(im)
-    for target in wanted:
-        if not isinstance(target, (int, np.integer)) or not 0 <= target < outputs:
+    count = check_classifier(im)
+    for target in targets:
+        if not isinstance(target, (int, np.integer)) or not 0 <= target < count:
             raise InvalidArgumentError(
-                f"The model has no class {target!r}: its classes are 0 … {outputs - 1}."
+                f"The model has no class {target!r}: its classes are 0 … {count - 1}."
             )
         if target not in present:
             raise InvalidArgumentError(f"There are no samples of class {target}.")
-    return [int(target) for target in wanted]
+    return [int(target) for target in targets]
+
+
+def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
+    """Return a model's accuracies on the target classes and on the others.
+
+    Args:
+        logits: `(samples, classes)`.
+        y: The classes, `(samples,)` integers, or one-hot.
+        targets: The target classes.
+
+    Returns:
+        "targets": accuracy on the samples of target classes; "others": on the other
+        samples (NaN if there are none); "all": on all samples; "among_targets": on the samples
+        of target classes, if only target classes may be predicted.
+    """
+    targets, y = sorted(targets), check_labels(y, len(logits))
+    in_targets = np.isin(y, targets)
+    right = logits.argmax(axis=1) == y
+    among = np.take(targets, logits[:, targets].argmax(axis=1)) == y
+    return {
+        "targets": float(right[in_targets].mean()),
+        "others": float(right[~in_targets].mean()) if not in_targets.all() else float("nan"),
+        "all": float(right.mean()),
+        "among_targets": float(among[in_targets].mean()),
+    }

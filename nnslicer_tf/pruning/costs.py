@@ -8,14 +8,12 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from functools import cached_property
 from io import StringIO
-from pathlib import Path
 
 import keras
 import numpy as np
 
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -24,23 +22,72 @@ from nnslicer_tf.pruning.recurrent_units import gate_of
 _WARM_UP = 5
 
 
-@dataclass(frozen=True)
 class Costs:
-    """The costs of a model.
+    """The costs of a model, each measured when it is first read.
 
-    Attributes:
-        parameters: Number of parameters.
-        multiply_adds: Number of multiply-adds in its weighted sums, for one sample.
-        keras_ms: Median latency of a compiled Keras call with one sample, in milliseconds.
-        litert_ms: The same in LiteRT, one thread; NaN if TensorFlow cannot convert the model.
-        file_bytes: Size of its LiteRT file in 32-bit floating point; 0 if there is none.
+    Args:
+        model: The model.
+        sample: One sample, of the model's input shape.
+        runs: Number of calls for the medians.
     """
 
-    parameters: int
-    multiply_adds: int
-    keras_ms: float
-    litert_ms: float
-    file_bytes: int
+    def __init__(self, model: ModelLike, sample: np.ndarray, runs: int = 50) -> None:
+        self._im = model if isinstance(model, InstrumentedModel) else None
+        self._model = self._im.model if self._im else model
+        self._batch = np.asarray(sample, np.float32)[None]
+        self._runs = runs
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return int(self._model.count_params())
+
+    @cached_property
+    def multiply_adds(self) -> int:
+        """Number of multiply-adds in its weighted sums, for one sample."""
+        return multiply_adds(self._im or InstrumentedModel(self._model, self._batch.shape[1:]))
+
+    @cached_property
+    def keras_ms(self) -> float:
+        """Median latency of a compiled Keras call with one sample, in milliseconds."""
+        return self._median_ms(lambda: self._model.predict_on_batch(self._batch))
+
+    @cached_property
+    def litert_ms(self) -> float:
+        """The same in LiteRT, one thread; NaN if TensorFlow cannot convert the model."""
+        if not self._litert:
+            return float("nan")
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_content=self._litert, num_threads=1)
+        (entry,) = interpreter.get_input_details()
+        batch = self._batch.astype(entry["dtype"])  # tokens are integers
+        interpreter.resize_tensor_input(entry["index"], batch.shape)  # its size may not be fixed
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(entry["index"], batch)
+        return self._median_ms(interpreter.invoke)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of its LiteRT file in 32-bit floating point; 0 if there is none."""
+        return len(self._litert)
+
+    @cached_property
+    def _litert(self) -> bytes:
+        try:
+            return to_litert(self._model)
+        except UnsupportedLayerError:
+            return b""
+
+    def _median_ms(self, call: Callable[[], object]) -> float:
+        for _ in range(_WARM_UP):
+            call()
+        times = []
+        for _ in range(self._runs):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return 1e3 * float(np.median(times))
 
 
 def multiply_adds(model: ModelLike) -> int:
@@ -49,43 +96,16 @@ def multiply_adds(model: ModelLike) -> int:
     Args:
         model: Any model that `InstrumentedModel` accepts. Padding counts as if it were computed.
     """
-    im = instrumented(model)
     total = 0
-    for operation in im.operations:
-        gate = gate_of(operation)
-        if isinstance(operation.params, Synapses):
-            _, inputs, outputs = operation.params.from_kernel(_nothing(operation.params)).shape
-            total += operation.params.taps.size * inputs * outputs
+    for operation in instrumented(model).operations:
+        kernel, gate = operation.params, gate_of(operation)
+        if isinstance(kernel, Synapses):
+            _, inputs, outputs = kernel.from_kernel(np.empty(kernel.shape, np.int8)).shape
+            total += kernel.taps.size * inputs * outputs
         elif gate is not None:  # at each step
             rows = sum(weights.kernel.shape[0] for weights in gate.weights)
             total += int(np.prod(operation.shape)) * rows
     return total
-
-
-def _nothing(kernel: Synapses) -> np.ndarray:
-    return np.empty(kernel.shape, np.int8)
-
-
-def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Costs:
-    """Measure the costs of a model.
-
-    Args:
-        model: The model.
-        sample: One sample, of the model's input shape.
-        runs: Number of calls for each median.
-    """
-    batch = np.asarray(sample, np.float32)[None]
-    try:
-        content = to_litert(model)
-    except UnsupportedLayerError:
-        content = b""
-    return Costs(
-        parameters=int(model.count_params()),
-        multiply_adds=multiply_adds(InstrumentedModel(model, batch.shape[1:])),
-        keras_ms=_median_ms(lambda: model.predict_on_batch(batch), runs),
-        litert_ms=_litert_ms(content, batch, runs) if content else float("nan"),
-        file_bytes=len(content),
-    )
 
 
 def to_litert(model: keras.Model) -> bytes:
@@ -110,47 +130,3 @@ def to_litert(model: keras.Model) -> bytes:
             raise UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT: {error}"
             ) from error
-
-
-def save_model(model: keras.Model, path: Path) -> None:
-    """Write a model in the format of its file's ending: .keras, .tflite, .onnx, or a SavedModel.
-
-    A path without an ending becomes a folder (SavedModel). A file is written completely or not at
-    all.
-
-    Raises:
-        ImportError: if a library that Keras needs for ONNX is missing.
-        UnsupportedLayerError: if TensorFlow cannot convert the model to LiteRT.
-    """
-    if not path.suffix:
-        model.export(path, verbose=False)
-        return
-    with atomic_path(path) as temporary:
-        if path.suffix == ".tflite":
-            temporary.write_bytes(to_litert(model))
-        elif path.suffix == ".keras":
-            model.save(temporary)
-        else:
-            model.export(temporary, format="onnx", verbose=False)
-
-
-def _litert_ms(content: bytes, batch: np.ndarray, runs: int) -> float:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_content=content, num_threads=1)
-    (given,) = interpreter.get_input_details()
-    interpreter.resize_tensor_input(given["index"], batch.shape)  # its size may not be fixed
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(given["index"], batch.astype(given["dtype"]))  # tokens are integers
-    return _median_ms(interpreter.invoke, runs)
-
-
-def _median_ms(call: Callable[[], object], runs: int) -> float:
-    for _ in range(_WARM_UP):
-        call()
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e3 * float(np.median(times))

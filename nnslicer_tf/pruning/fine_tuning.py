@@ -4,8 +4,6 @@ Training with labels follows NNSlicer, sections 6.2.2 and 6.3.2; training with o
 Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
-from collections.abc import Iterator
-
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,11 +59,11 @@ def fine_tune(
         InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
+    model, functional, x = _opened(model, x, batch_size)
     generator = as_generator(rng)
-    check_batch_size(batch_size)
-    model, functional = _opened(model)
-    x = _samples(functional, x)
-    y = check_labels(y, len(x), _classes(functional))
+    shape = functional.output_shape
+    classes = max(2, shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else None
+    y = check_labels(y, len(x), classes)
     draw_dropout_seeds(model, generator)
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
     train_epochs(
@@ -116,24 +114,29 @@ def imitate(
         InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
-    check_batch_size(batch_size)
-    model, functional = _opened(model)
-    teacher, of_teacher = _opened(teacher)
+    model, functional, x = _opened(model, x, batch_size)
+    teacher, of_teacher, _ = _opened(teacher, x, batch_size)
     if functional.output_shape != of_teacher.output_shape:
         raise InvalidArgumentError(
             "A model imitates a teacher with outputs of the same shape. "
             f"Received: {functional.output_shape}, {of_teacher.output_shape}"
         )
-    x = _samples(functional, x)
     generator = as_generator(rng)
     draw_dropout_seeds(model, generator)
     optimizer = keras.optimizers.Adam(learning_rate)
     model.compile(optimizer, "mse", jit_compile=compiles_steps())
     build_optimizer(optimizer, model.trainable_variables)
-    blends = not _takes_tokens(functional)
+    embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
+    layers = functional._flatten_layers(include_self=False)
+    takes_tokens = "int" in keras.backend.standardize_dtype(functional.inputs[0].dtype)
+    takes_tokens = takes_tokens or any(isinstance(layer, embeddings) for layer in layers)
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:
-        batch = _blended(x[rows], generator) if blends else x[rows]
+        batch = x[rows]
+        if not takes_tokens:  # blend each sample with a share, from 0 to 1/2, of another
+            share = generator.uniform(0, 0.5, (len(batch), *[1] * (batch.ndim - 1)))
+            share = share.astype(batch.dtype)
+            batch = (1 - share) * batch + share * batch[generator.permutation(len(batch))]
         return model.train_on_batch(batch, teacher.predict_on_batch(batch))
 
     train_epochs(
@@ -148,48 +151,25 @@ def imitate(
     return model
 
 
-def _opened(model: ModelLike) -> tuple[keras.Model, keras.Model]:
-    """Return the Keras model, and a functional one with the same layers, which has shapes."""
+def _opened(
+    model: ModelLike, x: DataLike, batch_size: int
+) -> tuple[keras.Model, keras.Model, np.ndarray]:
+    """Return the Keras model, a functional one with the same layers, and samples that fit it.
+
+    Axes of the input without a size accept any size.
+    """
+    check_batch_size(batch_size)
     if isinstance(model, InstrumentedModel):
-        return model.model, model.functional
-    return model, as_functional(model, None)
-
-
-def _classes(model: keras.Model) -> int | None:
-    """Return the number of a classifier's classes, None if its outputs are not a vector."""
-    shape = model.output_shape
-    return max(2, shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else None
-
-
-def _samples(model: keras.Model, x: DataLike) -> np.ndarray:
-    """Return the samples as an array that fits the model; axes without a size accept any."""
-    if len(model.inputs) > 1:
+        model, functional = model.model, model.functional
+    else:
+        functional = as_functional(model, None)
+    if len(functional.inputs) > 1:
         raise SeveralInputsError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs; this training takes models with "
-            "one. Join the inputs in a wrapping model, which cuts one tensor into them."
+            f"Model '{model.name}' has {len(functional.inputs)} inputs; this training takes models "
+            "with one. Join the inputs in a wrapping model, which splits one tensor into them."
         )
-    shape = tuple(model.inputs[0].shape[1:])
-    given = tuple(getattr(x, "shape", ()))
-    if None in shape and len(given) == len(shape) + 1:
-        shape = tuple(b if a is None else a for a, b in zip(shape, given[1:], strict=True))
-    return Samples(x, shape).array()
-
-
-def _takes_tokens(model: keras.Model) -> bool:
-    embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
-    whole_numbers = "int" in keras.backend.standardize_dtype(model.inputs[0].dtype)
-    return whole_numbers or any(isinstance(layer, embeddings) for layer in _all_layers(model))
-
-
-def _all_layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yield the layers of a model and of its nested models."""
-    for layer in model.layers:
-        yield layer
-        if isinstance(layer, keras.Model):
-            yield from _all_layers(layer)
-
-
-def _blended(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return samples that are each blended with a share, from 0 to 1/2, of another sample."""
-    share = rng.uniform(0, 0.5, (len(x), *[1] * (x.ndim - 1))).astype(x.dtype)
-    return (1 - share) * x + share * x[rng.permutation(len(x))]
+    shape = tuple(functional.inputs[0].shape[1:])
+    of_samples = tuple(getattr(x, "shape", ()))[1:]
+    if None in shape and len(of_samples) == len(shape):
+        shape = tuple(b if a is None else a for a, b in zip(shape, of_samples, strict=True))
+    return model, functional, Samples(x, shape).array()

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from keras import layers
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import Operation
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 from nnslicer_tf.pruning.heads import first_projection, has_heads, head_of_channels
@@ -49,99 +51,69 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
         classes: Outputs of a classifier that must stay; all by default. If only some must stay,
             the model has to end in a vector of logits, or an activation of it.
     """
-    operations = graph.im.operations
-    free = set() if classes is None else _after_logits(graph.im)
-    ends = np.cumsum([operation.shape[-1] for operation in operations])
+    im = graph.im
+    ends = np.cumsum([operation.shape[-1] for operation in im.operations])
     numbers = {
-        o.name: np.arange(end - o.shape[-1], end) for o, end in zip(operations, ends, strict=True)
+        o.name: np.arange(end - o.shape[-1], end)
+        for o, end in zip(im.operations, ends, strict=True)
     }
-    union = _Union(int(ends[-1]))
     fixed = np.zeros(int(ends[-1]), bool)
+    none = np.zeros(0, int)
+    links: list[tuple[np.ndarray, np.ndarray]] = [(none, none)]
     first_call: dict[str, Operation] = {}
-    for operation in operations:
+    # What follows the logits accepts any number of classes.
+    free = set()
+    if classes is not None:
+        free = {o.name for o in im.graph.between([im.logit_operation], im.output_operations)}
+
+    for operation in im.operations:
+        outputs = numbers[operation.name]
         inputs = [numbers[name] for name in operation.inputs]
         if is_removable(operation):  # everything that belongs to a unit
-            union.join(numbers[operation.name], numbers[first_member(operation)])
+            links.append((outputs, numbers[first_member(operation)]))
             continue
         if has_heads(operation):
+            heads = head_of_channels(operation)
             first_call.setdefault(operation.name, operation)
-            _tie_heads(operation, numbers, union)
-            fixed[list(_fixed_of_attention(operation, numbers))] = True
+            if heads is not None:  # the channels of a head, in all projections
+                first = numbers[first_projection(operation)]
+                width = len(first) // operation.keras_layer.num_heads
+                links.append((outputs, first[heads * width]))
+            if operation.kind == "weighted_sum":  # channels outside of the heads
+                fixed[inputs[0] if heads is not None else outputs] = True
             continue
-        _tie(operation, inputs, numbers[operation.name], graph, union)
+        # Output channels belong to the input channels that they are computed from.
+        same_size = [n for n in inputs if len(n) == len(outputs)]
+        if operation.kind == "routing":
+            channels, sources = graph.sources[operation.name]
+            links.append((outputs[channels], np.concatenate(inputs)[sources]))
+        elif operation.kind == "weighted_sum" and not is_reader(operation):
+            links.append((outputs, np.repeat(inputs[0], len(outputs) // len(inputs[0]))))
+        elif not is_reader(operation):
+            links += [(outputs, n) for n in same_size]
+        # Some layers cannot be rebuilt, and some channels are broadcast to several.
         if operation.name not in free:
-            fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
-        first = first_call.setdefault(re.sub(r"#\d+", "", operation.name), operation)
-        if first is not operation:  # a shared layer has the same channels at every call
-            here, there = (*operation.inputs, operation.name), (*first.inputs, first.name)
-            for a, b in zip(here, there, strict=True):
-                if len(numbers[a]) == len(numbers[b]):
-                    union.join(numbers[a], numbers[b])
-    kept = slice(None) if classes is None else sorted(classes)
-    for name in graph.im.output_operations:
-        fixed[numbers[name][kept]] = True
-    roots, members = np.unique(union.roots(), return_inverse=True)
-    stays = np.zeros(len(roots), bool)
-    np.logical_or.at(stays, members, fixed)
-    return ChannelGroups({name: members[n] for name, n in numbers.items()}, stays)
+            if not inputs or not _adapts(operation, graph):
+                fixed[np.concatenate([*inputs, outputs])] = True
+            elif operation.kind not in ("routing", "weighted_sum"):
+                for n in inputs:
+                    fixed[n] |= len(n) != len(outputs)
+        # A shared layer has the same channels at every call.
+        first_of = first_call.setdefault(re.sub(r"#\d+", "", operation.name), operation)
+        if first_of is not operation:
+            here, there = (*operation.inputs, operation.name), (*first_of.inputs, first_of.name)
+            pairs = [(numbers[a], numbers[b]) for a, b in zip(here, there, strict=True)]
+            links += [(a, b) for a, b in pairs if len(a) == len(b)]
 
-
-def _tie_heads(operation: Operation, numbers: dict[str, np.ndarray], union: "_Union") -> None:
-    """Join all channels of each attention head, over all projections."""
-    heads = head_of_channels(operation)
-    if heads is not None:
-        first = numbers[first_projection(operation)]
-        own = len(first) // operation.keras_layer.num_heads
-        union.join(numbers[operation.name], first[heads * own])
-
-
-def _fixed_of_attention(operation: Operation, numbers: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the channels that must stay because of a projection: those outside the heads."""
-    if operation.kind != "weighted_sum":
-        return numbers[operation.name][:0]
-    is_split = head_of_channels(operation) is not None
-    return numbers[operation.inputs[0] if is_split else operation.name]
-
-
-def _after_logits(im: InstrumentedModel) -> set[str]:
-    """Return the operations that turn logits into probabilities, which accept any number."""
-    return {o.name for o in im.graph.between([im.logit_operation], im.output_operations)}
-
-
-def _tie(
-    operation: Operation,
-    inputs: list[np.ndarray],
-    outputs: np.ndarray,
-    graph: ChannelGraph,
-    union: "_Union",
-) -> None:
-    """Join an operation's output channels with the input channels they are computed from."""
-    if is_reader(operation):
-        return
-    if operation.kind == "routing":
-        channels, sources = graph.sources[operation.name]
-        union.join(outputs[channels], np.concatenate(inputs)[sources])
-    elif operation.kind == "weighted_sum":
-        union.join(outputs, np.repeat(inputs[0], len(outputs) // len(inputs[0])))
-    else:
-        for numbers in inputs:
-            if len(numbers) == len(outputs):
-                union.join(outputs, numbers)
-
-
-def _fixed(
-    operation: Operation, inputs: list[np.ndarray], outputs: np.ndarray, graph: ChannelGraph
-) -> Iterable[int]:
-    """Return the channels that must stay because of an operation."""
-    if not inputs or not _adapts(operation, graph):
-        return np.concatenate([*inputs, outputs])
-    return np.concatenate([n for n in inputs if not _fits(operation, n, outputs)] or [outputs[:0]])
-
-
-def _fits(operation: Operation, inputs: np.ndarray, outputs: np.ndarray) -> bool:
-    """Whether no channel is broadcast to several."""
-    elementwise = operation.kind not in ("routing", "weighted_sum")
-    return not elementwise or len(inputs) == len(outputs)
+    for name in im.output_operations:
+        fixed[numbers[name][slice(None) if classes is None else sorted(classes)]] = True
+    ends_of_links = tuple(np.concatenate(side) for side in zip(*links, strict=True))
+    weights = np.ones(len(ends_of_links[0]))
+    edges = coo_array((weights, ends_of_links), shape=(len(fixed), len(fixed)))
+    count, group_of = connected_components(edges, directed=False)
+    stays = np.zeros(count, bool)
+    np.logical_or.at(stays, group_of, fixed)
+    return ChannelGroups({name: group_of[n] for name, n in numbers.items()}, stays)
 
 
 def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
@@ -153,39 +125,12 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         is_grouped = operation.params.axes != DEPTHWISE and operation.params.groups > 1
         return type(layer) in _SUMS and not is_grouped
     if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
-        return _keeps_channels(operation, graph) and (
-            type(layer) in LAYERS
-            or isinstance(layer, layers.Reshape)
-            or operation.shape == operation.input_shapes[0]
-        )
+        # Each output channel comes from the same input channel.
+        channels, sources = graph.sources[operation.name]
+        if len(operation.inputs) > 1 or not np.array_equal(channels, sources):
+            return False
+        resizes = type(layer) in LAYERS or isinstance(layer, layers.Reshape)
+        return resizes or operation.shape == operation.input_shapes[0]
     if isinstance(layer, layers.BatchNormalization):
         return is_last_axis(layer, operation)
     return not getattr(layer, "weights", []) or type(layer) in (*_SUMS, layers.PReLU)
-
-
-def _keeps_channels(operation: Operation, graph: ChannelGraph) -> bool:
-    """Whether each output channel of a routing operation comes from the same input channel."""
-    channels, sources = graph.sources[operation.name]
-    return len(operation.inputs) == 1 and np.array_equal(channels, sources)
-
-
-class _Union:
-    """Disjoint sets (union-find) of the numbers 0 … size - 1."""
-
-    def __init__(self, size: int) -> None:
-        self._parents = list(range(size))
-
-    def join(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Join the sets of a[i] and b[i], for each i."""
-        for x, y in zip(a.tolist(), b.tolist(), strict=True):
-            self._parents[self._root(x)] = self._root(y)
-
-    def roots(self) -> np.ndarray:
-        """Return for each number a representative that all members of its set share."""
-        return np.array([self._root(x) for x in range(len(self._parents))])
-
-    def _root(self, x: int) -> int:
-        while self._parents[x] != x:
-            self._parents[x] = self._parents[self._parents[x]]
-            x = self._parents[x]
-        return x

@@ -4,9 +4,6 @@ A head of a `MultiHeadAttention` layer is a slice of the kernels and biases of i
 values, and of the kernel of its output. All channels of a head can only be removed together.
 """
 
-from collections.abc import Mapping
-
-import keras
 import numpy as np
 from keras import layers
 
@@ -57,23 +54,10 @@ def head_cuts(
         return {}
     layer = operation.keras_layer
     part = operation.name.removeprefix(operation.layer)
-    if part in _SPLIT:
-        dense = {"/query": layer.query_dense, "/key": layer.key_dense, "/value": layer.value_dense}
-        kept = outputs.reshape(layer.num_heads, -1)[:, 0]
-        bias = dense[part].bias
-        cuts = {id(dense[part].kernel): [(1, kept)]}
-        return cuts if bias is None else {**cuts, id(bias): [(0, kept)]}
-    kept = inputs.reshape(layer.num_heads, -1)[:, 0]
-    return {id(layer.output_dense.kernel): [(0, kept)]}
-
-
-def clear_heads(model: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
-    """Set the weights that read heads to 0, in place; training can change them.
-
-    Args:
-        model: The model.
-        keep: Name of an attention layer → bool array `(heads,)`, false for heads to clear.
-    """
-    for name, mask in keep.items():
-        kernel = model.get_layer(name).output_dense.kernel
-        kernel.assign(keras.ops.convert_to_numpy(kernel) * mask[:, None, None])
+    if part not in _SPLIT:
+        heads = inputs.reshape(layer.num_heads, -1)[:, 0]
+        return {id(layer.output_dense.kernel): [(0, heads)]}
+    heads = outputs.reshape(layer.num_heads, -1)[:, 0]
+    dense = getattr(layer, f"{part[1:]}_dense")
+    cuts = {id(dense.kernel): [(1, heads)]}
+    return cuts if dense.bias is None else {**cuts, id(dense.bias): [(0, heads)]}

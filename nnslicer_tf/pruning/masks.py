@@ -11,12 +11,14 @@ the model is trained after loading.
 Cost: a copy of the model; in a file, one bit per weight.
 """
 
+import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import (
@@ -30,14 +32,54 @@ from nnslicer_tf.instrument import (
 from nnslicer_tf.instrument.masked import Variables, maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
-from nnslicer_tf.pruning.weight_mask import WeightMask
 
-_KERNELS = (
+SLOTS = (
     *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
-    "embeddings_constraint",
+    *("embeddings_constraint", "recurrent_constraint", "bias_constraint", "beta_constraint"),
 )
-SLOTS = (*_KERNELS, "recurrent_constraint", "bias_constraint", "beta_constraint")
 SHARED = "shared"
+
+
+@keras.saving.register_keras_serializable(package="nnslicer_tf")
+class WeightMask(keras.constraints.Constraint):
+    """Constraint that multiplies weights by a mask of zeros and ones after every optimiser step.
+
+    It is saved with its layer, and Keras finds it when loading a model if `nnslicer_tf.pruning`
+    has been imported. `without_masks` makes models that load without this package.
+
+    Args:
+        mask: Array of the weights' shape, false (or 0) where weights are pruned.
+        other: Another constraint of Keras, which the remaining weights keep to.
+    """
+
+    def __init__(self, mask: ArrayLike, other: keras.constraints.Constraint | None = None) -> None:
+        self.mask = np.array(mask, bool)
+        self.mask.setflags(write=False)
+        self.other = other
+
+    def __call__(self, w: Any) -> Any:
+        """Return the masked weights."""
+        zeros = keras.ops.zeros_like(w)
+        w = keras.ops.where(self.mask, w, zeros)
+        return w if self.other is None else keras.ops.where(self.mask, self.other(w), zeros)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the mask as text for JSON, with one bit per weight."""
+        bits = base64.b64encode(np.packbits(self.mask).tobytes()).decode()
+        other = keras.constraints.serialize(self.other) if self.other is not None else None
+        return {"bits": bits, "shape": list(self.mask.shape), "other": other}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "WeightMask":
+        """Create the constraint from its config."""
+        bits = np.frombuffer(base64.b64decode(config["bits"]), np.uint8)
+        count = int(np.prod(config["shape"]))
+        mask = np.unpackbits(bits, count=count).reshape(config["shape"])
+        return cls(mask, keras.constraints.get(config.get("other")))
+
+    def __repr__(self) -> str:
+        kept = np.count_nonzero(self.mask)
+        return f"WeightMask({kept:,} of {self.mask.size:,} weights kept)"
 
 
 def masks(model: ModelLike) -> dict[str, np.ndarray]:
@@ -51,13 +93,12 @@ def masks(model: ModelLike) -> dict[str, np.ndarray]:
         for kernels that have a mask.
     """
     im = instrumented(model)
-    owners = kernel_layers(im)
-    found = {name: read_mask(layer, slot) for name, (layer, slot) in owners.items() if slot}
-    for name, (_, slot) in owners.items():
-        if slot == SHARED:
-            constraint = im.kernels[name].variable().constraint
-            found[name] = constraint.mask if isinstance(constraint, WeightMask) else None
-    return {name: mask for name, mask in found.items() if mask is not None}
+    constraints = {
+        name: im.kernels[name].variable().constraint if slot == SHARED else getattr(layer, slot, 0)
+        for name, (layer, slot) in kernel_layers(im).items()
+        if slot
+    }
+    return {name: c.mask for name, c in constraints.items() if isinstance(c, WeightMask)}
 
 
 def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -91,14 +132,14 @@ def without_masks(model: ModelLike) -> keras.Model:
         model: A masked model.
     """
     im = instrumented(model)
-    layers = {id(o.keras_layer): o.keras_layer for o in im.operations if o.keras_layer}
     configs = {
-        key: {
-            slot: getattr(layer, slot).get_config()["other"]
+        id(o.keras_layer): {
+            slot: getattr(o.keras_layer, slot).get_config()["other"]
             for slot in SLOTS
-            if read_mask(layer, slot) is not None
+            if read_mask(o.keras_layer, slot) is not None
         }
-        for key, layer in layers.items()
+        for o in im.operations
+        if o.keras_layer
     }
     return rebuild(im.functional, {}, configs)
 
@@ -116,10 +157,7 @@ class MaskPlan:
     def __init__(self, model: ModelLike) -> None:
         self.im = maskable(model)
         self._graph = ChannelGraph(self.im)
-        self._operations: dict[str, list[str]] = {}
-        for operation in self.im.operations:
-            if operation.kind == "weighted_sum":
-                self._operations.setdefault(operation.params.name, []).append(operation.name)
+        self._sums = [o for o in self.im.operations if o.kind == "weighted_sum"]
         self._owners = kernel_layers(self.im)
 
     def apply(
@@ -133,16 +171,27 @@ class MaskPlan:
         if means is None:
             keep = self._completed(keep)
         configs: dict[int, dict[str, Any]] = {}
+
+        def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
+            """Add a mask to a layer's config, and return it without what was masked before."""
+            before = read_mask(layer, slot)
+            mask = mask if before is None else mask & before
+            config = serialized(mask, getattr(layer, slot, None))
+            configs.setdefault(id(layer), {})[slot] = config
+            return mask
+
         for name, mask in keep.items():
             layer, slot = self._owners[name]
-            if slot == SHARED:
-                continue
-            slot = _checked_slot(layer, slot, name)
-            keep[name] = mask & _present(layer, slot)
-            present = getattr(layer, slot, None)
-            configs.setdefault(id(layer), {})[slot] = serialized(keep[name], present)
+            if slot is None:
+                raise UnsupportedLayerError(
+                    f"Kernel '{name}' ({type(layer).__name__}) cannot be masked: the layer takes "
+                    "no kernel_constraint. Leave the kernel out, or give the layer one."
+                )
+            if slot != SHARED:
+                keep[name] = restrict(layer, slot, mask)
         if means is not None:
             return masked_copy(self.im, keep, means, configs)
+
         shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
         values = {
             id(kernel.variable()): np.where(keep[name], kernel.kernel(), 0)
@@ -153,13 +202,13 @@ class MaskPlan:
             value = keras.ops.convert_to_numpy(offset.variable)
             values[id(offset.variable)] = np.where(offset.channels, 0, value)
             if offset.slot and id(offset.layer) not in shared:
-                kept = ~offset.channels & _present(offset.layer, offset.slot)
-                present = getattr(offset.layer, offset.slot, None)
-                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept, present)
+                restrict(offset.layer, offset.slot, ~offset.channels)
         copy = rebuild(self.im.functional, values, configs)
-        held = [name for name in keep if self._owners[name][1] == SHARED]
-        kernels = self.im.like(copy).kernels if held else {}
-        for name in held:  # the layer's config has one constraint for several kernels
+
+        # The config of some layers has one constraint for several kernels.
+        without_slot = [name for name in keep if self._owners[name][1] == SHARED]
+        kernels = self.im.like(copy).kernels if without_slot else {}
+        for name in without_slot:
             kernels[name].variable().constraint = WeightMask(keep[name])
         return copy
 
@@ -175,23 +224,23 @@ class MaskPlan:
         """Also mask the outgoing synapses of pruned neurons whose value is not zero."""
         keep, affected = dict(keep), self._affected(keep)
         zeroed = self._graph.zeroed(affected)
-        for operation in filter(is_reader, self.im.operations):
-            source = operation.inputs[0]
+        for operation in filter(is_reader, self._sums):
+            source, kernel = operation.inputs[0], operation.params
             nonzero = affected[source] & ~zeroed[source]
-            if nonzero.any() and operation.params.groups == 1:
-                kernel = operation.params
+            if nonzero.any() and kernel.groups == 1:
                 mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
                 keep[kernel.name] = kernel.to_kernel(mask & ~nonzero[:, None])
         return keep
 
     def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Mark the channels that depend only on neurons without any synapse."""
-        pruned: dict[str, np.ndarray] = {}
-        for name, mask in keep.items():
-            for operation in self._operations.get(name, ()):
-                kernel = self.im[operation].params
-                pruned[operation] = ~np.any(kernel.from_kernel(mask), axis=(0, 1))
-        return self._graph.affected(pruned)
+        return self._graph.affected(
+            {
+                o.name: ~o.params.from_kernel(keep[o.params.name]).any(axis=(0, 1))
+                for o in self._sums
+                if o.params.name in keep
+            }
+        )
 
 
 class MaskedPredictor(MaskedModel):
@@ -232,8 +281,14 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | N
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
         for kernel in operation.kernels:
-            layer = operation.keras_layer
-            slot = _slot(kernel.name, layer)
+            layer, part = operation.keras_layer, kernel.name.rpartition("/")[2]
+            config = layer.get_config()
+            names = ["kernel_constraint", "depthwise_constraint", "embeddings_constraint"]
+            if part in ("depthwise", "pointwise") and "pointwise_constraint" in config:
+                names[0] = f"{part}_constraint"
+            if part == "recurrent_kernel":
+                names.insert(0, "recurrent_constraint")
+            slot = next((name for name in names if name in config), None)
             inside = operation.kind == "recurrence" and slot is None  # in a cell
             owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
     uses = Counter((id(layer), slot) for layer, slot in owners.values())
@@ -253,32 +308,3 @@ def serialized(mask: np.ndarray, constraint: Any = None) -> dict[str, Any]:
     """Return the config of a mask that also keeps to a layer's other constraint."""
     other = constraint.other if isinstance(constraint, WeightMask) else constraint
     return keras.constraints.serialize(WeightMask(mask, other))
-
-
-def _present(layer: keras.Layer, slot: str) -> np.ndarray | np.bool_:
-    """Return a layer's mask; True if it has none."""
-    mask = read_mask(layer, slot)
-    return np.True_ if mask is None else mask
-
-
-def _slot(kernel: str, layer: keras.Layer) -> str | None:
-    config = layer.get_config()
-    part = kernel.rpartition("/")[2]
-    if part == "recurrent_kernel" and "recurrent_constraint" in config:
-        return "recurrent_constraint"
-    is_separable = part in ("depthwise", "pointwise") and "pointwise_constraint" in config
-    names = [f"{part}_constraint"] if is_separable else ["kernel_constraint"]
-    names += ["depthwise_constraint", "embeddings_constraint"]
-    slots = (slot for slot in names if slot in config)
-    return next(slots, None)
-
-
-def _checked_slot(layer: keras.Layer, slot: str | None, kernel: str) -> str:
-    """Return the name of the constraint for a mask, after checking that it can be used."""
-    kind = type(layer).__name__
-    if slot is None:
-        raise UnsupportedLayerError(
-            f"Kernel '{kernel}' ({kind}) cannot be masked: the layer takes no kernel_constraint. "
-            "Leave the kernel out, or give the layer one."
-        )
-    return slot

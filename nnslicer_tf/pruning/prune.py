@@ -1,4 +1,8 @@
-"""Pruning by scores (NNSlicer, section 6.2.1)."""
+"""Pruning by scores (NNSlicer, section 6.2.1), and batch normalisation after it (ours).
+
+Pruning changes the mean and the variance of every sum, so the moving statistics of batch
+normalisations no longer fit. Measuring them again needs samples, but no labels and no training.
+"""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -8,7 +12,9 @@ import numpy as np
 
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import Samples, instrumented, rebuild
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.slicing import Profile
@@ -59,8 +65,20 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 
     Arguments and errors are those of `prune`.
     """
-    ratios = _ratios(scores, ratio)
-    return {name: _keep(name, np.asarray(s), ratios[name]) for name, s in scores.items()}
+    ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
+    for value in ratios.values():
+        _check_ratio(value)
+    keep = {}
+    for name, score in scores.items():
+        if name not in ratios:
+            raise InvalidArgumentError(
+                f"Kernel {name!r} has scores but no ratio; add one. There are ratios for: "
+                f"{', '.join(ratios)}."
+            )
+        if np.isnan(score).any():
+            raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
+        keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
+    return keep
 
 
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
@@ -80,7 +98,7 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
     sizes = [np.size(score) for score in scores.values()]
     kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
-    pruned = smallest(magnitudes, _share(ratio, len(magnitudes)))
+    pruned = smallest(magnitudes, _count(ratio, len(magnitudes)))
     counts = np.bincount(kernel_of[pruned], minlength=len(sizes))
     return {
         name: min(count, size - 1) / size
@@ -88,28 +106,9 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
     }
 
 
-def _keep(name: str, score: np.ndarray, ratio: float) -> np.ndarray:
-    if np.isnan(score).any():
-        raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
-    return ~smallest(np.abs(score), _share(ratio, score.size))
-
-
-def _share(ratio: float, size: int) -> int:
+def _count(ratio: float, size: int) -> int:
     """Return ⌊ratio · size⌋, although 0.29 · 100 is slightly below 29 in floating point."""
     return int(ratio * size + 1e-9)
-
-
-def _ratios(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, float]:
-    ratios = dict(ratio) if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
-    for value in ratios.values():
-        _check_ratio(value)
-    missing = [name for name in scores if name not in ratios]
-    if missing:
-        raise InvalidArgumentError(
-            f"There is no ratio for kernel {missing[0]!r}, which has scores. There are ratios "
-            f"for: {', '.join(ratios)}."
-        )
-    return ratios
 
 
 def _check_ratio(ratio: float) -> None:
@@ -118,3 +117,33 @@ def _check_ratio(ratio: float) -> None:
         raise InvalidArgumentError(
             f"ratio is the share of synapses to prune, 0 ≤ ratio < 1. Received: {ratio!r}"
         )
+
+
+def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
+    """Return a copy whose batch normalisations have the statistics of these samples.
+
+    Masks are kept. Layers that are only active in training, such as dropout, are active here too.
+    Cost: a forward pass of the samples, all in one batch.
+
+    Args:
+        model: Any model with one input that `InstrumentedModel` accepts, usually a pruned one.
+        x: Samples `(samples, *input_shape)`, at least a few hundred.
+
+    Raises:
+        InputShapeError: if the samples do not fit the model.
+        SeveralInputsError: if the model has several inputs.
+        InvalidArgumentError: if there are fewer than two samples.
+    """
+    im = maskable(model)
+    x = Samples(x, im.input_shape, im.bounds).array()
+    if len(x) < 2:
+        raise InvalidArgumentError(f"Statistics need two samples at least. Received: {len(x)}")
+    momentum = {
+        id(o.keras_layer): {"momentum": 0.0}
+        for o in im.operations
+        if isinstance(o.keras_layer, keras.layers.BatchNormalization)
+    }
+    measured = rebuild(im.functional, {}, momentum)
+    measured(x, training=True)
+    variables = zip(im.functional.variables, measured.variables, strict=True)
+    return rebuild(im.functional, {id(v): keras.ops.convert_to_numpy(m) for v, m in variables})

@@ -4,8 +4,8 @@ A ranker assigns a score to every synapse; pruning removes the synapses with the
 scores in magnitude, protection hides those with the largest. `scores(im, "weight")` calls
 a ranker by name.
 
-To add a ranker, subclass `Ranker`, implement `scores`, and add a line to `RANKERS`. If it
-ranks for target classes by their samples, subclass `ClassRanker` and implement `class_scores`.
+To add a ranker, subclass `Ranker`, implement `scores`, and pass it to `scores`. If it ranks for
+target classes by their samples, subclass `ClassRanker` and implement `class_scores`.
 
 Cost: rankers that use samples process every sample once, however many sets of target classes
 there are: scores are kept by class, and those of a set are their sum. The others cost almost
@@ -13,8 +13,8 @@ nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -29,6 +29,9 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 from nnslicer_tf.slicing.slicer import check_options
+
+COLLECT = ("netted", "magnitudes", "samples")
+"""Ways to combine the contributions for single samples; see `NNSlicerRanker`."""
 
 
 class Ranker(ABC):
@@ -55,8 +58,19 @@ class Ranker(ABC):
         """
 
 
-class _ModelRanker(Ranker):
-    """A ranker that uses neither samples nor target classes."""
+@dataclass(frozen=True)
+class ModelRanker(Ranker):
+    """A ranker that uses neither samples nor target classes.
+
+    Attributes:
+        method: "weight", the magnitude of the weight (Han et al., ICLR 2016); "channel", the mean
+            magnitude of a neuron's incoming weights, the same for all of its synapses; or
+            "random", between 0 and 1.
+        rng: Draws the random scores; an int gives the same scores each time.
+    """
+
+    method: str
+    rng: int | np.random.Generator = 0
 
     def scores(
         self,
@@ -66,47 +80,18 @@ class _ModelRanker(Ranker):
         classes: Iterable[int] | None = None,
     ) -> Scores:
         """Return the scores, which do not depend on samples or classes."""
-        return self._model_scores(im)
-
-    @abstractmethod
-    def _model_scores(self, im: InstrumentedModel) -> Scores:
-        """Return the scores of a model's synapses."""
-
-
-@dataclass(frozen=True)
-class WeightRanker(_ModelRanker):
-    """Magnitude of the weight, |w| (Han et al., ICLR 2016)."""
-
-    def _model_scores(self, im: InstrumentedModel) -> Scores:
-        return {name: np.abs(kernel.kernel()) for name, kernel in im.kernels.items()}
-
-
-@dataclass(frozen=True)
-class ChannelRanker(_ModelRanker):
-    """Mean magnitude of a neuron's incoming weights, the same for all of its synapses."""
-
-    def _model_scores(self, im: InstrumentedModel) -> Scores:
+        generator = as_generator(self.rng)
         result = {}
         for name, kernel in im.kernels.items():
-            weights = np.abs(kernel.matrix())
-            means = weights.mean(axis=(0, 1), keepdims=True)
-            result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
+            if self.method == "random":
+                result[name] = generator.random(kernel.shape)
+            elif self.method == "weight":
+                result[name] = np.abs(kernel.kernel())
+            else:
+                weights = np.abs(kernel.matrix())
+                means = weights.mean(axis=(0, 1), keepdims=True)
+                result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
         return result
-
-
-@dataclass(frozen=True)
-class RandomRanker(_ModelRanker):
-    """Random scores, between 0 and 1.
-
-    Attributes:
-        rng: Draws the scores; an int gives the same scores each time.
-    """
-
-    rng: int | np.random.Generator = 0
-
-    def _model_scores(self, im: InstrumentedModel) -> Scores:
-        generator = as_generator(self.rng)
-        return {name: generator.random(kernel.shape) for name, kernel in im.kernels.items()}
 
 
 @dataclass(frozen=True)
@@ -134,22 +119,22 @@ class ClassRanker(Ranker):
 
         Arguments and errors are those of `scores`.
         """
-        wanted = check_classes(im, y, classes)
+        targets = check_classes(im, y, classes)
         x = im.check(x)
         y = check_labels(y, len(x))
         right = np.ones(len(x), bool)
         if self.correct_only:
             right = im.classes.from_logits(im.logits(x)) == y
-        found = {}
-        for target in wanted:
-            chosen = x[right & (y == target)]
-            if not len(chosen):
+        scores = {}
+        for target in targets:
+            rows = right & (y == target)
+            if not rows.any():
                 raise InvalidArgumentError(
                     f"There are no samples of class {target} that the model classifies "
                     "correctly. Give more, or rank with correct_only=False."
                 )
-            found[target] = self.class_scores(im, chosen, target)
-        return ClassScores(found)
+            scores[target] = self.class_scores(im, x[rows], target)
+        return ClassScores(scores)
 
     def scores(
         self,
@@ -198,6 +183,9 @@ class NNSlicerRanker(ClassRanker):
     relative_to: str = field(default="output", kw_only=True)
     rectify: str = field(default="sign", kw_only=True)
     workers: int | None = field(default=0, kw_only=True)
+    _slicers: dict[tuple[int, int], Slicer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
@@ -212,76 +200,57 @@ class NNSlicerRanker(ClassRanker):
     ) -> ClassScores:
         """Return the contributions for each class; see `ClassRanker.by_class`."""
         check_classes(im, y, classes)
-        slicers = self._slicers(im, x)
-        slicing = _Slicing(slicers, self.collect, correct_only=self.correct_only)
-        return slicing.by_class(im, x, y, classes)
-
-    def _slicers(self, im: InstrumentedModel, x: np.ndarray) -> Callable[[int], Slicer]:
-        """Return a function from a class to its slicer; one profile gives one slicer for all."""
-        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
-        if isinstance(profile, ClassProfiles):
-            by_class = profile
-            return lambda target: self._slicer(im, by_class[target])
-        slicer = self._slicer(im, profile)
-        return lambda target: slicer
-
-    def _slicer(self, im: InstrumentedModel, profile: Profile) -> Slicer:
-        return Slicer(
-            im,
-            profile,
-            self.theta,
-            self.granularity,
-            workers=self.workers,
-            progress=self.progress,
-            relative_to=self.relative_to,
-            rectify=self.rectify,
-        )
+        if self.profile is None:  # one profile, of the samples of all classes
+            profile = Profile.from_data(im, x, progress=self.progress)
+            return replace(self, profile=profile).by_class(im, x, y, classes)
+        return super().by_class(im, x, y, classes)
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
-        return self.by_class(im, x, np.full(len(x), target)).total()
-
-
-@dataclass(frozen=True)
-class _Slicing(ClassRanker):
-    """Contributions computed with the slicer of each class."""
-
-    slicer_of: Callable[[int], Slicer]
-    collect: str
-
-    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        slicer = self.slicer_of(target)
+        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
+        if isinstance(profile, ClassProfiles):
+            profile = profile[target]
+        # A slicer compiles its walk, so it is kept for the other classes.
+        key = (id(im), id(profile))
+        if key not in self._slicers:
+            self._slicers[key] = Slicer(
+                im,
+                profile,
+                self.theta,
+                self.granularity,
+                workers=self.workers,
+                progress=self.progress,
+                relative_to=self.relative_to,
+                rectify=self.rectify,
+            )
+        slicer = self._slicers[key]
         neuron, sign = im.classes.neuron(target)
         outputs = {im.logit_operation: [neuron]}
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
             return {name: sign * values for name, values in synapses.items()}
+        reduce = _sum_of_magnitudes if self.collect == "magnitudes" else _number_of_samples
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
         what = f"Slices of class {target}"
-        with tqdm(total=len(x), desc=what, disable=not slicer.progress, leave=False) as bar:
-            for part in slicer.iterate(x, outputs=outputs, reduce=_REDUCTIONS[self.collect]):
-                for name, added in part.reduced.items():
-                    totals[name] += added.astype(np.int64)
+        with tqdm(total=len(x), desc=what, disable=not self.progress, leave=False) as bar:
+            for part in slicer.iterate(x, outputs=outputs, reduce=reduce):
+                for name, values in part.reduced.items():
+                    totals[name] += values.astype(np.int64)
                 bar.update(len(part.predicted))
         return totals
 
 
-def _magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
+def _sum_of_magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
     """Sum the magnitudes of contributions over a batch, on the backend."""
     return {name: keras.ops.sum(keras.ops.abs(values), 0) for name, values in synapses.items()}
 
 
-def _occurrences(synapses: Mapping[str, Any]) -> dict[str, Any]:
+def _number_of_samples(synapses: Mapping[str, Any]) -> dict[str, Any]:
     """Count the samples of a batch that have contributions, on the backend."""
     return {
         name: keras.ops.sum(keras.ops.cast(values != 0, "float32"), 0)
         for name, values in synapses.items()
     }
-
-
-_REDUCTIONS = {"magnitudes": _magnitudes, "samples": _occurrences}
-COLLECT = ("netted", *_REDUCTIONS)
-"""Ways to combine the contributions for single samples; see `NNSlicerRanker`."""
 
 
 @dataclass(frozen=True)
@@ -299,17 +268,13 @@ class EffectivePathRanker(ClassRanker):
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the number of samples whose path contains each synapse."""
         paths = effective_paths(im, x, self.theta, progress=self.progress)
-        return _split(im, paths.sum(axis=0, dtype=np.int64))
+        row = paths.sum(axis=0, dtype=np.int64)  # the synapses of all kernels
+        ends = np.cumsum([kernel.size for kernel in im.kernels.values()])
+        parts = zip(im.kernels.items(), np.split(row, ends[:-1]), strict=True)
+        return {name: part.reshape(kernel.shape) for (name, kernel), part in parts}
 
 
-RANKERS: dict[str, type[Ranker]] = {
-    "nnslicer": NNSlicerRanker,
-    "effective_path": EffectivePathRanker,
-    "weight": WeightRanker,
-    "channel": ChannelRanker,
-    "random": RandomRanker,
-}
-"""The rankers by name."""
+RANKERS = ("nnslicer", "effective_path", "weight", "channel", "random")
 
 
 def scores(
@@ -318,30 +283,56 @@ def scores(
     x: np.ndarray | None = None,
     y: np.ndarray | None = None,
     classes: Iterable[int] | None = None,
+    **options: Any,
 ) -> Scores:
     """Return how much each synapse matters: kernel name → array of the kernel's shape.
 
     Args:
         im: The model; a Keras model is instrumented.
-        method: A name in `RANKERS`, or a ranker with its own options.
+        method: "nnslicer" (see `NNSlicerRanker`), "effective_path" (the number of samples whose
+            effective path contains the synapse), "weight" (its magnitude), "channel" (the mean
+            magnitude of the neuron's incoming weights), "random", or a ranker.
         x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
+        **options: Options of a method that is given by name: `rng` of "random"; for the others,
+            attributes of `NNSlicerRanker` and `EffectivePathRanker`.
 
     Raises:
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do
             not fit.
     """
     im = instrumented(im)
-    if isinstance(method, Ranker):
-        return method.scores(im, x, y, classes)
-    check_name("ranker", method, RANKERS)
-    return RANKERS[method]().scores(im, x, y, classes)
+    if not isinstance(method, Ranker):
+        check_name("ranker", method, RANKERS)
+        by_samples = {"nnslicer": NNSlicerRanker, "effective_path": EffectivePathRanker}
+        if method in by_samples:
+            method = by_samples[method](**options)
+        else:
+            method = ModelRanker(method, **options)
+    return method.scores(im, x, y, classes)
 
 
-def _split(im: InstrumentedModel, row: np.ndarray) -> Scores:
-    """Split a row with one number for each synapse into arrays by kernel."""
+def times_weight(
+    im: InstrumentedModel, scores: Mapping[str, np.ndarray], power: float = 1.0
+) -> dict[str, np.ndarray]:
+    """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power (ours).
+
+    Contributions are integers, and many are zero, so many synapses have equal contributions; their
+    weights then decide between them. Unlike plain scores, these can be compared between kernels,
+    as in `global_ratios`.
+
+    Args:
+        im: The model.
+        scores: Kernel name → scores of the kernel's shape.
+        power: Influence of the scores relative to the weights; 0 for none.
+    """
     kernels = im.kernels
-    ends = np.cumsum([kernel.size for kernel in kernels.values()])
-    parts = np.split(row, ends[:-1])
-    return {n: part.reshape(k.shape) for (n, k), part in zip(kernels.items(), parts, strict=True)}
+    weighted = {}
+    for name, score in scores.items():
+        magnitudes = np.abs(score)
+        mean = magnitudes.mean()
+        relative = magnitudes / mean if mean else np.ones(magnitudes.shape)
+        # The constant lets synapses without any score still differ by weight.
+        weighted[name] = np.abs(kernels[name].kernel()) * (relative + 0.05) ** power
+    return weighted

@@ -7,7 +7,7 @@ training steps. Cost: one forward pass of the original and, for each layer, one 
 the layer and a linear system.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import keras
@@ -18,11 +18,28 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
 
-_ROWS = 20_000  # least number of rows in a system
+_MIN_ROWS = 20_000  # of a system
 _ROWS_PER_COLUMN = 15
 _RIDGE = 1e-2  # relative to the mean square; shrinks the change, not the weights
 _BATCH = 128
-_SMALL = 1e-3  # smaller factors are not divided by
+_MIN_FACTOR = 1e-3  # smaller factors are not divided by
+
+
+@dataclass(frozen=True, eq=False)
+class _Goal:
+    """The target values of a layer: ((the original's values of `of`) - `others` - offset) / factor.
+
+    Attributes:
+        of: An operation of the original.
+        others: Operations of the copy that are added to the layer's branch.
+        factor: Factor of the normalisation in between.
+        offset: Offset of the normalisation in between.
+    """
+
+    of: str
+    others: tuple[str, ...] = ()
+    factor: np.ndarray | float = 1.0
+    offset: np.ndarray | float = 0.0
 
 
 def reconstruct(
@@ -49,89 +66,64 @@ def reconstruct(
     """
     generator = as_generator(rng)
     copy = im.like(small)
+    starts = range(0, len(x), _BATCH)
+
+    # The layers to fit, their goals, and the positions of each batch that form their systems.
     calls = [o.params.name for o in copy.operations if isinstance(o.params, Synapses)]
-    fitted = [
-        operation
-        for operation in copy.operations
-        if isinstance(operation.params, Synapses)
-        and _is_linear_map(operation.params)
-        and calls.count(operation.params.name) == 1
-    ]
-    plans = [_plan(copy, operation, len(x), generator) for operation in fitted]
-    targets = _targets(im, plans, kept, x)
-    for plan, target in track(
-        zip(plans, targets, strict=True), "Fitting layers", len(plans), progress
-    ):
-        _refit(copy, plan, target, x)
+    plans: list[tuple[Operation, _Goal, list[np.ndarray]]] = []
+    for operation in copy.operations:
+        kernel = operation.params
+        if not isinstance(kernel, Synapses) or isinstance(kernel, Lookup) or kernel.groups > 1:
+            continue
+        bias = kernel.bias()
+        if calls.count(kernel.name) > 1 or not (bias is None or isinstance(bias, keras.Variable)):
+            continue
+        taps, inputs, _ = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
+        rows = max(_MIN_ROWS, _ROWS_PER_COLUMN * (taps * inputs + 1))
+        count = min(len(kernel.taps), max(1, -(-rows // len(x))))
+        places = [generator.choice(len(kernel.taps), count, replace=False) for _ in starts]
+        plans.append((operation, _goal(copy, operation), places))
 
+    # One run of the original for all layers; the drawn positions are few enough to be kept.
+    targets: list[list[np.ndarray]] = [[] for _ in plans]
+    for number, start in enumerate(starts):
+        names = sorted({goal.of for _, goal, _ in plans})
+        values = im.capture(x[start : start + _BATCH], of=names)
+        for (operation, goal, places), of_layer in zip(plans, targets, strict=True):
+            outputs = values[goal.of][..., kept[operation.name]]
+            of_layer.append(_at(outputs, places[number]).astype(np.float64))
 
-def _is_linear_map(kernel: Synapses) -> bool:
-    """Whether a kernel reads all inputs together, and has one bias per output."""
-    bias = kernel.bias()
-    one_each = bias is None or isinstance(bias, keras.Variable)
-    return kernel.groups == 1 and one_each and not isinstance(kernel, Lookup)
-
-
-@dataclass(frozen=True, eq=False)
-class _Goal:
-    """The target values of a layer: ((the original's values of `of`) - `others` - offset) / factor.
-
-    Attributes:
-        of: An operation of the original.
-        others: Operations of the copy that are added to the layer's branch.
-        factor: Factor of the normalisation in between.
-        offset: Offset of the normalisation in between.
-    """
-
-    of: str
-    others: tuple[str, ...] = ()
-    factor: np.ndarray | float = 1.0
-    offset: np.ndarray | float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """The system that a layer's weights solve.
-
-    Attributes:
-        operation: The layer's weighted sum in the copy.
-        goal: Its target values.
-        places: For each batch, the positions of a convolution to use.
-    """
-
-    operation: Operation
-    goal: _Goal
-    places: list[np.ndarray]
-
-
-def _plan(
-    copy: InstrumentedModel, operation: Operation, samples: int, rng: np.random.Generator
-) -> _Plan:
-    """Draw the positions whose inputs and outputs form a layer's system."""
-    kernel: Synapses = operation.params
-    taps, inputs, _ = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
-    rows = max(_ROWS, _ROWS_PER_COLUMN * (taps * inputs + 1))
-    count = min(len(kernel.taps), max(1, -(-rows // samples)))
-    batches = range(0, samples, _BATCH)
-    places = [rng.choice(len(kernel.taps), count, replace=False) for _ in batches]
-    return _Plan(operation, _goal(copy, operation), places)
-
-
-def _targets(
-    im: InstrumentedModel, plans: list[_Plan], kept: Mapping[str, np.ndarray], x: np.ndarray
-) -> list[list[np.ndarray]]:
-    """Return, for each plan and batch, the original's values at the plan's positions.
-
-    The original is run once for all layers; the drawn positions are few enough to be kept.
-    """
-    found: list[list[np.ndarray]] = [[] for _ in plans]
-    asked = sorted({plan.goal.of for plan in plans})
-    for number, start in enumerate(range(0, len(x), _BATCH)):
-        values = im.capture(x[start : start + _BATCH], of=asked)
-        for plan, own in zip(plans, found, strict=True):
-            outputs = values[plan.goal.of][..., kept[plan.operation.name]]
-            own.append(_at(outputs, plan.places[number]))
-    return found
+    what = "Fitting layers"
+    steps = zip(plans, targets, strict=True)
+    for (operation, goal, places), of_layer in track(steps, what, len(plans), progress):
+        kernel, source = operation.params, operation.inputs[0]
+        weights = kernel.matrix().astype(np.float64)
+        columns, outputs = weights.shape[0] * weights.shape[1] + 1, weights.shape[2]
+        square, product = np.zeros((columns, columns)), np.zeros((columns, outputs))
+        # The system: the copy's inputs of the layer, with a column of ones, and the targets.
+        for number, start in enumerate(starts):
+            values = copy.capture(x[start : start + _BATCH], of=[source, *goal.others])
+            entries = values[source].reshape(len(values[source]), -1, values[source].shape[-1])
+            padded = np.concatenate([entries, np.zeros_like(entries[:, :1])], axis=1)
+            target = of_layer[number]
+            for name in goal.others:
+                target = target - _at(values[name], places[number])
+            target = ((target - goal.offset) / goal.factor).reshape(-1, outputs)
+            read = padded[:, kernel.taps[places[number]]].reshape(len(target), -1)
+            read = np.pad(read.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
+            square += read.T @ read
+            product += read.T @ target
+        # Ridge regression for the change of the weights.
+        bias = kernel.bias()
+        before = np.zeros((columns, outputs))
+        before[:-1] = weights.reshape(columns - 1, -1)
+        if bias is not None:
+            before[-1] = keras.ops.convert_to_numpy(bias)
+        ridge = _RIDGE * np.trace(square) / columns
+        change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ before)
+        kernel.variable().assign(kernel.to_kernel((before + change)[:-1].reshape(weights.shape)))
+        if bias is not None:
+            bias.assign((before + change)[-1])
 
 
 def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -139,67 +131,23 @@ def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     return values.reshape(len(values), -1, values.shape[-1])[:, places]
 
 
-def _refit(copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: np.ndarray) -> None:
-    """Set one layer's weights to the least-squares solution."""
-    kernel: Synapses = plan.operation.params
-    weights = kernel.matrix().astype(np.float64)
-    columns = weights.shape[0] * weights.shape[1] + 1
-    square, product = np.zeros((columns, columns)), np.zeros((columns, weights.shape[2]))
-    for inputs, wanted in _windows(copy, plan, targets, x):
-        square += inputs.T @ inputs
-        product += inputs.T @ wanted
-    bias = kernel.bias()
-    now = np.zeros((columns, weights.shape[2]))
-    now[:-1] = weights.reshape(columns - 1, -1)
-    if bias is not None:
-        now[-1] = keras.ops.convert_to_numpy(bias)
-    ridge = _RIDGE * np.trace(square) / columns
-    change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ now)
-    found = now + change
-    kernel.variable().assign(kernel.to_kernel(found[:-1].reshape(weights.shape)))
-    if bias is not None:
-        bias.assign(found[-1])
-
-
-def _windows(
-    copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the copy's inputs of a layer, with a column of ones, and the target values."""
-    taps, source, goal = plan.operation.params.taps, plan.operation.inputs[0], plan.goal
-    for places, target, start in zip(plan.places, targets, range(0, len(x), _BATCH), strict=True):
-        found = copy.capture(x[start : start + _BATCH], of=[source, *goal.others])
-        values = found[source].reshape(len(target), -1, found[source].shape[-1])
-        padded = np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)
-        wanted = target.astype(np.float64)
-        for name in goal.others:
-            wanted -= _at(found[name], places)
-        wanted = (wanted - goal.offset) / goal.factor
-        gathered = padded[:, taps[places]].reshape(target.shape[0] * target.shape[1], -1)
-        ones = np.ones((len(gathered), 1))
-        yield (
-            np.concatenate([gathered.astype(np.float64), ones], axis=1),
-            wanted.reshape(len(gathered), -1),
-        )
-
-
 def _goal(copy: InstrumentedModel, operation: Operation) -> _Goal:
     """Return the goal of a layer; if branches are added, the last compensates for the others."""
+
+    def only_reader(name: str) -> Operation | None:
+        readers = [o for o in copy.operations if name in o.inputs]
+        return readers[0] if len(readers) == 1 else None
+
     order = {o.name: i for i, o in enumerate(copy.operations)}
     factor: np.ndarray | float = 1.0
     offset: np.ndarray | float = 0.0
-    branch = operation
-    following = _only_reader(copy, branch)
+    branch, following = operation, only_reader(operation.name)
     if following is not None and isinstance(following.params, Affine):
         factor, offset = following.params.read()
-        branch, following = following, _only_reader(copy, following)
-    if following is None or following.kind != "add" or np.any(np.abs(factor) < _SMALL):
+        branch, following = following, only_reader(following.name)
+    if following is None or following.kind != "add" or np.any(np.abs(factor) < _MIN_FACTOR):
         return _Goal(operation.name)
     others = tuple(name for name in following.inputs if name != branch.name)
     if any(order[name] > order[branch.name] for name in others):
         return _Goal(operation.name)
     return _Goal(following.name, others, factor, offset)
-
-
-def _only_reader(im: InstrumentedModel, operation: Operation) -> Operation | None:
-    readers = [o for o in im.operations if operation.name in o.inputs]
-    return readers[0] if len(readers) == 1 else None

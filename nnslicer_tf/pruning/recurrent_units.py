@@ -32,7 +32,8 @@ def is_removable(operation: Operation) -> bool:
 def first_member(operation: Operation) -> str:
     """Return the name of the first operation of the same call of the layer."""
     member: Member = operation.params
-    return _prefix(operation) + member.unrolled.cell[0].name
+    prefix = operation.name.removesuffix(member.operation.name)
+    return prefix + member.unrolled.cell[0].name
 
 
 def gate_of(operation: Operation) -> Gate | None:
@@ -42,27 +43,22 @@ def gate_of(operation: Operation) -> Gate | None:
 
 
 def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
-    """Yield the operations that a gate reads, and its weights for each.
+    """Yield the operations that a gate reads, and its weights for each; nothing if it is no gate.
 
     The previous state is represented by the layer's first operation, which has the same units.
     """
-    member: Member = operation.params
     gate = gate_of(operation)
-    if gate is None:
-        return
-    for name, weights in zip(member.operation.inputs, gate.weights, strict=True):
-        yield operation.inputs[0] if name == SEQUENCE else first_member(operation), weights
+    if gate is not None:
+        for name, weights in zip(operation.params.operation.inputs, gate.weights, strict=True):
+            yield operation.inputs[0] if name == SEQUENCE else first_member(operation), weights
 
 
 def zero_units(operation: Operation) -> np.ndarray:
     """Mark the units of an operation's layer whose state is always 0, bool `(units,)`."""
-    member: Member = operation.params
-    never = np.zeros(operation.shape[-1], bool)
-    zero = keras.ops.convert_to_numpy(operation.keras_layer.activation(keras.ops.zeros((1, 1))))
-    if zero.any():
-        return never
-    units = ~never
-    for inner in member.unrolled.cell:
+    units = np.ones(operation.shape[-1], bool)
+    if keras.ops.any(operation.keras_layer.activation(keras.ops.zeros((1, 1)))):
+        return ~units
+    for inner in operation.params.unrolled.cell:
         if inner.name in _CANDIDATES and isinstance(inner.params, Gate):
             for weights in inner.params.weights:
                 units &= ~weights.columns(weights.kernel.kernel()).any(axis=0)
@@ -82,29 +78,13 @@ def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict
     """
     masks: dict[str, np.ndarray] = {}
     for operation in im.operations:
-        gate = gate_of(operation)
-        if operation.layer != layer or gate is None:
-            continue
-        if operation.params.operation.name in _CANDIDATES:
+        gate = gate_of(operation) if operation.layer == layer else None
+        if gate is not None and operation.params.operation.name in _CANDIDATES:
             for weights in gate.weights:
                 kernel = weights.kernel
                 mask = masks.setdefault(kernel.name, np.ones(kernel.shape, bool))
                 mask[:, weights.start : weights.stop] &= keep
     return masks
-
-
-def clear_biases(im: InstrumentedModel, keep: dict[str, np.ndarray]) -> None:
-    """Set the candidate biases of some units to 0, in place.
-
-    Args:
-        im: The model.
-        keep: Name of a recurrent layer → bool array `(units,)`, false for these units.
-    """
-    cells = {o.layer: o.keras_layer.cell for o in im.operations if is_removable(o)}
-    for name, mask in keep.items():
-        cell = cells[name]
-        if cell.bias is not None:
-            cell.bias.assign(keras.ops.convert_to_numpy(cell.bias) * candidate_bias(cell, mask))
 
 
 def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
@@ -118,7 +98,3 @@ def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
     place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
     mask[..., place : place + cell.units] &= keep
     return mask
-
-
-def _prefix(operation: Operation) -> str:
-    return operation.name.removesuffix(operation.params.operation.name)

@@ -29,11 +29,11 @@ from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.heads import clear_heads, has_heads, head_cuts, head_of_channels
+from nnslicer_tf.pruning.heads import has_heads, head_cuts, head_of_channels
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 from nnslicer_tf.pruning.recurrent_units import (
+    candidate_bias,
     candidate_masks,
-    clear_biases,
     gate_reads,
     is_removable,
 )
@@ -59,7 +59,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
         UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
     """
     im = maskable(model)
-    return compact(im.like(masked_units(im, keep)))
+    return compact(im.like(mask_units(im, keep)))
 
 
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -67,45 +67,49 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
 
     Arguments and errors are those of `remove_units`.
     """
-    return masked_units(maskable(model), keep)
-
-
-def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Do the same as `mask_units` for a model that is already instrumented."""
-    kernels = {}
-    for operation in im.operations:
-        if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
-            kernels[operation.layer] = operation.params
-    masks: dict[str, np.ndarray] = {}
-    recurrent = {o.layer: o.shape[-1] for o in im.operations if is_removable(o)}
+    im = maskable(model)
+    kernels = {
+        o.layer: o.params
+        for o in im.operations
+        if o.kind == "weighted_sum" and not o.name.endswith(":depthwise")
+    }
+    recurrent = {o.layer: o for o in im.operations if is_removable(o)}
     heads = {o.layer: o.keras_layer.num_heads for o in im.operations if has_heads(o)}
-    unread = {name: np.asarray(mask, bool) for name, mask in keep.items() if name in heads}
-    for name, mask in unread.items():
-        _check_units(name, mask, heads[name])
-    cleared = {name: np.asarray(mask, bool) for name, mask in keep.items() if name in recurrent}
-    for name, mask in cleared.items():
-        _check_units(name, mask, recurrent[name])
-        masks |= candidate_masks(im, name, mask)
+    masks: dict[str, np.ndarray] = {}
     for name, mask in keep.items():
-        if name in cleared or name in unread:
-            continue
-        check_name("layer with a kernel", name, [*kernels, *recurrent])
-        kernel = kernels[name]
-        matrix = np.ones(kernel.matrix().shape, bool)
-        _check_units(name, mask, matrix.shape[-1])
-        masks[kernel.name] = kernel.to_kernel(matrix & np.asarray(mask, bool))
+        kernel = kernels.get(name)
+        if name in heads:
+            units = heads[name]
+        elif name in recurrent:
+            units = recurrent[name].shape[-1]
+        else:
+            check_name("layer with a kernel", name, [*kernels, *recurrent])
+            units = kernels[name].matrix().shape[-1]
+        if np.shape(mask) != (units,):
+            raise InvalidArgumentError(
+                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has {units} units."
+            )
+        if name in recurrent:
+            masks |= candidate_masks(im, name, np.asarray(mask, bool))
+        elif name not in heads and kernel is not None:
+            whole = np.ones(kernel.matrix().shape, bool)
+            masks[kernel.name] = kernel.to_kernel(whole & np.asarray(mask, bool))
     copy = MaskPlan(im).apply(masks)
-    if cleared:
-        clear_biases(im.like(copy), cleared)
-    clear_heads(copy, unread)
+    # What masks of kernels do not cover: the candidates' biases, and the weights that read heads.
+    copied = im.like(copy) if keep.keys() & (recurrent.keys() | heads.keys()) else im
+    layers_of_copy = {o.layer: o.keras_layer for o in copied.operations}
+    for name, mask in keep.items():
+        layer = layers_of_copy[name]
+        if name in heads:
+            variable = layer.output_dense.kernel
+            factor = np.asarray(mask, bool)[:, None, None]
+        elif name in recurrent and layer.cell.bias is not None:
+            variable = layer.cell.bias
+            factor = candidate_bias(layer.cell, np.asarray(mask, bool))
+        else:
+            continue
+        variable.assign(keras.ops.convert_to_numpy(variable) * factor)
     return copy
-
-
-def _check_units(name: str, mask: np.ndarray, units: int) -> None:
-    if np.shape(mask) != (units,):
-        raise InvalidArgumentError(
-            f"The mask for layer '{name}' has shape {np.shape(mask)}; it has {units} units."
-        )
 
 
 def compact(model: ModelLike) -> keras.Model:
@@ -120,7 +124,7 @@ def compact(model: ModelLike) -> keras.Model:
     im = maskable(model)
     graph = ChannelGraph(im)
     groups = channel_groups(graph)
-    copy = without_groups(im, groups, _living(graph, groups))
+    copy = without_groups(im, groups, living_groups(graph, groups))
     check_copy(im.functional, copy, list(im.input_shapes.values()), "compact copy")
     return copy
 
@@ -138,24 +142,23 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
     configs: dict[int, dict[str, Any]] = {}
     for operation in im.operations:
         layer = operation.keras_layer
-        if isinstance(layer, layers.Layer):
-            cuts = _cuts(operation, kept)
-            values |= _cut_values(layer, cuts)
-            entries = {**_sizes(operation, kept), **_cut_masks(layer, cuts)}
-            configs.setdefault(id(layer), {}).update(entries)
+        if not isinstance(layer, layers.Layer):
+            continue
+        cuts = _cuts(operation, kept)
+        config = configs.setdefault(id(layer), {})
+        config.update(_sizes(operation, kept))
+        for variable in layer.weights:
+            if id(variable) in cuts:
+                value = keras.ops.convert_to_numpy(variable)
+                values[id(variable)] = _cut(value, cuts[id(variable)])
+        for slot in SLOTS:  # the masks of the remaining weights
+            mask, constraint = read_mask(layer, slot), getattr(layer, slot, 0)
+            owner = next((v for v in layer.weights if v.constraint is constraint), None)
+            if mask is not None and id(owner) in cuts:
+                mask = _cut(mask, cuts[id(owner)])
+                whole = constraint.get_config()["other"]
+                config[slot] = whole if mask.all() else serialized(mask, constraint)
     return rebuild(im.functional, values, configs)
-
-
-def compact_size(graph: ChannelGraph, groups: ChannelGroups) -> int:
-    """Return the number of parameters that `compact` would leave, without building the copy.
-
-    For trying many masks, since graph and groups do not depend on the weights.
-
-    Args:
-        graph: Channels of the masked model.
-        groups: Its `channel_groups`.
-    """
-    return size_without_groups(graph.im, groups, _living(graph, groups))
 
 
 def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> int:
@@ -175,8 +178,11 @@ def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.
     return sum(sizes.values())
 
 
-def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
-    """Mark the groups that matter, by going back from those that must stay."""
+def living_groups(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
+    """Mark the groups that `compact` keeps, by going back from those that must stay.
+
+    Graph and groups do not depend on the weights, so that many masks can be tried.
+    """
     zeros = graph.zeros()
     stays = groups.fixed.copy()
     before = -1
@@ -186,43 +192,36 @@ def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
             numbers = groups.of[operation.name]
             if not stays[numbers].any():
                 stays[numbers[0]] = True
+            reads: list[tuple[str, np.ndarray]] = []
             if is_removable(operation):
                 for source, weights in gate_reads(operation):
-                    columns = weights.columns(weights.kernel.kernel())[:, stays[numbers]]
-                    stays[groups.of[source][columns.any(axis=1) & ~zeros[source]]] = True
+                    reads.append((source, weights.columns(weights.kernel.kernel())[None]))
             if is_reader(operation) and operation.params.groups == 1:
-                source = operation.inputs[0]
-                weights = operation.params.matrix()[:, :, stays[numbers]]
-                reads = weights.any(axis=(0, 2)) & ~zeros[source]
-                stays[groups.of[source][reads]] = True
+                reads.append((operation.inputs[0], operation.params.matrix()))
+            for source, matrix in reads:
+                is_read = matrix[:, :, stays[numbers]].any(axis=(0, 2)) & ~zeros[source]
+                stays[groups.of[source][is_read]] = True
     return stays
-
-
-def _recurrent_cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
-    """Return how the variables of a gate's layer shrink: id of a variable → axes to cut."""
-    units, cell = kept[operation.name], operation.keras_layer.cell
-    cuts: dict[int, Cuts] = {}
-    for source, weights in gate_reads(operation):
-        gates = np.tile(units, weights.kernel.shape[-1] // len(units))
-        cuts[id(weights.kernel.variable())] = [(-2, kept[source]), (-1, gates)]
-        if cell.bias is not None:
-            cuts[id(cell.bias)] = [(-1, gates)]
-    return cuts
 
 
 def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
     """Return how an operation's variables shrink: id of a variable → axes to cut."""
-    if isinstance(operation.keras_layer, layers.RNN):
-        return _recurrent_cuts(operation, kept) if is_removable(operation) else {}
-    outputs = kept[operation.name]
+    layer, outputs = operation.keras_layer, kept[operation.name]
+    if isinstance(layer, layers.RNN):
+        cuts: dict[int, Cuts] = {}
+        for source, weights in gate_reads(operation) if is_removable(operation) else ():
+            gates = np.tile(outputs, weights.kernel.shape[-1] // len(outputs))
+            cuts[id(weights.kernel.variable())] = [(-2, kept[source]), (-1, gates)]
+            if layer.cell.bias is not None:
+                cuts[id(layer.cell.bias)] = [(-1, gates)]
+        return cuts
     if has_heads(operation):
         return head_cuts(operation, outputs, kept[operation.inputs[0]])
     if operation.kind != "weighted_sum":
-        variables = getattr(operation.keras_layer, "weights", [])
-        is_sum = any(
-            hasattr(operation.keras_layer, name) for name in ("kernel", "pointwise_kernel")
-        )
-        return {} if is_sum else {id(v): [(-1, outputs)] for v in variables if _fits(v, outputs)}
+        if hasattr(layer, "kernel") or hasattr(layer, "pointwise_kernel"):
+            return {}
+        variables = [v for v in getattr(layer, "weights", []) if len(v.shape)]
+        return {id(v): [(-1, outputs)] for v in variables if v.shape[-1] == len(outputs)}
     inputs, kernel = kept[operation.inputs[0]], operation.params
     if kernel.axes == DEPTHWISE:
         cuts = {id(kernel.variable()): [(-2, inputs)]}
@@ -236,36 +235,10 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     return cuts if bias is None else {**cuts, id(bias): [(-1, outputs)]}
 
 
-def _fits(variable: keras.Variable, channels: np.ndarray) -> bool:
-    return len(variable.shape) > 0 and variable.shape[-1] == len(channels)
-
-
 def _cut(array: np.ndarray, cuts: Cuts) -> np.ndarray:
     for axis, keep in cuts:
         array = np.compress(keep, array, axis=axis)
     return array
-
-
-def _cut_values(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[int, np.ndarray]:
-    return {
-        id(v): _cut(keras.ops.convert_to_numpy(v), cuts[id(v)])
-        for v in layer.weights
-        if id(v) in cuts
-    }
-
-
-def _cut_masks(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[str, Any]:
-    """Return the layer's masks for the remaining weights; None where nothing is masked."""
-    entries: dict[str, Any] = {}
-    for slot in SLOTS:
-        mask = read_mask(layer, slot)
-        owner = next((v for v in layer.weights if v.constraint is getattr(layer, slot, 0)), None)
-        if mask is not None and id(owner) in cuts:
-            left = _cut(mask, cuts[id(owner)])
-            constraint = getattr(layer, slot)
-            whole = constraint.get_config()["other"]
-            entries[slot] = whole if left.all() else serialized(left, constraint)
-    return entries
 
 
 def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -279,8 +252,9 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
         return {"num_heads": len(set(heads[kept[operation.name]]))}
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
         return {"target_shape": (*operation.shape[:-1], count)}
-    if not is_reader(operation) or operation.params.order:
-        return {}
-    if not (isinstance(layer, layers.Dense) or hasattr(layer, "filters")):
-        return {}
-    return {"units": count} if isinstance(layer, layers.Dense) else {"filters": count}
+    if is_reader(operation) and not operation.params.order:
+        if isinstance(layer, layers.Dense):
+            return {"units": count}
+        if hasattr(layer, "filters"):
+            return {"filters": count}
+    return {}

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_name
-from nnslicer_tf._files import check_writable
+from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
@@ -29,24 +29,28 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.class_scores import Scores, check_classes, check_classifier
-from nnslicer_tf.pruning.costs import Costs, measure_costs, save_model
+from nnslicer_tf.pruning.class_scores import check_classes, check_classifier
+from nnslicer_tf.pruning.costs import Costs, to_litert
 from nnslicer_tf.pruning.fine_tuning import imitate
-from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.quotas import QUOTAS, Candidates
-from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores
+from nnslicer_tf.pruning.groups import channel_groups
+from nnslicer_tf.pruning.quotas import QUOTAS, Candidates, unit_scores
+from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores, times_weight
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import without_groups
-from nnslicer_tf.pruning.unit_scores import families, unit_scores
-from nnslicer_tf.pruning.weighted_scores import times_weight
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONTRIBUTIONS = "contributions"
-_SCORED = 200  # samples of each class that are sliced
-_FITTED = 4_000  # samples to which layers are fitted
-_FILES = (".keras", ".tflite", ".onnx", "")
+MAX_SCORED = 200  # samples of each class that are sliced
+MAX_FITTED = 4_000  # samples to which layers are fitted
+_COSTS = {
+    "parameters": "parameters",
+    "multiply-adds": "multiply_adds",
+    "Keras, ms": "keras_ms",
+    "LiteRT, ms": "litert_ms",
+    "LiteRT file, bytes": "file_bytes",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +61,7 @@ class Shrunk(ShownAsTable):
         model: The smaller model, made of ordinary Keras layers: it loads without this package.
         classes: The classes of its outputs, in order; a last output may represent all others.
         other: Whether its last output represents all other classes.
-        before: Costs of the original.
+        before: Costs of the original; latencies and file sizes are measured when they are read.
         after: Costs of the smaller model.
         accuracy: Accuracy of the original and of the smaller model on the test samples, both
             with the smaller head: only the wanted classes (and "other") can be predicted.
@@ -70,9 +74,8 @@ class Shrunk(ShownAsTable):
     after: Costs
     accuracy: tuple[float, float]
 
-    @property
-    def table(self) -> "pd.DataFrame":
-        """The costs and the accuracy before and after, and the remaining share of each cost."""
+    def to_frame(self) -> "pd.DataFrame":
+        """Return costs and accuracy before and after, and the remaining share of each cost."""
         import pandas as pd
 
         rows = []
@@ -82,12 +85,10 @@ class Shrunk(ShownAsTable):
         rows.append(("accuracy", *self.accuracy, float("nan")))
         return pd.DataFrame(rows, columns=["what", "before", "after", "left"])
 
-    def to_frame(self) -> "pd.DataFrame":
-        """Return the table."""
-        return self.table
-
     def save(self, path: str | os.PathLike) -> None:
         """Write the model to a .keras, .tflite or .onnx file, or to a folder (SavedModel).
+
+        A file is written completely or not at all.
 
         Raises:
             InvalidArgumentError: for a different ending, or if nothing can be written there.
@@ -95,15 +96,23 @@ class Shrunk(ShownAsTable):
             UnsupportedLayerError: if Keras cannot write this format here.
         """
         path = Path(path)
-        if path.suffix not in _FILES:
+        if path.suffix not in (".keras", ".tflite", ".onnx", ""):
             raise InvalidArgumentError(
                 "A model is written as .keras, .tflite or .onnx, or as a folder without an "
                 f"ending (SavedModel). Received: '{path}'"
             )
-        if path.suffix:
-            check_writable(path)
         try:
-            save_model(self.model, path)
+            if not path.suffix:
+                self.model.export(path, verbose=False)
+                return
+            check_writable(path)
+            with atomic_path(path) as temporary:
+                if path.suffix == ".tflite":
+                    temporary.write_bytes(to_litert(self.model))
+                elif path.suffix == ".keras":
+                    self.model.save(temporary)
+                else:
+                    self.model.export(temporary, format="onnx", verbose=False)
         except ImportError as error:
             raise MissingPackageError(
                 f"Keras writes '{path}' with other packages: {error}. Install them: "
@@ -119,15 +128,6 @@ class Shrunk(ShownAsTable):
             f"{left:.1%} of {self.before.parameters:,} parameters, accuracy "
             f"{self.accuracy[0]:.1%} before, {self.accuracy[1]:.1%} after)"
         )
-
-
-_COSTS = {
-    "parameters": "parameters",
-    "multiply-adds": "multiply_adds",
-    "Keras, ms": "keras_ms",
-    "LiteRT, ms": "litert_ms",
-    "LiteRT file, bytes": "file_bytes",
-}
 
 
 def shrink(
@@ -153,7 +153,8 @@ def shrink(
         y: Their classes; None if `x` has them.
         classes: The classes that are needed, at least two; at least one if `other`.
         ratio: Share of the parameters to remove, 0 < ratio < 1.
-        by: "contributions" (to the classes, times the weights), a name in `RANKERS`, or a ranker.
+        by: "contributions" (to the classes, times the weights), the name of a method of `scores`,
+            or a ranker.
         quota: "layer" removes the same share from every layer; "balanced" removes more from the
             layers that cost more, in parameters and multiply-adds, until multiply-adds are down to
             0.4 as well; "global" removes the smallest scores over all layers.
@@ -171,55 +172,74 @@ def shrink(
     """
     im = maskable(model)
     check_copyable(im.functional)
-    wanted = _check(im, classes, ratio, quota, other)
+    targets = _check(im, classes, ratio, quota, other)
     x, y = im.labelled(x, y)
-    check_classes(im, y, wanted)
+    check_classes(im, y, targets)
     test_x, test_y = (x, y) if test is None else im.labelled(test)
+    tested = np.arange(len(test_x)) if other else np.flatnonzero(np.isin(test_y, targets))
+    if not len(tested):
+        raise InvalidArgumentError(f"The test samples have none of the classes {targets}.")
     generator = as_generator(rng)
-    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, wanted))
+    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, targets))
     used = generator.permutation(used)
-    # One sigmoid stays: it stands for both classes.
-    head = None if other or im.classes.is_binary else wanted
+    x, y = x[used], y[used]
+
+    # Groups of channels, without the outputs of classes that are not needed. One sigmoid stays:
+    # it stands for both classes.
+    head = None if other or im.classes.is_binary else targets
     groups = channel_groups(ChannelGraph(im), head)
-    whole_groups = _with_head(im, groups, head)
-    candidates = Candidates(im, groups, families(im, groups), whole_groups)
-    if not candidates.any:
+    first = np.ones(len(groups.fixed), bool)
+    if head is not None:
+        outputs = groups.of[im.logit_operation]
+        first[outputs] = False
+        first[outputs[head]] = True
+    candidates = Candidates(im, groups, first)
+    if not len(candidates.numbers):
         raise UnsupportedLayerError(
             f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
             "cannot be rebuilt for fewer of them."
         )
-    synapses = _synapse_scores(im, by, x[used], y[used], wanted, progress)
-    stays = QUOTAS[quota](candidates, unit_scores(im, groups, synapses), ratio)
+
+    rows = np.concatenate([np.flatnonzero(y == c)[:MAX_SCORED] for c in targets])
+    method = by
+    if by == CONTRIBUTIONS:  # at θ = 0, all samples are walked at once on the backend
+        method = NNSlicerRanker(
+            theta=0.0, collect="magnitudes", progress=progress, correct_only=False
+        )
+    synapses = scores(im, method, x[rows], y[rows], targets)
+    if by == CONTRIBUTIONS:
+        synapses = times_weight(im, synapses)
+    stays = candidates.choose(unit_scores(im, groups, synapses), ratio, quota)
+
     small = without_groups(im, groups, stays)
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
-    reconstruct(im, small, kept, x[used[:_FITTED]], generator, progress)
-    whole = without_groups(im, groups, whole_groups)
+    reconstruct(im, small, kept, x[:MAX_FITTED], generator, progress)
+    whole = without_groups(im, groups, first)
     if other:
-        small, whole = (_joined(one, im.classes, wanted) for one in (small, whole))
+        small, whole = (_with_other(one, im.classes, targets) for one in (small, whole))
     if epochs:
         # Adam, with a learning rate that falls to zero.
-        batch = min(128, len(used))
-        rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(used) // batch))
-        imitate(
-            small,
-            whole,
-            x[used],
-            epochs,
-            learning_rate=rate,
-            batch_size=batch,
-            rng=generator,
-            progress=progress,
-        )
+        batch = min(128, len(x))
+        rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
+        options = {"learning_rate": rate, "batch_size": batch, "rng": generator}
+        imitate(small, whole, x, epochs, progress=progress, **options)
+
+    accuracies = []
+    for one in (whole, small):
+        outputs = one.predict(test_x[tested], batch_size=256, verbose=0)
+        labels = test_y[tested]
+        if im.classes.is_binary and not other:
+            predicted = im.classes.from_outputs(outputs)
+        else:
+            predicted, labels = outputs.argmax(axis=1), _places(labels, targets)
+        accuracies.append(accuracy(predicted, labels))
     return Shrunk(
         model=small,
-        classes=tuple(wanted),
+        classes=tuple(targets),
         other=other,
-        before=measure_costs(im.model, x[0]),
-        after=measure_costs(small, x[0]),
-        accuracy=(
-            _accuracy(whole, im.classes, test_x, test_y, wanted, other),
-            _accuracy(small, im.classes, test_x, test_y, wanted, other),
-        ),
+        before=Costs(im, x[0]),
+        after=Costs(small, x[0]),
+        accuracy=(accuracies[0], accuracies[1]),
     )
 
 
@@ -228,60 +248,33 @@ def _check(
 ) -> list[int]:
     if not 0 < ratio < 1:
         raise InvalidArgumentError(
-            "ratio is the share of the parameters to take away, between 0 and 1. "
-            f"Received: {ratio!r}"
+            f"ratio is the share of the parameters to remove, between 0 and 1. Received: {ratio!r}"
         )
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im)
-    wanted = sorted(set(classes))
+    targets = sorted(set(classes))
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
             "shrink takes a classifier with one output; this model has "
             f"{len(im.output_operations)}: {', '.join(im.outputs)}."
         )
-    if wanted and not 0 <= wanted[0] <= wanted[-1] < count:
-        raise InvalidArgumentError(f"The model has the classes 0 … {count - 1}. Received: {wanted}")
+    if targets and not 0 <= targets[0] <= targets[-1] < count:
+        raise InvalidArgumentError(
+            f"The model has the classes 0 … {count - 1}. Received: {targets}"
+        )
     if other and im.classes.is_multi_label:
         raise InvalidArgumentError(
             "other=True needs classes that exclude each other; this model has a sigmoid for each. "
             "Leave `other` out: the outputs of the other classes are then removed."
         )
-    if len(wanted) + other < 2:
+    if len(targets) + other < 2:
         raise InvalidArgumentError(
-            f"A classifier needs two classes at least, or one and other=True. Received: {wanted}"
+            f"A classifier needs two classes at least, or one and other=True. Received: {targets}"
         )
-    return wanted
+    return targets
 
 
-def _synapse_scores(
-    im: InstrumentedModel,
-    by: str | Ranker,
-    x: np.ndarray,
-    y: np.ndarray,
-    classes: list[int],
-    progress: bool,
-) -> Scores:
-    rows = np.concatenate([np.flatnonzero(y == c)[:_SCORED] for c in classes])
-    if by != CONTRIBUTIONS:
-        return scores(im, by, x[rows], y[rows], classes)
-    # At θ = 0, all samples are walked at once on the backend.
-    ranker = NNSlicerRanker(theta=0.0, collect="magnitudes", progress=progress, correct_only=False)
-    return times_weight(im, scores(im, ranker, x[rows], y[rows], classes))
-
-
-def _with_head(
-    im: InstrumentedModel, groups: ChannelGroups, classes: Iterable[int] | None
-) -> np.ndarray:
-    """Return all groups except the outputs of classes that are not given."""
-    stays = np.ones(len(groups.fixed), bool)
-    if classes is not None:
-        logits = groups.of[im.logit_operation]
-        stays[logits] = False
-        stays[logits[sorted(classes)]] = True
-    return stays
-
-
-def _joined(model: keras.Model, kind: OutputClasses, classes: list[int]) -> keras.Model:
+def _with_other(model: keras.Model, kind: OutputClasses, classes: list[int]) -> keras.Model:
     """Return a model that outputs probabilities of the classes, and of all others together.
 
     Args:
@@ -295,7 +288,7 @@ def _joined(model: keras.Model, kind: OutputClasses, classes: list[int]) -> kera
     elif kind.final == "log_softmax":
         outputs = keras.layers.Activation("exponential", name="probabilities")(outputs)
     sums = np.zeros((kind.count, len(classes) + 1), np.float32)
-    sums[np.arange(len(sums)), _positions(np.arange(len(sums)), classes)] = 1
+    sums[np.arange(len(sums)), _places(np.arange(len(sums)), classes)] = 1
     bias = np.zeros(sums.shape[1:], np.float32)
     if kind.is_binary:  # the sigmoid p stands for the probabilities 1 − p and p
         bias, sums = sums[0], sums[1:] - sums[:1]
@@ -307,27 +300,9 @@ def _joined(model: keras.Model, kind: OutputClasses, classes: list[int]) -> kera
     return joined
 
 
-def _positions(y: np.ndarray, classes: list[int]) -> np.ndarray:
+def _places(y: np.ndarray, classes: list[int]) -> np.ndarray:
     """Return the output index of each sample's class: its place in `classes`, or the last."""
-    found = np.full(len(y), len(classes))
+    places = np.full(len(y), len(classes))
     for place, label in enumerate(classes):
-        found[y == label] = place
-    return found
-
-
-def _accuracy(
-    model: keras.Model,
-    kind: OutputClasses,
-    x: np.ndarray,
-    y: np.ndarray,
-    classes: list[int],
-    other: bool,
-) -> float:
-    """Return the accuracy on samples of the classes, or on all samples if `other`."""
-    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, classes))
-    if not len(used):
-        raise InvalidArgumentError(f"The test samples have none of the classes {classes}.")
-    outputs = model.predict(x[used], batch_size=256, verbose=0)
-    if kind.is_binary and not other:
-        return accuracy(kind.from_outputs(outputs), y[used])
-    return accuracy(outputs.argmax(axis=1), _positions(y[used], classes))
+        places[y == label] = place
+    return places

@@ -16,7 +16,12 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskedPredictor
-from nnslicer_tf.pruning.removal import compact, compact_size, masked_units
+from nnslicer_tf.pruning.removal import (
+    compact,
+    living_groups,
+    mask_units,
+    size_without_groups,
+)
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
@@ -54,9 +59,9 @@ class Masker:
 
         Arguments and errors are those of `neurons`.
         """
-        channels = self._channels  # which takes the masks off the working copy, the first time
+        graph, groups = self._channels  # which takes the masks off the working copy, the first time
         self._measured.model(*self._masks(critical))
-        return compact_size(*channels)
+        return size_without_groups(graph.im, groups, living_groups(graph, groups))
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return the working copy with masked kernels.
@@ -111,4 +116,4 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
             raise InvalidArgumentError(
                 f"Layer '{name}' would have no neurons left. Keep at least one."
             )
-    return compact(im.like(masked_units(im, critical)))
+    return compact(im.like(mask_units(im, critical)))

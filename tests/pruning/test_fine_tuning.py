@@ -6,6 +6,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning
+from nnslicer_tf.pruning.fine_tuning import imitate
 
 
 def _dense(seed, units=3, **options):
@@ -23,9 +24,7 @@ def test_a_linear_model_becomes_its_teacher(x):
     """The outputs on blends of samples determine a linear map, whatever its weights were."""
     teacher, student = _dense(1), _dense(2)
     given = [w.copy() for w in teacher.get_weights()]
-    found = pruning.imitate(
-        student, teacher, x, 60, learning_rate=0.02, batch_size=64, progress=False
-    )
+    found = imitate(student, teacher, x, 60, learning_rate=0.02, batch_size=64, progress=False)
     assert found is student
     for mine, theirs, before in zip(
         student.get_weights(), teacher.get_weights(), given, strict=True
@@ -37,7 +36,7 @@ def test_a_linear_model_becomes_its_teacher(x):
 def test_a_seed_gives_equal_weights(x):
     teacher, students = _dense(1), [_dense(2) for _ in range(3)]
     for student, seed in zip(students, (5, 5, 6), strict=True):
-        pruning.imitate(student, teacher, x, 1, rng=seed, progress=False)
+        imitate(student, teacher, x, 1, rng=seed, progress=False)
     first, second, other = (student.get_weights()[0] for student in students)
     np.testing.assert_allclose(first, second, atol=1e-7)
     assert np.abs(first - other).max() > 1e-5
@@ -55,7 +54,7 @@ def test_a_seed_determines_dropout(x):
     teacher, y = _dense(1), np.arange(512) % 3
     for train in (
         lambda model: pruning.fine_tune(model, x, y, rng=5, progress=False),
-        lambda model: pruning.imitate(model, teacher, x, rng=5, progress=False),
+        lambda model: imitate(model, teacher, x, rng=5, progress=False),
     ):
         first, second = (train(student(state)).get_weights()[0] for state in (3, 4))
         np.testing.assert_allclose(first, second, atol=1e-7)
@@ -76,7 +75,7 @@ def test_tokens_are_not_blended(dtype):
     teacher, student = model(), model()
     teacher.get_layer("e").set_weights([table])
     before = student.get_layer("e").get_weights()[0][1]
-    pruning.imitate(student, teacher, tokens, 80, learning_rate=0.05, progress=False)
+    imitate(student, teacher, tokens, 80, learning_rate=0.05, progress=False)
     after = student.get_layer("e").get_weights()[0]
     np.testing.assert_allclose(after[[0, 2]], table[[0, 2]], atol=1e-2)
     np.testing.assert_allclose(after[1], before)
@@ -84,9 +83,9 @@ def test_tokens_are_not_blended(dtype):
 
 def test_outputs_must_fit(x):
     with pytest.raises(nns.InvalidArgumentError, match="same shape"):
-        pruning.imitate(_dense(1, 2), _dense(2, 3), x)
+        imitate(_dense(1, 2), _dense(2, 3), x)
     with pytest.raises(nns.InputShapeError):
-        pruning.imitate(_dense(1), _dense(2), x[:, :3])
+        imitate(_dense(1), _dense(2), x[:, :3])
 
 
 def test_tokens_of_a_nested_model_are_not_blended():
@@ -102,7 +101,7 @@ def test_tokens_of_a_nested_model_are_not_blended():
     (teacher, of_teacher), (student, table) = model(), model()
     of_teacher.set_weights([np.array([[0.0, 1.0], [9.0, 9.0], [1.0, 0.0]])])
     before = table.get_weights()[0][1]
-    pruning.imitate(student, teacher, tokens, 2, progress=False)
+    imitate(student, teacher, tokens, 2, progress=False)
     np.testing.assert_array_equal(table.get_weights()[0][1], before)
 
 
@@ -122,7 +121,7 @@ def test_subclassed_models_are_trained_in_place(x):
     teacher, student = _dense(1), Linear()
     student(x[:1])
     options = {"learning_rate": 0.02, "batch_size": 64, "progress": False}
-    assert pruning.imitate(student, teacher, x, 60, **options) is student
+    assert imitate(student, teacher, x, 60, **options) is student
     kernel = teacher.layers[1].kernel
     np.testing.assert_allclose(student.last.kernel, kernel, atol=0.05)
     assert np.abs(student.last.kernel - kernel).max() > 1e-4  # there was noise
@@ -157,8 +156,8 @@ def test_images_of_any_size_train_a_model_of_no_fixed_one():
     ("call", "message"),
     [
         (lambda m, x, y: pruning.fine_tune(m, x, y, batch_size=0), "batch_size"),
-        (lambda m, x, y: pruning.imitate(m, m, x, batch_size=0), "batch_size"),
-        (lambda m, x, y: pruning.imitate(m, m, x[:0]), "no samples"),
+        (lambda m, x, y: imitate(m, m, x, batch_size=0), "batch_size"),
+        (lambda m, x, y: imitate(m, m, x[:0]), "no samples"),
         (lambda m, x, y: pruning.fine_tune(m, x[:0], y[:0]), "no samples"),
         (lambda m, x, y: pruning.fine_tune(m, x, y + 1), "labels must be in 0 … 2"),
     ],
@@ -184,4 +183,4 @@ def test_models_of_several_inputs_are_refused(x):
     with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
         pruning.fine_tune(model, x, np.zeros(len(x), int), progress=False)
     with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
-        pruning.imitate(model, model, x, progress=False)
+        imitate(model, model, x, progress=False)

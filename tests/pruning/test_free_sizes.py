@@ -7,6 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import protection, pruning, semantic
+from nnslicer_tf.pruning.costs import multiply_adds
+from nnslicer_tf.pruning.removal import mask_units
 
 SHAPE = (6, 6, 2)
 X = np.random.default_rng(0).normal(size=(24, *SHAPE)).astype(np.float32)
@@ -36,7 +38,7 @@ CALLS = {
     "without_masks": lambda im: pruning.without_masks(im),
     "renormalise": lambda im: pruning.renormalise(im, X),
     "compact": lambda im: pruning.compact(im),
-    "mask_units": lambda im: pruning.mask_units(im, CRITICAL),
+    "mask_units": lambda im: mask_units(im, CRITICAL),
     "remove_units": lambda im: pruning.remove_units(im, CRITICAL),
     "restructure": lambda im: semantic.restructure(im, CRITICAL),
     "Masker": lambda im: semantic.Masker(im).neurons(CRITICAL),
@@ -68,7 +70,7 @@ def test_numbers_of_the_model_with_a_fixed_size():
     for count in (
         lambda im: semantic.Masker(im).size(CRITICAL),
         lambda im: semantic.parameter_share(im, CRITICAL),
-        lambda im: pruning.multiply_adds(im),
+        lambda im: multiply_adds(im),
     ):
         assert count(free) == count(fixed) > 0
     assert pruning.masks(free) == {}

@@ -10,6 +10,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning
+from nnslicer_tf.pruning.masks import WeightMask
 from support.models import MODELS, data, set_dyadic_weights
 
 
@@ -228,7 +229,7 @@ def test_bad_masks_are_refused(masks, message):
 
 def test_a_mask_is_a_keras_constraint():
     mask = np.arange(30).reshape(5, 6) % 7 > 2
-    constraint = pruning.WeightMask(mask)
+    constraint = WeightMask(mask)
     again = keras.constraints.deserialize(keras.constraints.serialize(constraint))
     np.testing.assert_array_equal(again.mask, mask)
     w = np.full((5, 6), np.inf, np.float32)

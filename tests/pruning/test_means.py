@@ -35,7 +35,7 @@ def test_at_the_mean_input_of_a_layer_nothing_changes(name):
     Of the first sums, that is: the inputs of later ones are no longer those of the profile.
     """
     im, x, profile = case(name)
-    scores = pruning.RandomRanker(1).scores(im)
+    scores = pruning.scores(im, "random", rng=1)
     pruned = nns.InstrumentedModel(pruning.prune(im.model, scores, 0.6, means=profile))
     first = next(o for o in im.operations if o.kind == "weighted_sum")
     kept = pruning.keep_masks(scores, 0.6)
@@ -59,7 +59,7 @@ def test_the_predictor_gives_what_the_pruned_model_gives(name):
     im, x, profile = case(name)
     predictor = MaskedModel(im, profile)
     for seed in range(2):
-        scores = pruning.RandomRanker(seed).scores(im)
+        scores = pruning.scores(im, "random", rng=seed)
         expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
         found = predictor.logits(pruning.keep_masks(scores, 0.5), x, ablation="mean", batch_size=10)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -92,8 +92,8 @@ def test_by_hand():
 
 def test_renormalised_means_are_those_of_the_renormalised_model():
     im, x, profile = case("batch norm")
-    keep = pruning.keep_masks(pruning.RandomRanker(3).scores(im), 0.5)
-    pruned = pruning.prune(im.model, pruning.RandomRanker(3).scores(im), 0.5, means=profile)
+    keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)
+    pruned = pruning.prune(im.model, pruning.scores(im, "random", rng=3), 0.5, means=profile)
     expected = outputs(pruning.renormalise(pruned, x), x)
     found = MaskedModel(im, profile).logits(keep, x, ablation="mean", renormalise_on=x)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
@@ -101,7 +101,7 @@ def test_renormalised_means_are_those_of_the_renormalised_model():
 
 def test_kernels_without_means_are_pruned_plainly():
     im, x, profile = case("conv same")
-    keep = pruning.keep_masks(pruning.RandomRanker(3).scores(im), 0.5)
+    keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)
     found = MaskedModel(im, profile, plain=im.kernels).logits(keep, x, ablation="mean")
     expected = pruning.MaskedPredictor(im).logits(keep, x)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -126,7 +126,7 @@ def test_means_help_a_trained_network_and_survive_training_and_files(tmp_path):
 
 def test_a_shared_layer_hands_on_the_mean_of_each_call():
     im, x, profile = case("shared layer")
-    scores = pruning.RandomRanker(2).scores(im)
+    scores = pruning.scores(im, "random", rng=2)
     expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
     found = MaskedModel(im, profile).logits(pruning.keep_masks(scores, 0.5), x, ablation="mean")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -62,7 +62,7 @@ def test_weights_of_a_subclassed_model_stay_in_their_layers(backwards):
     im = nns.InstrumentedModel(model)
     predictor = pruning.MaskedPredictor(im)
     np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-5)
-    keep = pruning.keep_masks(pruning.RandomRanker(0).scores(im), 0.4)
+    keep = pruning.keep_masks(pruning.scores(im, "random", rng=0), 0.4)
     kernels = {name: np.where(keep[name], k.kernel(), 0) for name, k in im.kernels.items()}
     norm = model.norm
     sums = x @ kernels["first"] + model.first.bias.numpy()
@@ -124,7 +124,7 @@ def test_a_predictor_gives_what_pruned_models_give():
     x = rng.normal(size=(30, 6, 6, 2)).astype(np.float32)
     predictor = pruning.MaskedPredictor(im)
     for seed in range(3):
-        keep = pruning.keep_masks(pruning.RandomRanker(seed).scores(im), 0.6)
+        keep = pruning.keep_masks(pruning.scores(im, "random", rng=seed), 0.6)
         keep["conv"][..., seed] = False
         pruned = pruning.apply_masks(model, keep)
         np.testing.assert_allclose(predictor.logits(keep, x), outputs(pruned, x), rtol=1e-5)

@@ -6,7 +6,8 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.pruning import apply_masks, compact, mask_units, masks, remove_units
+from nnslicer_tf.pruning import apply_masks, compact, masks, remove_units
+from nnslicer_tf.pruning.removal import mask_units
 
 
 def randomised(*stack, shape=(6, 3)):

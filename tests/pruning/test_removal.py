@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning
+from nnslicer_tf.pruning.removal import mask_units
 from support.models import MODELS, data, random_model, set_dyadic_weights
 
 
@@ -33,7 +34,7 @@ def test_removing_equals_masking(name):
     model = set_dyadic_weights(MODELS[name](), rng)
     x = data(rng, model, 5)
     keep = random_units(model, rng)
-    masked = pruning.mask_units(model, keep)
+    masked = mask_units(model, keep)
     small = pruning.remove_units(model, keep)
     np.testing.assert_allclose(outputs(small, x), outputs(masked, x), rtol=1e-5, atol=1e-5)
     assert small.count_params() <= model.count_params()
@@ -118,7 +119,7 @@ def test_channels_that_are_added_go_together():
 
     one = pruning.remove_units(model, {"branch": first_out, "inner": inner})
     assert one.get_layer("branch").kernel.shape == (3, 3, 3, 4)  # the stem still has it
-    masked = pruning.mask_units(model, {"branch": first_out, "inner": inner})
+    masked = mask_units(model, {"branch": first_out, "inner": inner})
     np.testing.assert_allclose(outputs(one, x), outputs(masked, x), rtol=1e-5, atol=1e-5)
 
     both = pruning.remove_units(model, {"branch": first_out, "stem": first_out})
@@ -126,7 +127,7 @@ def test_channels_that_are_added_go_together():
     assert both.get_layer("branch").kernel.shape == (3, 3, 6, 3)
     assert both.get_layer("norm").gamma.shape == (3,)
     assert both.get_layer("logits").kernel.shape == (3, 3)
-    masked = pruning.mask_units(model, {"branch": first_out, "stem": first_out})
+    masked = mask_units(model, {"branch": first_out, "stem": first_out})
     np.testing.assert_allclose(outputs(both, x), outputs(masked, x), rtol=1e-5, atol=1e-5)
 
 
@@ -187,9 +188,7 @@ def test_masks_hold_on_in_a_compacted_model(tmp_path):
     model = residual_model()
     im = nns.InstrumentedModel(model)
     pruned = pruning.prune(model, pruning.scores(im, "random"), 0.5)
-    small = pruning.compact(
-        pruning.mask_units(pruned, {"inner": np.array([1, 0, 0, 1, 1, 0], bool)})
-    )
+    small = pruning.compact(mask_units(pruned, {"inner": np.array([1, 0, 0, 1, 1, 0], bool)}))
     held = pruning.masks(small)
     assert held["inner"].shape == (3, 3, 4, 3)
     np.testing.assert_array_equal(held["inner"], pruning.masks(pruned)["inner"][..., [0, 3, 4]])
@@ -215,7 +214,7 @@ def test_a_real_architecture_becomes_smaller():
         if layer.name.endswith("expand")
     }
     x = rng.uniform(size=(2, 32, 32, 3)).astype(np.float32)
-    masked = pruning.mask_units(model, keep)
+    masked = mask_units(model, keep)
     small = pruning.compact(masked)
     np.testing.assert_allclose(outputs(small, x), outputs(masked, x), rtol=1e-4, atol=1e-6)
     for name, mask in keep.items():

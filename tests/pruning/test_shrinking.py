@@ -11,6 +11,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.pruning.costs import multiply_adds
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_a_quarter_of_the_parameters_tells_two_classes_apart(shrunk, digits):
     model, (_, test) = zoo.load("digits_cnn"), digits
     assert shrunk.classes == (3, 5) and shrunk.model.output_shape == (None, 2)
     assert shrunk.model.count_params() <= 0.25 * model.count_params()
-    table = shrunk.table.set_index("what")
+    table = shrunk.to_frame().set_index("what")
     assert table.loc["parameters", "after"] == shrunk.model.count_params()
     chosen = np.isin(test.y, [3, 5])
     whole = model.predict(test.x[chosen], verbose=0)[:, [3, 5]].argmax(1)
@@ -53,7 +54,7 @@ def test_multiply_adds_are_those_of_the_layers():
         ]
     )
     expected += 8 * 8 * 9 * 16 + 8 * 8 * 16 * 5
-    assert pruning.multiply_adds(model) == expected
+    assert multiply_adds(model) == expected
 
 
 def test_costs_of_a_model_that_cannot_be_converted(tmp_path):

@@ -1,12 +1,9 @@
-"""Sets of target classes, and figures on them."""
-
-from math import comb
+"""Accuracies on sets of target classes."""
 
 import numpy as np
 import pytest
 
-import nnslicer_tf as nns
-from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
+from nnslicer_tf.pruning.class_scores import subset_figures
 
 
 def test_figures_of_a_subset():
@@ -18,13 +15,3 @@ def test_figures_of_a_subset():
     # Among 0 and 1 alone: 0; 1; then 0, which is wrong.
     assert subset_figures(logits, y, [0, 1])["among_targets"] == pytest.approx(1 / 3)
     assert np.isnan(subset_figures(logits, y, [0, 1, 2])["others"])
-
-
-def test_subsets():
-    assert len(draw_subsets(10, 4)) == comb(10, 4) == 210
-    assert draw_subsets(3, 2) == [(0, 1), (0, 2), (1, 2)]
-    drawn = draw_subsets(10, 4, 7, rng=1)
-    assert drawn == draw_subsets(10, 4, 7, rng=1) != draw_subsets(10, 4, 7, rng=2)
-    assert len(set(drawn)) == 7 and drawn == sorted(drawn)
-    with pytest.raises(nns.InvalidArgumentError, match="no sets of 5 among 4"):
-        draw_subsets(4, 5)

@@ -18,7 +18,8 @@ from nnslicer_tf import pruning, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import MaskedModel
-from nnslicer_tf.pruning import EffectivePathRanker, NNSlicerRanker
+from nnslicer_tf.pruning import NNSlicerRanker
+from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
 from reproduction.nnslicer.targets import (
@@ -143,7 +144,7 @@ def program(s: ProgramSettings) -> ExperimentResult:
     fixed = {
         "Weight": pruning.scores(task.im, "weight"),
         "Channel": pruning.scores(task.im, "channel"),
-        "Random": pruning.RandomRanker(s.seed).scores(task.im),
+        "Random": pruning.scores(task.im, "random", rng=s.seed),
     }
     methods = {
         TARGETED: _Method(slices.total, True),

@@ -11,7 +11,7 @@ import pandas as pd
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
-from nnslicer_tf.pruning.subsets import subset_figures
+from nnslicer_tf.pruning.class_scores import subset_figures
 from reproduction.nnslicer.program import PROGRAM
 from reproduction.nnslicer.program_attack import ProgramAttacker
 from reproduction.nnslicer.protection import plot

@@ -168,7 +168,7 @@ def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:
         return _Method(lambda targets, _: protection.select(scores.total(targets), share), True)
 
     def random(_: Targets, repetition: int) -> Masks:
-        scores = pruning.RandomRanker(seed + repetition).scores(task.im)
+        scores = pruning.scores(task.im, "random", rng=seed + repetition)
         return protection.select(scores, share)
 
     found = (

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnslicer_tf import pruning
 from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassScores
 from reproduction.nnslicer.targets import Targets, TargetTask
 
@@ -68,7 +69,7 @@ def pruning_methods(task: TargetTask, seed: int) -> dict[str, PruningMethod]:
     im = task.im
     slices, magnitudes, paths = (task.ranked[kind] for kind in ("slices", "magnitudes", "paths"))
     weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
-    random = pruning.RandomRanker(seed).scores(im)
+    random = pruning.scores(im, "random", rng=seed)
     everything, all_magnitudes = slices.total(), magnitudes.total()
     finer_all = pruning.times_weight(im, all_magnitudes, _POWER)
     again = partial(PruningMethod, renormalised=True)
@@ -115,7 +116,7 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
         "θ = 1": method(ranked["theta1"].total),
         "channels as neurons": method(ranked["channels"].total),
         "images that the model is wrong on too": method(ranked["all-samples"].total),
-        "ties by weight": method(lambda targets: pruning.ties_by_weight(im, slices.total(targets))),
+        "ties by weight": method(lambda targets: _ties_by_weight(im, slices.total(targets))),
         "contributions × weight": method(with_weight(slices, 1.0)),
         "magnitudes of each image": method(magnitudes.total),
         "magnitudes of each image, ^ 0.25 × weight": method(finer),
@@ -131,3 +132,13 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
         "Weight, normalisations measured again": by_weight(renormalised=True),
         "Weight, smallest of the model": by_weight(whole_model=True),
     }
+
+
+def _ties_by_weight(im: InstrumentedModel, scores: Scores) -> Scores:
+    """Return scores that order synapses by |score|, and ties by |weight|."""
+    result = {}
+    for name, score in scores.items():
+        weights = np.abs(im.kernels[name].kernel().astype(np.float64))
+        largest = max(weights.max(), np.finfo(np.float64).tiny)
+        result[name] = np.abs(score) + weights / largest / 2
+    return result

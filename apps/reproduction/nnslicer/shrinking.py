@@ -13,8 +13,8 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS
-from nnslicer_tf.pruning.subsets import draw_subsets
 from reproduction.nnslicer.settings import ShrinkSettings
+from reproduction.nnslicer.targets import draw_subsets
 from reproduction.result import ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
 
@@ -66,7 +66,7 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
                     rng=s.seed,
                     progress=False,
                 )
-                left = found.table.set_index("what")["left"]
+                left = found.to_frame().set_index("what")["left"]
                 before, after = found.accuracy
                 figures = {
                     "parameters left": left["parameters"],

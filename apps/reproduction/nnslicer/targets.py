@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pandas as pd
 from nnslicer_tf import datasets
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, NNSlicerRanker
-from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
+from nnslicer_tf.pruning import ClassRanker, ClassScores, NNSlicerRanker
+from nnslicer_tf.pruning.class_scores import subset_figures
+from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
 from reproduction.nnslicer.settings import TargetSettings
 from reproduction.rows import RowStore
@@ -116,6 +118,15 @@ def load_task(
     folder = s.work_folder(im.fingerprint)
     ranked = kept_rankings(im, train, s.samples, s.profiled, folder, rankings)
     return TargetTask(im, train, first(measured, images), subsets, ranked, folder)
+
+
+def draw_subsets(classes: int, size: int, count: int | None, seed: int) -> list[Targets]:
+    """Return sets of target classes in lexicographic order: all of a size, or random ones."""
+    every = list(combinations(range(classes), size))
+    if count is None or count >= len(every):
+        return every
+    indices = np.random.default_rng(seed).choice(len(every), count, replace=False)
+    return [every[i] for i in sorted(indices)]
 
 
 def kept_rankings(

@@ -1,0 +1,216 @@
+"""Sums of products of two activations, and softmax inside a network.
+
+A product-sum is y = Σ_s a_s · b_s, as in attention scores (from keys and queries), contexts (from
+probabilities and values), `Dot` and `matmul`. Its local values are Δa_s · b_s and a_s · Δb_s, two
+for each product, under one exclusion. Those of a softmax are y_i · (δ_ij − y_j) · Δx_j per row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._kernels import products
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.operations import Operation, ProductSum
+from nnslicer_tf.kinds import rescale
+from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, register_kind
+
+ops: Any = LazyModule("keras.ops")
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """An order of axes, and a shape, in which a kernel reads an array.
+
+    Attributes:
+        order: The axes, including the batch.
+        shape: The shape after the batch, whose first extent absorbs the batch if it is -1.
+    """
+
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Return an array in this arrangement, contiguous."""
+        return np.ascontiguousarray(x.transpose(self.order)).reshape(self.shape)
+
+    def undo(self, part: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Restore the original axes and shape of an arranged array."""
+        arranged = part.reshape([shape[axis] for axis in self.order])
+        return arranged.transpose(np.argsort(self.order))
+
+
+@dataclass(frozen=True, eq=False)
+class ProductTable:
+    """The arrangements that give y[group, m, n] = Σ_s a[group, m, s] · b[group, n, s]."""
+
+    a: Arrangement
+    b: Arrangement
+    y: Arrangement
+
+
+def _check_granularity(operation: Operation, layout: Layout) -> None:
+    """Check that a walk at granularity "channel" does not meet an operation with positions.
+
+    Vectors have no positions: their elements are the channels, and the granularities coincide.
+    """
+    has_positions = any(len(shape) > 1 for shape in (operation.shape, *operation.input_shapes))
+    if layout.granularity == "channel" and has_positions:
+        raise UnsupportedLayerError(
+            f"Operation '{operation.name}' is of kind '{operation.kind}', whose last axis need not "
+            "be channels: the mean of products is not the product of means. Slice with "
+            "granularity='activation'."
+        )
+
+
+def _product_table(operation: Operation, layout: Layout) -> ProductTable:
+    _check_granularity(operation, layout)
+    params: ProductSum = operation.params
+    inputs, y = params.equation.split("->")
+    a, b = inputs.split(",")
+    common = "".join(axis for axis in y if axis in a and axis in b)
+    rows = "".join(axis for axis in y if axis not in b)
+    columns = "".join(axis for axis in y if axis not in a)
+    summed = "".join(axis for axis in a if axis not in y)
+    extents = {a[0]: 1}  # the batch
+    for axes, shape in zip((a, b), operation.input_shapes, strict=True):
+        extents |= dict(zip(axes[1:], shape, strict=True))
+
+    def arrangement(axes: str, first: str, last: str) -> Arrangement:
+        order = tuple(axes.index(axis) for axis in common + first + last)
+        sizes = (int(np.prod([extents[axis] for axis in part])) for part in (first, last))
+        return Arrangement(order, (-1, *sizes))
+
+    return ProductTable(
+        arrangement(a, rows, summed),
+        arrangement(b, columns, summed),
+        arrangement(y, rows, columns),
+    )
+
+
+def expand_products(
+    table: ProductTable,
+    theta: float,
+    signs: np.ndarray,
+    output: Neurons,
+    inputs: Sequence[Neurons],
+    amounts: bool = False,
+) -> list[np.ndarray]:
+    """Return the CONTRIB of both inputs; amounts, if `signs` are multipliers."""
+    sides = list(zip(inputs, (table.a, table.b), strict=True))
+    middles = None
+    if amounts:
+        first, second = (order.apply((x.captured + x.usual) / 2) for x, order in sides)
+        middles = (first, second)
+    # Keras adds an axis of size 1 to the dot product of two vectors.
+    of_y = signs.shape[: len(table.y.order)]
+    received = products.product_sum(
+        table.y.apply(signs.reshape(of_y)),
+        table.y.apply(output.value.reshape(of_y)),
+        *((order.apply(x.factor), order.apply(x.delta)) for x, order in sides),
+        theta,
+        output.is_relative_to_sum,
+        middles,
+    )
+    return [
+        order.undo(part, x.captured.shape) for part, (x, order) in zip(received, sides, strict=True)
+    ]
+
+
+def _product_rule(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    return expand_products(node.table, theta, signs, output, inputs)
+
+
+def _product_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    a, b = (ops.sign(values[name]) for name in operation.inputs)
+    (first,) = vector_jacobian_product(lambda x: operation.compute(x, b), [signs[0]], g)
+    (second,) = vector_jacobian_product(lambda x: operation.compute(a, x), [signs[1]], g)
+    return [signs[0] * first, signs[1] * second]
+
+
+def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
+    """Return the order of axes in which those of a row come last."""
+    _check_granularity(operation, layout)
+    rank = len(operation.shape) + 1
+    axes = [axis % rank for axis in operation.params.axes]
+    others = [axis for axis in range(rank) if axis not in axes]
+    entries = int(np.prod([operation.shape[axis - 1] for axis in axes]))
+    return Arrangement((*others, *axes), (-1, entries))
+
+
+def expand_softmax(
+    rows: Arrangement,
+    theta: float,
+    signs: np.ndarray,
+    output: Neurons,
+    inputs: Sequence[Neurons],
+    amounts: bool = False,
+) -> list[np.ndarray | None]:
+    """Return the CONTRIB of the input, None for masks; amounts, if `signs` are multipliers."""
+    x, *masks = inputs
+    means = None
+    if amounts:
+        usual = np.broadcast_to(output.usual, output.captured.shape)
+        means = rescale.logarithmic_means(np, rows.apply(output.captured), rows.apply(usual))
+    received = products.softmax(
+        rows.apply(signs),
+        rows.apply(output.value),
+        rows.apply(x.delta),
+        theta,
+        output.is_relative_to_sum,
+        means,
+    )
+    return [rows.undo(received, signs.shape), *(None for _ in masks)]
+
+
+def _softmax_rule(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray | None]:
+    return expand_softmax(node.table, theta, signs, output, inputs)
+
+
+def _softmax_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    """Sum the signs of the local values: of y_i, and of 1 − y_j for j = i, otherwise of −y_j.
+
+    1 − y_j is computed as the sum of the others: near 1, the difference would only be rounding.
+    """
+    axes = operation.params.axes
+    present = ops.sign(values[operation.name])
+    given = g * present
+    has_others = ops.sign(ops.sum(present, axis=axes, keepdims=True) - present)
+    others = ops.sum(given, axis=axes, keepdims=True) - given
+    received = signs[0] * (given * has_others - present * others)
+    return [received, *(None for _ in signs[1:])]
+
+
+register_kind(
+    Kind(
+        "product_sum",
+        rule=Rule(_product_rule, _product_rule),
+        table=_product_table,
+        at_zero=_product_at_zero,
+        multiplies=True,
+        rescale=rescale.midpoint,
+        kernels="products",
+    )
+)
+register_kind(
+    Kind(
+        "softmax",
+        rule=Rule(_softmax_rule, _softmax_rule),
+        table=_softmax_table,
+        at_zero=_softmax_at_zero,
+        rescale=rescale.softmax,
+        kernels="products",
+    )
+)
