@@ -92,6 +92,11 @@ class OutputClasses:
     axis: int = -1
 
     @property
+    def are_logits(self) -> bool:
+        """Whether the outputs are logits, or log-probabilities, whose softmax is the same."""
+        return self.final in ("", "log_softmax")
+
+    @property
     def is_binary(self) -> bool:
         """Whether one sigmoid tells two classes apart."""
         return self.final == "sigmoid" and self._units == 1

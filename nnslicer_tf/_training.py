@@ -15,6 +15,8 @@ from nnslicer_tf._environment import track
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
 
+_STATE = "seed_generator_state"
+
 
 def classification_loss(from_logits: bool, binary: bool = False) -> keras.losses.Loss:
     """Return the cross-entropy with integer labels.
@@ -87,14 +89,6 @@ def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
 
         if not tf.distribute.has_strategy():
             optimizer._all_reduce_sum_gradients = list
-
-
-def are_logits(last: Any) -> bool:
-    """Whether a model's outputs are logits, judging by the parameters of its last operation.
-
-    Log-probabilities count as logits: a softmax recovers the probabilities.
-    """
-    return getattr(last, "function", "") not in ("softmax", "sigmoid")
 
 
 def train_epoch(
@@ -184,13 +178,13 @@ def selective_optimizer(
                 gradient if gradient is None else keras.ops.where(_free(v), gradient, 0.0)
                 for v, gradient in zip(variables, grads, strict=True)
             ]
-            before = _copies(variables)
+            before = [keras.ops.copy(variable.value) for variable in variables]
             result = super().apply(masked, trainable_variables)
             _restore(variables, before)
             return result
 
         def finalize_variable_values(self, var_list: list) -> None:
-            before = _copies(var_list)
+            before = [keras.ops.copy(variable.value) for variable in var_list]
             super().finalize_variable_values(var_list)  # of a moving average of the weights
             _restore(var_list, before)
 
@@ -213,19 +207,12 @@ def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
         model: The model to be trained.
         seeds: Seeds that determine the states.
     """
-    for i, state in enumerate(_random_states(model)):
+    states = [v for v in model.variables if v.path.endswith(_STATE)]
+    for i, state in enumerate(states):
         state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))
 
 
 def draw_dropout_seeds(model: keras.Model, rng: np.random.Generator) -> None:
     """Draw the random states of layers such as dropout; without any, nothing is drawn."""
-    if _random_states(model):
+    if any(v.path.endswith(_STATE) for v in model.variables):
         set_dropout_seeds(model, [int(rng.integers(2**32))])
-
-
-def _random_states(model: keras.Model) -> list[keras.Variable]:
-    return [v for v in model.variables if v.path.endswith("seed_generator_state")]
-
-
-def _copies(variables: list) -> list:
-    return [keras.ops.copy(variable.value) for variable in variables]

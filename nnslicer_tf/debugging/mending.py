@@ -5,7 +5,6 @@ import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_count, check_labels, check_name
 from nnslicer_tf._training import (
-    are_logits,
     classification_loss,
     compile_classifier,
     draw_dropout_seeds,
@@ -60,7 +59,7 @@ def mend(
     y = check_labels(y, len(x), im.classes.count)
     masks = suspicious_synapses(im, suspicion, channels)
     model = copy_model(im.model)
-    from_logits = are_logits(im[im.output_operations[0]].params)
+    from_logits = im.classes.are_logits
     kernels = InstrumentedModel(model).kernels
     if how == "train":
         for layer in model.layers:  # statistics stay fixed

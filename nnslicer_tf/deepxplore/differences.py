@@ -12,7 +12,6 @@ from nnslicer_tf._checks import as_generator, check_labels
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import (
-    are_logits,
     compile_classifier,
     draw_dropout_seeds,
     train_epochs,
@@ -185,7 +184,7 @@ def retrain(
     y = check_labels(y, len(x))
     im = InstrumentedModel(model)
     copy = copy_model(model)
-    from_logits = are_logits(im[im.output_operations[0]].params)
+    from_logits = im.classes.are_logits
     optimizer = keras.optimizers.Adam(learning_rate)
     compile_classifier(copy, optimizer, from_logits, binary=im.classes.is_binary)
     generator = as_generator(rng)
