@@ -181,7 +181,11 @@ def test_large_weights_are_those_of_the_checkout(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True)
         path.touch()
     monkeypatch.setattr(zoo, "__file__", str(installed / "__init__.py"))
+    monkeypatch.delenv("NNSLICER_WEIGHTS", raising=False)
     monkeypatch.chdir(checkout)
     assert zoo.weights_file("small") == installed / "weights/small"
     assert zoo.weights_file("x/large") == checkout / "data/weights/x/large"
     assert zoo.weights_file("missing") == checkout / "data/weights/missing"  # to be written
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NNSLICER_WEIGHTS", str(checkout / "data/weights"))
+    assert zoo.weights_file("x/large") == checkout / "data/weights/x/large"
