@@ -15,34 +15,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-LOOK = "Slices"
-CHANGE = "Smaller models"
-COMPRESSED = "Compressed models"
-TEST = "Tests"
-MORE = "More"
-
-app.command(rich_help_panel=LOOK)(slices.demo)
-app.command(rich_help_panel=LOOK)(slices.profile)
-app.command(rich_help_panel=LOOK)(slices.explain)
-app.command("slice", rich_help_panel=LOOK)(slices.slice_)
-app.command(rich_help_panel=LOOK)(slices.show)
-app.command(rich_help_panel=LOOK)(slices.explore)
-app.command(rich_help_panel=CHANGE)(models.prune)
-app.command(rich_help_panel=CHANGE)(models.semantic)
-app.command(rich_help_panel=COMPRESSED)(compressed.agreement)
-app.command(rich_help_panel=COMPRESSED)(compressed.deviations)
-app.command(rich_help_panel=COMPRESSED)(compressed.suite)
-app.command(rich_help_panel=COMPRESSED)(compressed.layers)
-app.command(rich_help_panel=COMPRESSED)(compressed.recipe)
-app.command(rich_help_panel=TEST)(testing.detect)
-app.command(rich_help_panel=TEST)(testing.cover)
-app.command(rich_help_panel=TEST)(testing.inspect)
-app.command(rich_help_panel=TEST)(testing.causes)
-app.command(rich_help_panel=TEST)(testing.lines)
-app.command(rich_help_panel=TEST)(testing.planes)
+_PANELS = {
+    "Slices": (slices, ("demo", "profile", "explain", "slice_", "show", "explore")),
+    "Smaller models": (models, ("prune", "semantic")),
+    "Compressed models": (
+        compressed,
+        ("agreement", "deviations", "suite", "layers", "recipe"),
+    ),
+    "Tests": (testing, ("detect", "cover", "inspect", "causes", "lines", "planes")),
+}
+for _panel, (_module, _names) in _PANELS.items():
+    for _name in _names:
+        app.command(_name.rstrip("_"), rich_help_panel=_panel)(getattr(_module, _name))
 
 
-@app.command(rich_help_panel=MORE)
+@app.command(rich_help_panel="More")
 def warmup() -> None:
     """Compile the kernels now, so that the first slice does not wait for it."""
     from nnslicer_tf._kernels.ahead import PARTS, compile_ahead

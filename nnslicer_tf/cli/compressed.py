@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.cli import inputs, tables
-from nnslicer_tf.cli.inputs import DataOption, SeedOption
-from nnslicer_tf.cli.tables import TableOption
+from nnslicer_tf.cli import inputs
+from nnslicer_tf.cli.inputs import (
+    DataOption,
+    OptionalDataOption,
+    PictureOption,
+    SeedOption,
+    TableOption,
+)
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -40,6 +45,25 @@ DeviationsOption = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class _Models:
+    """Two models, as `ModelPair` takes them, and the original, instrumented."""
+
+    im: "InstrumentedModel"
+    original: Any
+    compressed: Any
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Inputs before preprocessing, their labels and preprocessing, as far as known."""
+
+    x: "np.ndarray"
+    y: "np.ndarray | None"
+    preprocess: "Callable[[np.ndarray], np.ndarray] | None"
+    columns: tuple[str, ...]
+
+
 def agreement(
     original: OriginalOption,
     compressed: CompressedOption,
@@ -48,22 +72,21 @@ def agreement(
     scale: ScaleOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
-    if output is not None:
-        inputs.writable(output, ".csv")
+    inputs.writable(output, ".csv")
     models = _load(original, compressed)
     samples = _samples(data, models.im, scale)
     from nnslicer_tf import dflare
 
     pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
-    found = dflare.agreement(pair, samples.x, samples.y)
-    frame = found.to_frame()
+    result = dflare.agreement(pair, samples.x, samples.y)
+    frame = result.to_frame()
     if output is not None:
         with atomic_path(output) as temporary:
             frame.to_csv(temporary, index=False)
         print(f"Written to {output}")
-    if found.differs.any():
-        tables.show(frame[frame["differs"]].drop(columns="differs"))
-    print(repr(found))
+    if result.differs.any():
+        inputs.show(frame[frame["differs"]].drop(columns="differs"))
+    print(repr(result))
 
 
 def deviations(
@@ -100,20 +123,23 @@ def deviations(
     The data are the seeds: images, rows of a table, signals or sentences.
     """
     inputs.writable(output, ".npz")
-    for path, endings in ((picture, (".png", ".pdf")), (table, (".csv",))):
-        if path is not None:
-            inputs.writable(path, *endings)
-    if suite is not None:
-        inputs.writable(suite / "test_deviations.py")
+    inputs.writable(picture, ".png", ".pdf")
+    inputs.writable(table, ".csv")
+    inputs.writable(None if suite is None else suite / "test_deviations.py")
     models = _load(original, compressed)
     samples = _samples(data, models.im, scale)
+    import pandas as pd
+
     from nnslicer_tf import dflare
     from nnslicer_tf.report import save_figure
 
+    seeds: Any = samples.x
+    if samples.columns and seeds.ndim == 2 and len(samples.columns) == seeds.shape[1]:
+        seeds = pd.DataFrame(seeds, columns=list(samples.columns))
     pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
     search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
     result = dflare.find_deviations(
-        pair, samples.named(), samples.y, search=search, rng=seed, checkpoint=checkpoint
+        pair, seeds, samples.y, search=search, rng=seed, checkpoint=checkpoint
     )
     if minimise:
         result = dflare.minimise(pair, result)
@@ -143,41 +169,35 @@ def suite(
     inputs.writable(output / "test_deviations.py")
     from nnslicer_tf import dflare
 
-    found = dflare.DeviationSet.load(file)
-    preprocess = _divided(scale) if found.images.ndim == 4 else None
-    print(f"Written to {dflare.export_suite(found, output, preprocess)}")
+    result = dflare.DeviationSet.load(file)
+    preprocess = _divided(scale) if result.images.ndim == 4 else None
+    print(f"Written to {dflare.export_suite(result, output, preprocess)}")
 
 
 def layers(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: Annotated[str | None, typer.Option("--data", help=inputs.DATA)] = None,
+    data: OptionalDataOption = None,
     deviations: DeviationsOption = None,
     output: TableOption = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="File for a picture of the errors, .png or .pdf.")
-    ] = None,
+    picture: PictureOption = None,
     level: Annotated[str, typer.Option(help="'layer' or 'channel'.")] = "layer",
     scale: ScaleOption = None,
 ) -> None:
     """Show which layers make a compressed model answer differently."""
-    for path, endings in ((output, (".csv",)), (picture, (".png", ".pdf"))):
-        if path is not None:
-            inputs.writable(path, *endings)
-    compared = _compared(original, compressed, data, deviations, scale)
-    tables.show(compared.to_frame(level), output)
-    print(repr(compared))
+    inputs.writable(output, ".csv")
+    inputs.writable(picture, ".png", ".pdf")
+    comparison = _compare(original, compressed, data, deviations, scale)
+    inputs.show(comparison.to_frame(level), output)
+    print(repr(comparison))
     if picture is not None:
-        from nnslicer_tf.report import save_figure
-
-        save_figure(compared.figure(), picture)
-        print(f"Written to {picture}")
+        inputs.draw(picture, comparison.figure())
 
 
 def recipe(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: Annotated[str | None, typer.Option("--data", help=inputs.DATA)] = None,
+    data: OptionalDataOption = None,
     deviations: DeviationsOption = None,
     budget: Annotated[
         float, typer.Option(help="Largest share of the weights to leave in floating point.")
@@ -189,64 +209,33 @@ def recipe(
     scale: ScaleOption = None,
 ) -> None:
     """Choose the layers that a quantiser should leave in floating point."""
-    if output is not None:
-        inputs.writable(output, ".json")
-    compared = _compared(original, compressed, data, deviations, scale)
+    inputs.writable(output, ".json")
+    comparison = _compare(original, compressed, data, deviations, scale)
     from nnslicer_tf import debugging
 
-    found = debugging.recipe(compared, budget)
-    tables.show(found.to_frame())
-    print(f"{found!r}\nTensors: {', '.join(found.tensors()) or 'none'}")
+    result = debugging.recipe(comparison, budget)
+    inputs.show(result.to_frame())
+    print(f"{result!r}\nTensors: {', '.join(result.tensors()) or 'none'}")
     if output is not None:
-        content: dict[str, Any] = {"layers": found.layers, "tensors": found.tensors()}
+        content: dict[str, Any] = {"layers": result.layers, "tensors": result.tensors()}
         if compressed.suffix == ".tflite":
-            content["ai_edge"] = found.ai_edge()
+            content["ai_edge"] = result.ai_edge()
         with atomic_path(output) as temporary:
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         print(f"Written to {output}")
 
 
-@dataclass(frozen=True)
-class _Models:
-    """The two models, as `ModelPair` takes them, and the original, instrumented."""
-
-    im: "InstrumentedModel"
-    original: Any
-    compressed: Any
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """Inputs before preprocessing, their labels and preprocessing, as far as known."""
-
-    x: "np.ndarray"
-    y: "np.ndarray | None"
-    preprocess: "Callable[[np.ndarray], np.ndarray] | None"
-    columns: tuple[str, ...]
-
-    def named(self) -> Any:
-        """Return the inputs; a table with names as a data frame."""
-        import pandas as pd
-
-        named = self.columns and self.x.ndim == 2 and len(self.columns) == self.x.shape[1]
-        return pd.DataFrame(self.x, columns=list(self.columns)) if named else self.x
-
-
 def _load(original: Path, compressed: Path) -> _Models:
     """Load both models; those that end in logits get a softmax."""
-    im = inputs.instrumented(original)
-    if compressed.suffix == ".tflite":
-        return _Models(im, _with_probabilities(im), str(compressed))
-    return _Models(
-        im, _with_probabilities(im), _with_probabilities(inputs.instrumented(compressed))
-    )
-
-
-def _with_probabilities(im: "InstrumentedModel") -> Any:
+    is_file = compressed.suffix == ".tflite"
+    ims = [inputs.instrumented(path) for path in (original, compressed)[: 1 if is_file else 2]]
     from nnslicer_tf.dflare import with_softmax
 
-    plain = not im.classes.final and im.classes.count > 1
-    return with_softmax(im.model) if plain else im.model
+    models: list[Any] = [
+        with_softmax(im.model) if not im.classes.final and im.classes.count > 1 else im.model
+        for im in ims
+    ]
+    return _Models(ims[0], models[0], str(compressed) if is_file else models[1])
 
 
 def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Samples:
@@ -257,13 +246,12 @@ def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Sample
     """
     import numpy as np
 
-    found = inputs.dataset(data, im, "none")
-    x, y = np.asarray(found.x), found.y if len(found.y) else None
-    columns = tuple(getattr(found, "columns", ()) or ())
+    samples = inputs.dataset(data, im, "none")
+    x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
     if x.ndim != 4:
-        return _Samples(x, y, None, columns)
+        return _Samples(x, y, None, samples.columns)
     low, high = float(x.min()), float(x.max())
-    if found.name == "digits":
+    if samples.name == "digits":
         x = x * (255 / 16)  # their values are 0 … 16
     elif low < 0 or high > 255:
         raise InvalidArgumentError(
@@ -283,6 +271,7 @@ def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Sample
 
 
 def _divided(scale: float) -> "Callable[[np.ndarray], np.ndarray]":
+    """Return the preprocessing that divides pixels."""
     import numpy as np
 
     if not scale > 0:
@@ -290,7 +279,7 @@ def _divided(scale: float) -> "Callable[[np.ndarray], np.ndarray]":
     return lambda x: x.astype(np.float32) / np.float32(scale)
 
 
-def _compared(
+def _compare(
     original: Path,
     compressed: Path,
     data: str | None,
@@ -306,10 +295,10 @@ def _compared(
     from nnslicer_tf import InstrumentedModel, debugging, dflare
 
     if deviations is not None:
-        found = dflare.DeviationSet.load(deviations)
-        if not found.found.any():
+        result = dflare.DeviationSet.load(deviations)
+        if not result.found.any():
             raise InvalidArgumentError(f"'{deviations}' has no deviations: none was found.")
-        x = found.images
+        x = result.images
         if x.ndim == 4:
             x = _divided(255.0 if scale is None else scale)(x)
     else:

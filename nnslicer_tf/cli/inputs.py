@@ -1,5 +1,6 @@
-"""Inputs of the commands (models, data, lists of numbers) and their common options."""
+"""Inputs and outputs of the commands: models, data, lists of numbers, tables, common options."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,15 +8,21 @@ import typer
 from rich.console import Console
 
 from nnslicer_tf._environment import import_keras_quietly
+from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
+    from matplotlib.figure import Figure
 
     from nnslicer_tf import InstrumentedModel, Slicer
     from nnslicer_tf.datasets import Dataset
 
-DATA = (
+MAX_ROWS = 40
+"""Rows of a table that are printed."""
+
+_DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
 )
@@ -24,7 +31,12 @@ ModelOption = Annotated[
     Path,
     typer.Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
 ]
-DataOption = Annotated[str, typer.Option("--data", help=DATA)]
+DataOption = Annotated[str, typer.Option("--data", help=_DATA)]
+OptionalDataOption = Annotated[str | None, typer.Option("--data", help=_DATA)]
+TestOption = Annotated[
+    str | None,
+    typer.Option("--test", help="Labelled data for the accuracy; by default --data."),
+]
 ProfileOption = Annotated[Path, typer.Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
     str,
@@ -34,33 +46,39 @@ NormaliseOption = Annotated[
         "(mean 0, standard deviation 1 per channel). Other files are used as they are.",
     ),
 ]
-BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples in a forward pass.")]
 ThetaOption = Annotated[float, typer.Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
 ClassesOption = Annotated[
     str,
     typer.Option("--classes", help="Names of the classes, in order, separated by commas."),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+TableOption = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]
+PictureOption = Annotated[
+    Path | None, typer.Option("--picture", help="File for a picture, .png or .pdf.")
+]
+LeastOption = Annotated[
+    bool, typer.Option("--least", help="The prediction is the smallest output (ACAS Xu).")
+]
+PointDataOption = Annotated[
+    str | None, typer.Option("--data", help="Data with the samples, if indices are given.")
+]
 
 
-def writable(path: Path, *endings: str) -> Path:
-    """Return a path after checking that it can be written and has one of the given endings.
+def writable(path: Path | None, *endings: str) -> None:
+    """Check that a file, if any, can be written and has one of the given endings.
 
     Raises:
         InvalidArgumentError: if it has a different ending, or nothing can be written there.
     """
-    from nnslicer_tf._files import check_writable
-
+    if path is None:
+        return
     if endings and path.suffix not in endings and not path.is_dir():
         raise InvalidArgumentError(
             f"The name of this file ends in {' or '.join(endings)}. Received: '{path}'"
         )
     # Folders are made when something is written, not for a run that fails.
     existing = next(parent for parent in path.absolute().parents if parent.exists())
-    if path.is_dir() or not existing.is_dir():
-        return check_writable(path)
-    check_writable(existing / path.name)
-    return path
+    check_writable(path if path.is_dir() or not existing.is_dir() else existing / path.name)
 
 
 def keras_model(path: Path) -> Any:
@@ -90,12 +108,19 @@ def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer"
     """Return a slicer, given the files of a model and a profile."""
     from nnslicer_tf import Profile
 
-    found = Profile.load(profile)
+    means = Profile.load(profile)
     compile_ahead()
     im = instrumented(model)
     from nnslicer_tf import Slicer  # imports Keras, which was already imported quietly
 
-    return Slicer(im, found, theta, **options)
+    return Slicer(im, means, theta, **options)
+
+
+def compile_ahead() -> None:
+    """Compile the kernels in another process while the model is loading."""
+    from nnslicer_tf._kernels.ahead import compile_ahead
+
+    compile_ahead()
 
 
 def dataset(
@@ -168,19 +193,40 @@ def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text else known
 
 
-def compile_ahead() -> None:
-    """Compile the kernels in another process while the model is loading."""
-    from nnslicer_tf._kernels.ahead import compile_ahead
-
-    compile_ahead()
-
-
-def in_range(index: int, count: int, what: str) -> int:
+def in_range(index: int, count: int, option: str) -> int:
     """Return an index after checking its range.
 
     Raises:
         InvalidArgumentError: if there is no such sample.
     """
     if not 0 <= index < count:
-        raise InvalidArgumentError(f"{what}: there are samples 0 … {count - 1}, not {index}.")
+        raise InvalidArgumentError(f"{option}: there are samples 0 … {count - 1}, not {index}.")
     return index
+
+
+def show(frame: "pd.DataFrame", output: Path | None = None) -> None:
+    """Print a table's first rows, and write all of them to a CSV file, if any."""
+    first = frame.head(MAX_ROWS)
+    print(first.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
+    if len(frame) > len(first):
+        print(f"… {len(frame) - len(first):,} rows more")
+    if output is not None:
+        with atomic_path(output) as temporary:
+            frame.to_csv(temporary, index=False)
+        print(f"Written to {output}")
+
+
+def draw(picture: Path | None, plot: "Callable[[Any], object] | Figure") -> None:
+    """Write a figure, or what a function draws into new axes, to a file, if any."""
+    if picture is None:
+        return
+    from matplotlib.figure import Figure
+
+    from nnslicer_tf.report import save_figure
+
+    if not isinstance(plot, Figure):
+        figure = Figure(layout="constrained")
+        plot(figure.subplots())
+        plot = figure
+    save_figure(plot, picture)
+    print(f"Written to {picture}")

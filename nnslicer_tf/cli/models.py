@@ -6,17 +6,15 @@ from typing import Annotated
 import typer
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.cli import inputs, tables
-from nnslicer_tf.cli.inputs import DataOption, ModelOption, NormaliseOption, SeedOption
+from nnslicer_tf.cli import inputs
+from nnslicer_tf.cli.inputs import DataOption, ModelOption, NormaliseOption, SeedOption, TestOption
 
 
 def prune(
     model: ModelOption,
     data: DataOption,
     classes: Annotated[str, typer.Option(help="The classes that are needed, such as '3,5'.")],
-    test: Annotated[
-        str | None, typer.Option(help="Labelled data for the accuracy; by default --data.")
-    ] = None,
+    test: TestOption = None,
     output: Annotated[
         Path,
         typer.Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
@@ -47,7 +45,7 @@ def prune(
     tested = None if test is None else inputs.dataset(test, im, normalise, labels=True)
     from nnslicer_tf.pruning import shrink
 
-    found = shrink(
+    small = shrink(
         im,
         train,
         classes=wanted,
@@ -59,18 +57,16 @@ def prune(
         test=tested,
         rng=seed,
     )
-    found.save(output)
+    small.save(output)
     where = "the test data" if test else "the training data, for want of --test"
-    print(found.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
+    inputs.show(small.to_frame())
     print(f"Accuracy on {where}.\nWritten to {output}")
 
 
 def semantic(
     model: ModelOption,
     data: DataOption,
-    test: Annotated[
-        str | None, typer.Option(help="Labelled data for the accuracy; by default --data.")
-    ] = None,
+    test: TestOption = None,
     output: Annotated[
         Path | None, typer.Option(help="File for the model of the critical neurons, .keras.")
     ] = None,
@@ -87,15 +83,14 @@ def semantic(
 
     The data needs labels; a data set that is named without a split means its training split.
     """
-    if output is not None:
-        inputs.writable(output, ".keras")
+    inputs.writable(output, ".keras")
     im = inputs.instrumented(model)
     train = inputs.dataset(data, im, normalise, labels=True, split="train")
     tested = train if test is None else inputs.dataset(test, im, normalise, labels=True)
     from nnslicer_tf import InstrumentedModel, semantic
 
     critical = semantic.semantic_slice(im, train.x, train.y, metric, threshold, step)
-    tables.show(critical.to_frame())
+    inputs.show(critical.to_frame())
     small = semantic.restructure(im, critical)
     right = [
         float((one.classes.from_outputs(one.predict(tested.x)) == tested.y).mean())

@@ -8,7 +8,6 @@ import typer
 from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.cli.inputs import (
-    BatchOption,
     ClassesOption,
     DataOption,
     ModelOption,
@@ -26,32 +25,71 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("nnslicer-demo"),
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
-    folder = inputs.writable(output / "slices.png").parent
+    inputs.writable(output / "slices.png")
     inputs.compile_ahead()
     import_keras_quietly()
-    from nnslicer_tf.cli.demo import run_demo
+    import numpy as np
 
-    result = run_demo(folder)
-    label = result.label
+    from nnslicer_tf import InstrumentedModel, Profile, Slicer, datasets, zoo
+    from nnslicer_tf.report import plot_slices, save_figure
+
+    # Slices of an image, of all images of its class, and of all images.
+    train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
+    model = zoo.load("digits_cnn")
+    im = InstrumentedModel(model)
+    means = Profile.from_data(im, train.x)
+    slicer = Slicer(im, means, theta=0.3, workers=0)
+    image = test.x[13:14]
+    label = int(im.logits(image).argmax())
+    of_class = train.x[train.y == label]
+    image_slice = slicer.slice(image, outputs=[label])
+    class_slice = slicer.slice(of_class, outputs=[label])
+    all_slice = slicer.slice(train.x, outputs="predicted")
+
+    # The files, and a picture with the share of neurons in each slice as the title.
+    means.save(output / "profile.npz")
+    image_slice.save(output / "image.npz")
+    class_slice.save(output / "class.npz")
+    rectified = [o.name for o in im.operations if o.kind == "rectify"]
+    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
+    figure = plot_slices(
+        dict(zip(images, (image_slice, class_slice), strict=True)), rectified, images
+    )
+    neurons = [
+        np.mean(np.concatenate([one.neurons[name].ravel() for name in rectified]) != 0)
+        for one in (image_slice, class_slice)
+    ]
+    figure.suptitle(
+        f"{neurons[0]:.0%} of the neurons decide one image, {neurons[1]:.0%} all images of the "
+        "class"
+    )
+    save_figure(figure, output / "slices.png")
+
+    # The network with only the synapses of each slice.
+    whole, of_label, of_all = (
+        m.predict(test.x, verbose=0).argmax(axis=1) == test.y
+        for m in (model, class_slice.apply(model), all_slice.apply(model))
+    )
+    chosen = test.y == label
+    answer = image_slice.apply(model).predict(image, verbose=0).argmax()
+    shares = [
+        f"{(one.to_vector() != 0).mean():6.1%} of the synapses"
+        for one in (class_slice, all_slice, image_slice)
+    ]
     print(f"The slice of all training images of a {label}, for output {label}:")
-    print(result.class_slice.summary())
+    print(class_slice.summary())
     print(
         f"""\
 Synapses outside a slice set to zero, on the test images:
-  slice of the {label}s   {_kept(result.class_slice)} of the synapses   \
-{result.sliced[0]:.1%} of the {label}s right (whole model {result.whole[0]:.1%})
-  slice of all      {_kept(result.all_slice)} of the synapses   \
-{result.all_accuracy:.1%} of all images right ({result.whole[1]:.1%})
-  slice of 1 image  {_kept(result.image_slice)} of the synapses   \
-the image, a {label}, is taken for a {result.image_label}
+  slice of the {label}s   {shares[0]}   \
+{of_label[chosen].mean():.1%} of the {label}s right (whole model {whole[chosen].mean():.1%})
+  slice of all      {shares[1]}   \
+{of_all.mean():.1%} of all images right ({whole.mean():.1%})
+  slice of 1 image  {shares[2]}   \
+the image, a {label}, is taken for a {answer}
 
-Written to {folder}: profile.npz, image.npz, class.npz, slices.png"""
+Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
     )
-
-
-def _kept(one: "Slice") -> str:
-    vector = one.to_vector()
-    return f"{(vector != 0).mean():6.1%}"
 
 
 def profile(
@@ -59,7 +97,7 @@ def profile(
     data: DataOption,
     output: Annotated[Path, typer.Option(help="File for the profile, .npz.")] = Path("profile.npz"),
     normalise: NormaliseOption = "unit",
-    batch_size: BatchOption = 256,
+    batch_size: Annotated[int, typer.Option(help="Samples in a forward pass.")] = 256,
 ) -> None:
     """Average every neuron's activation over a data set (usually the training set).
 
@@ -69,10 +107,10 @@ def profile(
     im = inputs.instrumented(model)
     from nnslicer_tf import Profile
 
-    found = inputs.dataset(data, im, normalise, split="train")
-    result = Profile.from_data(im, found.x, batch_size=batch_size)
+    samples = inputs.dataset(data, im, normalise, split="train")
+    result = Profile.from_data(im, samples.x, batch_size=batch_size)
     result.save(output)
-    split = f" ({found.name}:{found.split})" if found.split else ""
+    split = f" ({samples.name}:{samples.split})" if samples.split else ""
     print(f"{result!r}{split}\nWritten to {output}")
 
 
@@ -110,8 +148,8 @@ def explain(
     """Explain why the model gave one sample its answer, with a picture and numbers."""
     inputs.writable(output, ".html", ".png", ".pdf", ".svg")
     slicer = inputs.slicer(model, profile, theta, workers=0)
-    found = inputs.dataset(data, slicer.im, normalise)
-    sample = found.x[inputs.in_range(index, len(found.x), "--index")]
+    samples = inputs.dataset(data, slicer.im, normalise)
+    sample = samples.x[inputs.in_range(index, len(samples), "--index")]
     chosen = None if target is None else inputs.target(target)
     of_class = None
     if usual is not None:
@@ -125,8 +163,8 @@ def explain(
     result = slicer.explain(
         sample,
         chosen,
-        classes=inputs.names(classes, found.class_names),
-        columns=found.columns,
+        classes=inputs.names(classes, samples.class_names),
+        columns=samples.columns,
         words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
         usual=of_class,
         compare=compare or ("integrated gradients, 50 samples",),
@@ -201,10 +239,10 @@ def show(
     ] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
-    if plot is not None:
-        inputs.writable(plot, ".png", ".pdf", ".svg")
+    inputs.writable(plot, ".png", ".pdf", ".svg")
     result = _load_result(file)
     from nnslicer_tf import Slice, SliceSet
+    from nnslicer_tf.report import plot_slices
 
     if isinstance(result, SliceSet):
         print(repr(result))
@@ -220,8 +258,8 @@ def show(
     if plot is not None:
         if not isinstance(result, Slice):
             raise InvalidArgumentError(f"'{file}' is a profile; only slices can be drawn.")
-        _plot(result, plot)
-        print(f"Written to {plot}")
+        reached = [name for name, values in result.neurons.items() if (values != 0).any()]
+        inputs.draw(plot, plot_slices({plot.stem: result}, reached))
 
 
 def explore(
@@ -243,50 +281,39 @@ def explore(
     inputs.writable(output, ".html")
     stems = [path.stem for path in files]
     slices = {
-        path.stem if stems.count(path.stem) == 1 else str(path): _load_slices(path)
+        path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")
         for path in files
     }
     im = inputs.instrumented(model)
     from nnslicer_tf import Profile
     from nnslicer_tf import explore as explore_slices
 
-    found = None if data is None else inputs.dataset(data, im, normalise)
+    samples = None if data is None else inputs.dataset(data, im, normalise)
     view = explore_slices(
         slices,
         im,
-        None if found is None else found.x,
+        samples,
         profile=None if profile is None else Profile.load(profile),
-        classes=inputs.names(classes, () if found is None else found.class_names),
-        words=() if data is None or found is None else inputs.words(data, found.x),
+        classes=inputs.names(classes, () if samples is None else samples.class_names),
+        words=() if data is None or samples is None else inputs.words(data, samples.x),
     )
     view.save(output)
     print(f"{view!r}\nWritten to {output}")
 
 
-def _load_result(path: Path) -> "Slice | SliceSet | Profile":
+def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Profile":
+    """Load a profile, a slice or a set; only slices can be `of_slices`, such as "drawn"."""
     from nnslicer_tf import Profile, Slice, SliceSet
 
     for kind in (Slice, SliceSet, Profile):
         try:
-            return kind.load(path)
+            result = kind.load(path)
         except CorruptFileError as error:
             last = error
+            continue
+        if of_slices and isinstance(result, Profile):
+            raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
+        return result
     raise CorruptFileError(
         f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"
     )
-
-
-def _load_slices(path: Path) -> "Slice | SliceSet":
-    from nnslicer_tf import Profile
-
-    result = _load_result(path)
-    if isinstance(result, Profile):
-        raise InvalidArgumentError(f"'{path}' is a profile; only slices can be explored.")
-    return result
-
-
-def _plot(result: "Slice", path: Path) -> None:
-    from nnslicer_tf.report import plot_slices, save_figure
-
-    reached = [name for name, values in result.neurons.items() if (values != 0).any()]
-    save_figure(plot_slices({path.stem: result}, reached), path)

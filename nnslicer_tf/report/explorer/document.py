@@ -3,31 +3,33 @@
 Its size is that of the contributions, plus the values that are needed to explain why a synapse
 was excluded. Small documents store both without loss. In larger ones, values and weights are
 rounded, only the membership of synapses is stored, and everything that the page can do without is
-left out; for very large kernels, only the strongest weights are stored. The document records
-this, and the page says so.
+left out; for very large kernels, only the strongest weights are stored, and of very large
+operations only the number of members. The document records this, and the page says so.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._environment import track
+from nnslicer_tf._kernels import pools
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.kinds import kind_of
-from nnslicer_tf.report.explorer import measured
-from nnslicer_tf.report.explorer.folding import fold
+from nnslicer_tf.kinds import Layout, kind_of
+from nnslicer_tf.report.explorer.exhibits import Exhibit, Part
 from nnslicer_tf.report.explorer.packing import Packer
-from nnslicer_tf.report.explorer.sequences import head_axes, product_facts, through_time
-from nnslicer_tf.report.explorer.shown import Exhibit, Part
+from nnslicer_tf.report.explorer.structure import fold, head_axes, product_facts, through_time
 
 EXACT_VALUES = 1_000_000
 """Up to this number of neurons, over all samples, values are stored exactly."""
+
+MAX_NEURONS = 20_000_000
+"""Up to this number of neurons, over all parts, they are stored; else the largest operations' are
+only counted."""
 
 DENSE_WEIGHTS = 1_500_000
 """Models with more weights store only the strongest of each neuron, and round all values."""
@@ -38,130 +40,72 @@ STRONGEST = 16
 STORED_SYNAPSES = 4_000_000
 """Up to this number of synapses, over all parts, contributions are stored."""
 
-LARGEST_MAP = 500_000
+MAX_MAP = 500_000
 """Index maps of routing operations with more neurons are left out."""
+
+MAX_CLASSES = 5
+"""Number of classes whose probabilities are stored."""
 
 _RULES = {
     "weighted_sum": "sum",
-    "average": "average",
-    "maximum": "maximum",
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
     "maximum_merge": "extreme",
     "minimum_merge": "extreme",
-    "lookup": "lookup",
-    "mask": "mask",
+    **{k: k for k in ("average", "maximum", "add", "subtract", "multiply", "lookup", "mask")},
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A model with the data that belongs to it.
-
-    Attributes:
-        im: The model.
-        x: Samples for its exhibits, `(samples, *input_shape)` float32, or None.
-        means: The profile's means by operation, or None.
-    """
-
-    im: InstrumentedModel
-    x: np.ndarray | None
-    means: Mapping[str, np.ndarray] | None
-
-
-@dataclass(eq=False)
 class Document:
     """A document that is being built.
 
-    Attributes:
+    Args:
+        exhibits: What to show; all models must have the same operations.
         title: Title of the page.
         classes: Names of the classes, in order; empty for plain numbers.
-        words: For inputs that are sequences of tokens, the tokens of each sample; otherwise empty.
+        columns: Names of a table's columns; empty for other inputs.
+        words: For inputs that are sequences of tokens, the tokens of each sample.
         progress: Whether to show a progress bar.
     """
 
-    title: str
-    classes: Sequence[str] = ()
-    words: Sequence[Sequence[str]] = ()
-    progress: bool = True
-    _packer: Packer = field(default_factory=Packer)
-    _rows: list[dict[str, Any]] = field(default_factory=list)
-    _row_of: dict[tuple, int] = field(default_factory=dict)
-    _says: dict[tuple, list] = field(default_factory=dict)
-
-    def pack(self, shown: Sequence[tuple[Exhibit, Source]]) -> bytes:
-        """Return the packed document.
-
-        Args:
-            shown: The exhibits, each with its model; all models must have the same operations.
-        """
-        im = shown[0][1].im
-        sources = list({id(source.im): source for _, source in shown}.values())
-        parts = [
-            (exhibit, source, i) for exhibit, source in shown for i in range(len(exhibit.parts))
-        ]
-        needed = {exhibit.facts.get("granularity", "activation") for exhibit, _ in shown}
-        self._plan(im, needed, shown)
-        places = {id(source.im): place for place, source in enumerate(sources)}
-        remainders = {
-            id(source.im): MaskedModel(source.im)
-            for source in sources
-            if source.x is not None and measured.is_classifier(source.im)
-        }
-        packed: dict[int, list] = {id(exhibit): [] for exhibit, _ in shown}
-        for exhibit, source, i in track(parts, "Exploring", len(parts), self.progress):
-            packed[id(exhibit)].append(
-                self._part(exhibit, source, i, places[id(source.im)], remainders)
-            )
-        header = {
-            "title": self.title,
-            "versions": {name: version(name) for name in ("nnslicer-tf", "keras", "numpy")},
-            "rounded": not self._exact,
-            "input": self._places[im.input_operation],
-            "logits": self._places[im.logit_operation],
-            "operations": [self._operation(o, "activation" in needed) for o in im.operations],
-            "groups": [
-                {"label": g.label, "members": [self._places[m] for m in g.members]}
-                for g in fold(im.operations)
-            ],
-            "kernels": [_kernel(kernel) for kernel in im.kernels.values()],
-            "classes": list(map(str, self.classes)),
-            "models": [self._model(source, needed) for source in sources],
-            "rows": self._rows,
-            "exhibits": [
-                {
-                    "name": exhibit.name,
-                    "model": places[id(source.im)],
-                    "each": exhibit.each,
-                    **_facts(exhibit),
-                    "parts": packed[id(exhibit)],
-                }
-                for exhibit, source in shown
-            ],
-        }
-        return self._packer.pack(header)
-
-    def _plan(
-        self, im: InstrumentedModel, needed: set[str], shown: Sequence[tuple[Exhibit, Source]]
+    def __init__(
+        self,
+        exhibits: Sequence[Exhibit],
+        title: str,
+        classes: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        words: Sequence[Sequence[str]] = (),
+        progress: bool = True,
     ) -> None:
-        """Decide what to store, and how."""
+        self._exhibits, self._progress = exhibits, progress
+        self._title, self._classes, self._columns, self._words = title, classes, columns, words
+        self._packer = Packer()
+        self._rows: list[dict[str, Any]] = []
+        self._row_of: dict[tuple, int] = {}
+        self._whole: dict[tuple, list] = {}
+
+        # Decide what to store, and how.
+        im = exhibits[0].im
+        self._im = im
+        self._models = list({id(one.im): one for one in exhibits}.values())
         self._places = {o.name: place for place, o in enumerate(im.operations)}
         self._kernel_places = {name: place for place, name in enumerate(im.kernels)}
+        self._granularities = sorted({one.granularity for one in exhibits})
+        neurons = sum(o.size for o in im.operations)
         samples = {
-            (id(source.im), id(source.x)): len(source.x) if exhibit.each else 1
-            for exhibit, source in shown
-            if source.x is not None
+            (id(one.im), id(one.x)): len(one.x) if one.each else 1
+            for one in exhibits
+            if one.x is not None
         }
-        count = measured.total_size(im.operations) * sum(samples.values())
-        few = "activation" not in needed or count <= EXACT_VALUES
         # Lookups are left out, because the weights of a word are the values of its lookup.
         weights = sum(k.size for k in im.kernels.values() if not isinstance(k, Lookup))
+        parts = sum(len(one.parts) for one in exhibits)
+        by_position = "activation" in self._granularities
         self._dense = weights <= DENSE_WEIGHTS
-        self._exact = few and self._dense
-        parts = sum(len(exhibit.parts) for exhibit, _ in shown)
+        few_values = neurons * sum(samples.values()) <= EXACT_VALUES or not by_position
+        self._exact = self._dense and few_values
         self._with_synapses = parts * weights <= STORED_SYNAPSES
-        self._heads = head_axes(im.operations)
+        sizes = np.sort([o.size for o in im.operations])
+        fitting = sizes[np.cumsum(sizes) * max(parts, 1) <= MAX_NEURONS]
+        self._max_size = sizes[-1] if not by_position else int(fitting[-1]) if len(fitting) else 0
         self._feeding = {im.input_operation, im.logit_operation}
         for operation in im.operations:
             by_itself = operation.kind == "lookup" or product_facts(operation)
@@ -172,22 +116,85 @@ class Document:
             if operation.mask:
                 self._feeding.add(operation.mask)
 
+    def pack(self) -> bytes:
+        """Return the packed document."""
+        im = self._im
+        places = {id(one.im): place for place, one in enumerate(self._models)}
+        masked = {
+            id(one.im): MaskedModel(one.im)
+            for one in self._exhibits
+            if one.x is not None
+            and len(one.im.output_operations) == 1
+            and len(one.im[one.im.logit_operation].shape) == 1
+            and one.im[one.im.logit_operation].shape[0] > 1
+        }
+        every = [(one, i) for one in self._exhibits for i in range(len(one.parts))]
+        parts: dict[int, list] = {id(one): [] for one in self._exhibits}
+        for one, i in track(every, "Exploring", len(every), self._progress):
+            part = self._part(one, i, places[id(one.im)], masked.get(id(one.im)))
+            parts[id(one)].append(part)
+        heads = head_axes(im.operations)
+        header = {
+            "title": self._title,
+            "versions": {name: version(name) for name in ("nnslicer-tf", "keras", "numpy")},
+            "rounded": not self._exact,
+            "input": self._places[im.input_operation],
+            "logits": self._places[im.logit_operation],
+            "operations": [self._operation(o, heads) for o in im.operations],
+            "groups": [
+                {"label": group.label, "members": [self._places[m] for m in group.members]}
+                for group in fold(im.operations)
+            ],
+            "kernels": [
+                {
+                    "name": kernel.name,
+                    "shape": list(kernel.shape),
+                    "size": kernel.size,
+                    "groups": kernel.groups,
+                    **dict(
+                        zip(
+                            ("taps", "inputs", "outputs"),
+                            kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape,
+                            strict=True,
+                        )
+                    ),
+                }
+                for kernel in im.kernels.values()
+            ],
+            "classes": list(map(str, self._classes)),
+            "models": [self._model(one) for one in self._models],
+            "rows": self._rows,
+            "exhibits": [
+                {
+                    "name": one.name,
+                    "model": places[id(one.im)],
+                    "each": one.each,
+                    "theta": None if one.facts.get("theta") is None else float(one.facts["theta"]),
+                    "granularity": one.granularity,
+                    "outputs": str(one.facts.get("outputs", "")),
+                    "relativeTo": str(one.facts.get("relative_to", "output")),
+                    "rectify": str(one.facts.get("rectify", "sign")),
+                    "parts": parts[id(one)],
+                }
+                for one in self._exhibits
+            ],
+        }
+        return self._packer.pack(header)
+
     def _floats(self, values: np.ndarray) -> int:
-        add = self._packer.add if self._exact else self._packer.add_levels
-        return add(values)
+        return self._packer.add(values) if self._exact else self._packer.add_levels(values)
+
+    def _stores(self, name: str) -> bool:
+        """Return whether the values of an operation's single neurons are stored."""
+        is_small = self._im[name].size <= self._max_size
+        return is_small and (self._exact or name in self._feeding)
 
     # --- the model -----------------------------------------------------------------
 
-    def _operation(self, operation: Operation, by_position: bool) -> dict[str, Any]:
-        """Return the data of an operation for the page.
-
-        Args:
-            operation: The operation.
-            by_position: Whether the connections of single positions are needed.
-        """
-        params = operation.params
-        kind = kind_of(operation)
-        found: dict[str, Any] = {
+    def _operation(self, operation: Operation, heads: Mapping[str, int]) -> dict[str, Any]:
+        """Return the data of an operation for the page."""
+        params, kind = operation.params, kind_of(operation)
+        data: dict[str, Any] = {
             "name": operation.name,
             "kind": operation.kind,
             "layer": type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
@@ -195,209 +202,203 @@ class Document:
             "inputs": [self._places[source] for source in operation.inputs],
             "rule": _RULES.get(operation.kind, "pass" if kind.one_to_one else "other"),
             "mask": self._places.get(operation.mask or ""),
-            "heads": self._heads.get(operation.name),
+            "heads": heads.get(operation.name),
             **product_facts(operation),
             **through_time(operation, self._places, self._kernel_places),
         }
         if isinstance(params, Synapses):
-            found["kernel"] = self._kernel_places[params.name]
+            data["kernel"] = self._kernel_places[params.name]
+        by_position = "activation" in self._granularities and operation.size <= self._max_size
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
             # By tap, because the position that a tap reads mostly advances by one each time.
-            found["taps"] = self._packer.add_steps(params.taps.T)
+            data["taps"] = self._packer.add_steps(params.taps.T)
         if kind.move is not None and operation.kind != "mask":
-            found["rule"] = "move"
-            if operation.size <= LARGEST_MAP:
+            data["rule"] = "move"
+            if operation.size <= MAX_MAP:
                 source = routing_map(operation).ravel()
                 plain = np.array_equal(source, np.arange(source.size))
-                found["map"] = None if plain else self._packer.add_steps(source)
-        return found
+                data["map"] = None if plain else self._packer.add_steps(source)
+        return data
 
-    def _model(self, source: Source, needed: set[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "name": source.im.model.name,
-            "fingerprint": source.im.fingerprint,
-            "weights": [self._weights(kernel) for kernel in source.im.kernels.values()],
-            "means": {},
-        }
-        if source.means is not None:
-            for granularity in sorted(needed):
-                means = measured.layout_means(source.means, granularity)
-                found["means"][granularity] = {
-                    self._places[name]: self._floats(mean)
-                    for name, mean in means.items()
+    def _model(self, one: Exhibit) -> dict[str, Any]:
+        """Return the weights and means of an exhibit's model."""
+        weights = []
+        for kernel in one.im.kernels.values():
+            stored: dict[str, Any] = {}
+            weights.append(stored)
+            if isinstance(kernel, Lookup):
+                continue
+            matrix, bias = kernel.matrix(), kernel.read_bias()
+            if bias is not None:
+                stored["bias"] = self._packer.add(np.asarray(bias, np.float32))
+            if not self._dense:  # the weights of each output that are largest in magnitude
+                by_output = matrix.reshape(-1, matrix.shape[-1]).T
+                last = min(STRONGEST, by_output.shape[1]) - 1
+                chosen = np.argpartition(-np.abs(by_output), last, axis=1)
+                chosen = np.sort(chosen[:, :STRONGEST], axis=1)
+                matrix = np.take_along_axis(by_output, chosen, axis=1)
+                stored["chosen"] = self._packer.add(chosen)
+            stored["values"] = self._floats(matrix)
+        means: dict[str, Any] = {}
+        if one.means is not None:
+            for granularity in self._granularities:
+                layout = Layout(granularity, one.means)
+                means[granularity] = {
+                    self._places[name]: self._floats(layout.mean(name))
+                    for name in one.means
                     if granularity == "channel" or self._stores(name)
                 }
-        return found
-
-    def _weights(self, kernel: Synapses) -> dict[str, Any]:
-        if isinstance(kernel, Lookup):
-            return {}
-        matrix = kernel.matrix()
-        bias = kernel.read_bias()
-        found = {} if bias is None else {"bias": self._packer.add(np.asarray(bias, np.float32))}
-        if self._dense:
-            return found | {"values": self._floats(matrix)}
-        chosen, values = measured.strongest(matrix, STRONGEST)
-        return found | {"chosen": self._packer.add(chosen), "values": self._floats(values)}
-
-    def _stores(self, name: str) -> bool:
-        """Return whether the values of an operation's single neurons are stored."""
-        return self._exact or name in self._feeding
+        return {
+            "name": one.im.model.name,
+            "fingerprint": one.im.fingerprint,
+            "weights": weights,
+            "means": means,
+        }
 
     # --- the exhibits ----------------------------------------------------------------
 
-    def _part(
-        self, exhibit: Exhibit, source: Source, i: int, model: int, remainders: Mapping[int, Any]
-    ) -> dict[str, Any]:
-        part = exhibit.parts[i]
-        kernels = source.im.kernels
-        found: dict[str, Any] = {
+    def _part(self, one: Exhibit, i: int, model: int, masked: MaskedModel | None) -> dict[str, Any]:
+        """Return the slice of a sample, or of all, with the model's answers.
+
+        Args:
+            one: The exhibit.
+            i: Place of the part.
+            model: Place of the model.
+            masked: The model with masks for its synapses, if it is a classifier.
+        """
+        part, kernels = one.parts[i], one.im.kernels
+        neurons, members = self._neurons(part)
+        synapses = {}
+        for name, values in part.synapses.items() if self._with_synapses else ():
+            matrix = kernels[name].layout.from_kernel(np.asarray(values))
+            if self._exact:
+                stored = self._packer.add(_compact(matrix))
+            else:
+                stored = self._packer.add_bits(matrix != 0)
+            synapses[self._kernel_places[name]] = stored
+        data: dict[str, Any] = {
             "samples": part.samples,
-            "neurons": self._neurons(source.im, part),
-            "synapses": {
-                self._kernel_places[name]: self._synapses(
-                    kernels[name].layout.from_kernel(np.asarray(values))
-                )
-                for name, values in part.synapses.items()
-                if self._with_synapses
-            },
+            "neurons": neurons,
+            "members": members,
+            "synapses": synapses,
             "kept": {
                 self._kernel_places[name]: int(np.count_nonzero(values))
                 for name, values in part.synapses.items()
             },
         }
-        if source.x is not None:
-            own = source.x[i : i + 1] if exhibit.each else source.x
-            key = (model, id(source.x), i if exhibit.each else None)
-            granularity = exhibit.facts.get("granularity", "activation")
-            found["row"] = self._row(key, own, source, granularity)
-            found["says"] = self._answers(remainders.get(id(source.im)), own, part, key)
-        if "predicted" in exhibit.facts:
-            found["predicted"] = exhibit.facts["predicted"][i]
-        return found
+        if one.x is not None:
+            x = one.x[i : i + 1] if one.each else one.x
+            key = (model, id(one.x), i if one.each else None)
+            data["row"] = self._row(key, x, one)
+            data["says"] = None
+            if masked is not None:
+                if key not in self._whole:
+                    self._whole[key] = _answer(masked.logits({}, x))
+                data["says"] = {"whole": self._whole[key]}
+                if part.synapses:
+                    inside = {name: np.asarray(v) != 0 for name, v in part.synapses.items()}
+                    outside = {name: ~mask for name, mask in inside.items()}
+                    data["says"]["kept"] = _answer(masked.logits(inside, x))
+                    data["says"]["removed"] = _answer(masked.logits(outside, x))
+        if "predicted" in one.facts:
+            data["predicted"] = one.facts["predicted"][i]
+        return data
 
-    def _synapses(self, values: np.ndarray) -> int:
-        """Store contributions of synapses; in a large document, only which are not 0."""
-        if self._exact:
-            return self._packer.add(_stored(values))
-        return self._packer.add_bits(values != 0)
+    def _neurons(self, part: Part) -> tuple[dict[int, int], dict[int, list[int]]]:
+        """Return operation → array, and operation → numbers of members and neurons of the others.
 
-    def _neurons(self, im: InstrumentedModel, part: Part) -> dict[int, int]:
-        """Return operation → array, starting at the outputs, as inputs refer to them."""
-        found: dict[int, int] = {}
-        for operation in reversed(im.operations):
-            name = operation.name
-            if name not in part.neurons:
+        From the outputs to the inputs, because arrays refer to those of their readers.
+        """
+        arrays: dict[int, int] = {}
+        members: dict[int, list[int]] = {}
+        for operation in reversed(self._im.operations):
+            if operation.name not in part.neurons:
                 continue
-            values = _stored(part.neurons[name])
-            reader = self._elementwise_reader(im, operation)
-            alike = reader in part.neurons and part.neurons[reader].shape == values.shape
-            if alike and values.dtype.kind == "i":
-                like = found[self._places[reader]]
-                reference = self._packer.add_like(values, part.neurons[reader], like)
+            place, values = self._places[operation.name], np.asarray(part.neurons[operation.name])
+            if values.size > self._max_size:
+                members[place] = [int(np.count_nonzero(values)), values.size]
+                continue
+            values = _compact(values)
+            # The contributions of a one-to-one operation's input are mostly like its own.
+            readers = self._im.graph.consumers[operation.name]
+            alone = len(readers) == 1 and kind_of(readers[0]).reach == "element"
+            like = part.neurons.get(readers[0].name) if alone else None
+            if like is not None and like.shape == values.shape and values.dtype.kind == "i":
+                reader = arrays[self._places[readers[0].name]]
+                arrays[place] = self._packer.add_like(values, like, reader)
             else:
-                reference = self._packer.add(values)
-            found[self._places[name]] = reference
-        return found
+                arrays[place] = self._packer.add(values)
+        return arrays, members
 
-    @staticmethod
-    def _elementwise_reader(im: InstrumentedModel, operation: Operation) -> str:
-        """Return an operation's only reader if that is elementwise, otherwise ""."""
-        readers = im.graph.consumers[operation.name]
-        alone = len(readers) == 1 and kind_of(readers[0]).reach == "element"
-        return readers[0].name if alone else ""
-
-    def _row(self, key: tuple, x: np.ndarray, source: Source, granularity: str) -> int:
+    def _row(self, key: tuple, x: np.ndarray, one: Exhibit) -> int:
         """Return the number of the row with a sample's values, which exhibits can share."""
         if key not in self._row_of:
-            self._row_of[key] = len(self._rows)
+            # The input as bytes, with the values that 0 and 255 represent.
             mean = x.mean(axis=0)
-            row: dict[str, Any] = {"samples": len(x), "values": {}, "changes": {}}
-            row |= self._picture(mean)
-            if self.words and len(x) == 1:
-                row["words"] = list(map(str, self.words[key[2]]))
+            low, high = float(mean.min()), float(mean.max())
+            scaled = np.round((mean - low) * (255 / (high - low or 1))).astype(np.uint8)
+            row = {"samples": len(x), "values": {}, "changes": {}, "low": low, "high": high}
+            row["picture"] = self._packer.add(scaled)
+            if self._words and len(x) == 1:
+                row["words"] = list(map(str, self._words[key[2]]))
+            elif self._columns:
+                pairs = zip(self._columns, mean, strict=True)
+                row["words"] = [f"{name} = {value:.4g}" for name, value in pairs]
+            self._row_of[key] = len(self._rows)
             self._rows.append(row)
         row = self._rows[self._row_of[key]]
-        if granularity not in row["values"]:
-            values = measured.activations(source.im, x)
-            row["values"][granularity] = self._values(values, granularity)
-            if granularity == "channel" and source.means is not None and len(x) == 1:
-                row["changes"] = self._changes(source, values)
+        if one.granularity in row["values"]:
+            return self._row_of[key]
+
+        values = _mean_values(one.im, x)
+        if one.granularity == "activation":
+            row["values"]["activation"] = {
+                self._places[name]: self._floats(value)
+                for name, value in values.items()
+                if self._stores(name)
+            }
+            return self._row_of[key]
+        row["values"]["channel"] = {
+            self._places[name]: self._floats(
+                value.reshape(-1, value.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
+            )
+            for name, value in values.items()
+        }
+        if one.means is not None and len(x) == 1:
+            # Δ of the inputs of filters' synapses: the input of a synapse is the mean, over all
+            # windows, of the value that it multiplies (NNSlicer, Equation 1).
+            for o in one.im.operations:
+                if not isinstance(o.params, Synapses):
+                    continue
+                pair = (values[o.inputs[0]], one.means[o.inputs[0]])
+                sheets = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in pair]
+                read, usual = (pools.tap_means(sheet, o.params.taps)[0] for sheet in sheets)
+                change = (read - usual).astype(np.float32)
+                row["changes"][self._places[o.name]] = self._floats(change)
         return self._row_of[key]
 
-    def _values(self, values: Mapping[str, np.ndarray], granularity: str) -> dict[int, int]:
-        if granularity == "channel":
-            means = measured.channel_means(values)
-            return {self._places[name]: self._floats(mean) for name, mean in means.items()}
-        return {
-            self._places[name]: self._floats(value)
-            for name, value in values.items()
-            if self._stores(name)
-        }
 
-    def _changes(self, source: Source, values: Mapping[str, np.ndarray]) -> dict[int, int]:
-        """Return Δ of the inputs of all filters' synapses at channel granularity."""
-        assert source.means is not None
-        return {
-            self._places[o.name]: self._floats(
-                measured.tap_changes(o, values[o.inputs[0]], source.means[o.inputs[0]])
-            )
-            for o in source.im.operations
-            if isinstance(o.params, Synapses)
-        }
-
-    def _picture(self, x: np.ndarray) -> dict[str, Any]:
-        """Return an input as bytes, with the values that 0 and 255 represent."""
-        low, high = float(x.min()), float(x.max())
-        scaled = np.round((x - low) * (255 / (high - low or 1))).astype(np.uint8)
-        return {"picture": self._packer.add(scaled), "low": low, "high": high}
-
-    def _answers(
-        self, remainder: Any, x: np.ndarray, part: Part, key: tuple
-    ) -> dict[str, Any] | None:
-        if remainder is None:
-            return None
-        if key not in self._says:
-            self._says[key] = _answer(measured.answer(remainder.logits({}, x)))
-        found = {"whole": self._says[key]}
-        if part.synapses:
-            for name, inverted in (("kept", False), ("removed", True)):
-                kept = measured.masks(part.synapses, inverted)
-                found[name] = _answer(measured.answer(remainder.logits(kept, x)))
-        return found
+def _mean_values(im: InstrumentedModel, x: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Return the mean value of every neuron over samples, operation → `(*shape)` float32."""
+    if len(x) == 1:
+        return {name: values[0] for name, values in im.capture(x).items()}
+    totals = {o.name: np.zeros(o.shape) for o in im.operations}
+    for batch in im.capture_batches(x, batch_size=32):
+        for name, values in batch.items():
+            totals[name] += values.sum(axis=0, dtype=np.float64)
+    return {name: (total / len(x)).astype(np.float32) for name, total in totals.items()}
 
 
-def _kernel(kernel: Synapses) -> dict[str, Any]:
-    taps, inputs, outputs = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
-    return {
-        "name": kernel.name,
-        "shape": list(kernel.shape),
-        "size": kernel.size,
-        "groups": kernel.groups,
-        "taps": taps,
-        "inputs": inputs,
-        "outputs": outputs,
-    }
+def _answer(logits: np.ndarray) -> list[list[float]]:
+    """Return [class, mean probability] of the most likely classes of some samples."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    shares = (shifted / shifted.sum(axis=1, keepdims=True)).mean(axis=0)
+    order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
+    return [[int(i), float(shares[i])] for i in order]
 
 
-def _answer(answer: measured.Answer) -> list[list[float]]:
-    return [list(pair) for pair in zip(answer.classes, answer.probabilities, strict=True)]
-
-
-def _stored(values: np.ndarray) -> np.ndarray:
-    """Return contributions, marks or scores in a type that the packer stores compactly."""
-    values = np.asarray(values)
-    return values.astype(np.float32) if values.dtype.kind == "f" else values.astype(np.int64)
-
-
-def _facts(exhibit: Exhibit) -> dict[str, Any]:
-    """Return an exhibit's facts as JSON types."""
-    facts = exhibit.facts
-    theta = facts.get("theta")
-    return {
-        "theta": None if theta is None else float(theta),
-        "granularity": str(facts.get("granularity", "activation")),
-        "outputs": str(facts.get("outputs", "")),
-        "relativeTo": str(facts.get("relative_to", "output")),
-        "rectify": str(facts.get("rectify", "sign")),
-    }
+def _compact(values: np.ndarray) -> np.ndarray:
+    """Return contributions, marks or scores as float32, or as integers."""
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    return values if values.dtype.kind == "i" else values.astype(np.int8)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
 from nnslicer_tf._files import atomic_path, check_writable
@@ -12,11 +13,11 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.explorer import page
-from nnslicer_tf.report.explorer.document import Document, Source
-from nnslicer_tf.report.explorer.shown import Exhibit, check_fits, exhibits, with_operations
+from nnslicer_tf.report.explorer.document import Document
+from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
 
 if TYPE_CHECKING:
-    from typing import Any as ProfileLike
+    Model = InstrumentedModel | keras.Model
 
 
 class Explorer:
@@ -55,8 +56,8 @@ class Explorer:
         return page.widget(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        shown, metadata = self.widget._repr_mimebundle_(**options)
-        return {**shown, "text/plain": repr(self)}, metadata
+        bundle, metadata = self.widget._repr_mimebundle_(**options)
+        return {**bundle, "text/plain": repr(self)}, metadata
 
     def __repr__(self) -> str:
         return f"Explorer({self.title!r}, {len(self.data) / 1e6:.2f} MB of data)"
@@ -64,11 +65,12 @@ class Explorer:
 
 def explore(
     slices: Any,
-    im: InstrumentedModel | Mapping[str, InstrumentedModel],
+    im: "Model | Mapping[str, Model]",
     x: DataLike | Mapping[str, DataLike] | None = None,
     *,
-    profile: "ProfileLike | Mapping[str, ProfileLike] | None" = None,
+    profile: Any = None,
     classes: Sequence[str] = (),
+    columns: Sequence[str] = (),
     words: Sequence[Sequence[str]] = (),
     title: str = "",
     progress: bool = True,
@@ -77,19 +79,23 @@ def explore(
 
     It shows the network with the share of each operation in the slice, every operation's neurons,
     why a synapse is in the slice or not, the input, and the model's prediction with only the slice
-    and without it; two slices can be compared.
+    and without it; two slices can be compared. Of networks with tens of millions of neurons, only
+    the smaller operations' neurons are shown one by one.
 
     Args:
         slices: A `Slice`, a `SliceSet`, or a mapping from operations, layers or kernels to arrays
             of marks or scores (critical neurons, coverage, pruning masks); or several of these, as
             a mapping by name or as a list.
-        im: The model; or models with equal operations, by the names of the slices.
+        im: The model, instrumented or not; or models with equal operations, by the names of the
+            slices.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
             names of the slices. Without it, neither inputs nor values are shown.
-        profile: The profile with which the slices were made, for the distance of every value from
-            its mean; or several by the names of the slices. Without it, no local values are
+        profile: The `Profile` with which the slices were made, for the distance of every value
+            from its mean; or several by the names of the slices. Without it, no local values are
             shown.
         classes: Names of the classes, in order.
+        columns: Names of a table's columns; by default those of x, if it is a data frame or a
+            `Dataset` of a table.
         words: For text models, the tokens of each sample.
         title: Title of the view; the model's name by default.
         progress: Show a progress bar.
@@ -99,45 +105,51 @@ def explore(
         ProfileMismatchError: if a slice or a profile belongs to a different model.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
-    found = []
-    arrays: dict[int, np.ndarray] = {}
-    for exhibit in exhibits(slices):
-        source = _source(exhibit.name, im, x, profile, arrays)
-        exhibit = with_operations(exhibit, source.im)
-        check_fits(exhibit, source.im)
-        found.append((exhibit, source))
-    for exhibit, source in found:
-        _check_samples(exhibit, source.x)
-    _check_alike([source.im for _, source in found])
-    _check_words(words, found)
-    title = title or f"Slices of {found[0][1].im.model.name}"
-    return Explorer(title, Document(title, classes, words, progress).pack(found))
+    models: dict[int, InstrumentedModel] = {}
+    arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
+    exhibits = []
+    for name, one in named_results(slices).items():
+        model, data, means = _by_name("im", im, name), _by_name("x", x, name), None
+        if not isinstance(model, (InstrumentedModel, keras.Model)):
+            raise InvalidArgumentError(
+                "im must be a Keras model or an InstrumentedModel, or several by name. "
+                f"Received: {type(model).__name__}"
+            )
+        if id(model) not in models:
+            plain = isinstance(model, keras.Model)
+            models[id(model)] = InstrumentedModel(model) if plain else model
+        instrumented = models[id(model)]
+        if profile is not None:
+            own = _by_name("profile", profile, name)
+            own.check_model(instrumented)
+            means = own.means
+        if data is not None and id(data) not in arrays:
+            arrays[id(data)] = np.concatenate(list(instrumented.samples(data).batches(256)))
+            columns = columns or list(getattr(data, "columns", ()))
+        samples = None if data is None else arrays[id(data)]
+        exhibit = read_exhibit(name, one, instrumented, samples, means)
+        if words and exhibit.each and len(words) != len(exhibit.parts):
+            raise InvalidArgumentError(
+                f"words has the tokens of {len(words)} samples; '{name}' is of "
+                f"{len(exhibit.parts)}."
+            )
+        exhibits.append(exhibit)
 
-
-def _source(name: str, im: Any, x: Any, profile: Any, arrays: dict[int, np.ndarray]) -> Source:
-    """Return the model, the samples and the means that belong to a name.
-
-    Args:
-        name: Name of an exhibit.
-        im: The models.
-        x: The samples.
-        profile: The profiles.
-        arrays: Samples that were read before, so that exhibits with the same samples share them.
-    """
-    model = _by_name("im", im, name)
-    if not isinstance(model, InstrumentedModel):
+    first = exhibits[0].im
+    structure = [(o.name, o.kind, o.shape, o.inputs) for o in first.operations]
+    for other in models.values():
+        if [(o.name, o.kind, o.shape, o.inputs) for o in other.operations] != structure:
+            raise InvalidArgumentError(
+                f"'{other.model.name}' and '{first.model.name}' have different operations; only "
+                "models of equal operations and shapes can be shown together."
+            )
+    inputs = first[first.input_operation].shape
+    if columns and (len(inputs) != 1 or len(columns) != inputs[0]):
         raise InvalidArgumentError(
-            f"im must be an InstrumentedModel, or several by name. Received: {type(model).__name__}"
+            f"columns has {len(columns)} names; a sample of the model has shape {inputs}."
         )
-    means = None
-    if profile is not None:
-        own = _by_name("profile", profile, name)
-        own.check_model(model)
-        means = own.means
-    given = None if x is None else _by_name("x", x, name)
-    if given is not None and id(given) not in arrays:
-        arrays[id(given)] = np.concatenate(list(model.samples(given).batches(256)))
-    return Source(model, None if given is None else arrays[id(given)], means)
+    title = title or f"Slices of {first.model.name}"
+    return Explorer(title, Document(exhibits, title, classes, columns, words, progress).pack())
 
 
 def _by_name(what: str, given: Any, name: str) -> Any:
@@ -148,34 +160,3 @@ def _by_name(what: str, given: Any, name: str) -> Any:
             f"{what} has nothing for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
         )
     return given[name]
-
-
-def _check_samples(exhibit: Exhibit, x: np.ndarray | None) -> None:
-    expected = len(exhibit.parts) if exhibit.each else exhibit.parts[0].samples
-    if x is not None and expected and len(x) != expected:
-        raise InvalidArgumentError(
-            f"'{exhibit.name}' is of {expected} samples; x has {len(x)}. Give the samples that "
-            "were sliced, in order."
-        )
-
-
-def _check_alike(models: Sequence[InstrumentedModel]) -> None:
-    for im in models[1:]:
-        if _structure(im) != _structure(models[0]):
-            raise InvalidArgumentError(
-                f"'{im.model.name}' and '{models[0].model.name}' have different operations; only "
-                "models of equal operations and shapes can be shown together."
-            )
-
-
-def _structure(im: InstrumentedModel) -> list[tuple]:
-    return [(o.name, o.kind, o.shape, o.inputs) for o in im.operations]
-
-
-def _check_words(words: Sequence, found: Sequence[tuple[Exhibit, Source]]) -> None:
-    for exhibit, _ in found:
-        if words and exhibit.each and len(words) != len(exhibit.parts):
-            raise InvalidArgumentError(
-                f"words has the tokens of {len(words)} samples; '{exhibit.name}' is of "
-                f"{len(exhibit.parts)}."
-            )

@@ -18,7 +18,7 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,12 @@ from nnslicer_tf.errors import CorruptFileError
 
 FORMAT = "nnslicer_tf explorer 3"
 """Name and version of the format; a page rejects data with another one."""
+
+MAX_BYTES = 16_000_000
+"""Longer documents are compressed less, and seven times as fast."""
+
+MAX_TRIAL = 500_000
+"""Number of elements of an array by which the order of its axes is chosen."""
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
 _LEVELS, _BITS = "q8", "b1"
@@ -82,8 +88,8 @@ class Packer:
             like: The other array, of the same shape.
             reference: The number returned when it was added.
         """
-        array = np.asarray(array, np.int64)
-        rest = array - np.sign(np.asarray(like, np.int64))
+        array = np.asarray(array)
+        rest = array.astype(np.int64) - np.sign(np.asarray(like, np.int64))
         if np.count_nonzero(rest) >= np.count_nonzero(array):
             return self.add(array)
         name = _smallest(rest)
@@ -104,17 +110,18 @@ class Packer:
         """
         whole = {"format": FORMAT, **header, "arrays": self._arrays}
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
-        parts = [struct.pack("<I", len(text)), text, *self._chunks]
-        return gzip.compress(b"".join(parts), compresslevel=9, mtime=0)
+        data = b"".join([struct.pack("<I", len(text)), text, *self._chunks])
+        return gzip.compress(data, 9 if len(data) <= MAX_BYTES else 1, mtime=0)
 
     def _store(
         self, array: np.ndarray, name: str, shape: tuple[int, ...], **how: float | bool
     ) -> int:
         planes = _planes(array)
         if array.ndim == 3:
-            turned = _planes(np.moveaxis(array, -1, 0))
-            if len(zlib.compress(turned, 1)) < len(zlib.compress(planes, 1)):
-                planes, how = turned, {**how, "by_channel": True}
+            part = array[: max(1, MAX_TRIAL // max(1, array[0].size))] if len(array) else array
+            turned = _planes(np.moveaxis(part, -1, 0))
+            if len(zlib.compress(turned, 1)) < len(zlib.compress(_planes(part), 1)):
+                planes, how = _planes(np.moveaxis(array, -1, 0)), {**how, "by_channel": True}
         described = repr((name, shape, how)).encode()
         key = hashlib.blake2b(described + b"\0" + planes, digest_size=16).digest()
         if key not in self._known:
@@ -142,7 +149,25 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
             )
         arrays: list[np.ndarray] = []
         for entry in header["arrays"]:
-            arrays.append(_read(raw, 4 + length, entry, arrays))
+            kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
+            size, start = int(np.prod(entry["shape"])), 4 + length + entry["start"]
+            if entry["type"] == _BITS:
+                bits = np.frombuffer(raw, np.uint8, -(-size // 8), start)
+                values = np.unpackbits(bits, count=size, bitorder="little").astype(np.int8)
+            else:
+                planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, start)
+                planes = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T)
+                values = planes.view(kind).ravel()
+            if entry.get("by_channel"):
+                values = values.reshape(entry["shape"][-1], -1).T.ravel()
+            if entry["type"] == _LEVELS:
+                levels = values.astype(np.float32)
+                values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])
+            if entry.get("steps"):
+                values = np.cumsum(values, dtype=np.int64)
+            if "like" in entry:
+                values = values + np.sign(arrays[entry["like"]]).ravel()
+            arrays.append(values.reshape(entry["shape"]))
         return header, arrays
     except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
         raise CorruptFileError(f"This is no data of the explorer: {error}") from error
@@ -152,29 +177,6 @@ def _planes(array: np.ndarray) -> bytes:
     """Return the first byte of every element, then the second, and so on."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return data.reshape(-1, array.dtype.itemsize).T.tobytes()
-
-
-def _read(
-    raw: bytes, offset: int, entry: Mapping[str, Any], before: Sequence[np.ndarray]
-) -> np.ndarray:
-    kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
-    size = int(np.prod(entry["shape"]))
-    if entry["type"] == _BITS:
-        bits = np.frombuffer(raw, np.uint8, -(-size // 8), offset + entry["start"])
-        unpacked = np.unpackbits(bits, count=size, bitorder="little")
-        return unpacked.reshape(entry["shape"]).astype(np.int8)
-    planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, offset + entry["start"])
-    values = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T).view(kind).ravel()
-    if entry.get("by_channel"):
-        values = values.reshape(entry["shape"][-1], -1).T.ravel()
-    if entry["type"] == _LEVELS:
-        levels = values.astype(np.float32)
-        values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])
-    if entry.get("steps"):
-        values = np.cumsum(values, dtype=np.int64)
-    if "like" in entry:
-        values = values + np.sign(before[entry["like"]]).ravel()
-    return values.reshape(entry["shape"])
 
 
 def _smallest(array: np.ndarray) -> str:

@@ -12,8 +12,6 @@ from typing import Any
 
 _STATIC = Path(__file__).parent / "static"
 
-_LIBRARIES = {"d3": "module.exports", "dagre": "dagre"}
-
 _HTML = """<!doctype html>
 <html lang="en">
 <head>
@@ -73,8 +71,12 @@ def html(title: str, data: bytes) -> str:
 @cache
 def script() -> str:
     """Return a JavaScript module that defines `explore(root, bytes, selected)`."""
+    # Each library becomes an expression whose value it is, whatever module loader is present.
     libraries = "\n".join(
-        f"const {name} = {_library(name, value)};" for name, value in _LIBRARIES.items()
+        f"const {name} = (function () {{ /* The licence is in {name}.LICENSE of the package. */ "
+        "const module = { exports: {} }; const exports = module.exports; let define;\n"
+        f"{_read(f'{name}.min.js')}\nreturn {value}; }})();"
+        for name, value in (("d3", "module.exports"), ("dagre", "dagre"))
     )
     # In a page, a script ends at the first "</script", even inside a string.
     return f"{libraries}\n{_read('explorer.js')}".replace("</script", "<\\/script")
@@ -102,19 +104,6 @@ def widget(data: bytes) -> Any:
         selection = traitlets.Dict().tag(sync=True)
 
     return ExplorerWidget(data=data)
-
-
-def _library(name: str, value: str) -> str:
-    """Return an expression whose value is a library, whatever module loader is present.
-
-    Args:
-        name: The library's name.
-        value: The expression that gives the library after its code has run.
-    """
-    body = _read(f"{name}.min.js")
-    header = f"/* The licence is in {name}.LICENSE of the package. */"
-    hidden = "const module = { exports: {} }; const exports = module.exports; let define;"
-    return f"(function () {{ {header} {hidden}\n{body}\nreturn {value}; }})()"
 
 
 @cache

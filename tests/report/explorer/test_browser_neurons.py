@@ -42,7 +42,7 @@ def test_tiles_show_every_neuron(two_thetas):
 
 
 def test_colours_are_those_of_static_pictures(two_thetas):
-    from nnslicer_tf.report import palette
+    from nnslicer_tf.report import figures as palette
 
     page, *_ = two_thetas
     same = {

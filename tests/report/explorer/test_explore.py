@@ -4,6 +4,7 @@ import re
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 import nnslicer_tf as nns
@@ -75,7 +76,7 @@ def test_what_the_model_says(digits):
         models = {"whole": im.model, "kept": one.apply(im.model), "removed": without}
         for said, model in models.items():
             shares = keras.ops.softmax(model.predict(x[i : i + 1], verbose=0))[0].numpy()
-            expected = np.argsort(-shares)[: document.measured.MOST_CLASSES]
+            expected = np.argsort(-shares)[: document.MAX_CLASSES]
             assert [c for c, _ in part["says"][said]] == expected.tolist()
             np.testing.assert_allclose(
                 [p for _, p in part["says"][said]], shares[expected], atol=1e-5
@@ -287,8 +288,8 @@ def test_bad_input_is_refused_before_any_work(digits, mixed):
         nns.explore(slices, im, x, profile=mixed[1])
     with pytest.raises(InvalidArgumentError, match="nothing for 'b'"):
         nns.explore({"b": slices}, {"a": im})
-    with pytest.raises(InvalidArgumentError, match="InstrumentedModel"):
-        nns.explore(slices, im.model)
+    with pytest.raises(InvalidArgumentError, match="im must be a Keras model"):
+        nns.explore(slices, "model.keras")
     with pytest.raises(InvalidArgumentError, match="Did you mean 'conv1'"):
         nns.explore({"conf1": np.ones(16, bool)}, im)
     with pytest.raises(InvalidArgumentError, match="expected"):
@@ -298,3 +299,34 @@ def test_bad_input_is_refused_before_any_work(digits, mixed):
         nns.explore(marks, {"a": im, "b": mixed[0]})
     with pytest.raises(InvalidArgumentError, match="tokens of 2 samples"):
         nns.explore(slices, im, x, words=[["a"], ["b"]])
+
+
+def test_a_keras_model_is_instrumented(digits):
+    im, profile, slices, x = digits
+    views = [nns.explore(slices, one, x, profile=profile, progress=False) for one in (im, im.model)]
+    assert views[0].data == views[1].data
+
+
+def test_columns_of_a_table_have_their_names():
+    inputs = keras.Input((3,))
+    im = nns.InstrumentedModel(keras.Model(inputs, keras.layers.Dense(2)(inputs)))
+    frame = pd.DataFrame(np.arange(6, dtype=np.float32).reshape(2, 3), columns=["age", "b", "c"])
+    profile = nns.Profile.from_data(im, frame, progress=False)
+    slices = nns.Slicer(im, profile, workers=0, progress=False).slice_each(frame)
+    header, _ = read(nns.explore(slices, im, frame, profile=profile, progress=False))
+    assert header["rows"][1]["words"] == ["age = 3", "b = 4", "c = 5"]
+    with pytest.raises(InvalidArgumentError, match="columns has 2 names"):
+        nns.explore(slices, im, frame, columns=["a", "b"], progress=False)
+
+
+def test_neurons_of_very_large_operations_are_counted(digits, monkeypatch):
+    im, profile, slices, x = digits
+    monkeypatch.setattr(document, "MAX_NEURONS", len(slices) * 1000)
+    header, _ = read(nns.explore(slices, im, x, profile=profile, progress=False))
+    part, names = exhibit(header)["parts"][0], [o["name"] for o in header["operations"]]
+    assert {names[int(o)] for o in part["members"]} >= {"conv1", "relu1"}
+    assert {names[int(o)] for o in part["neurons"]} >= {"logits", "input"}
+    for o, (members, size) in part["members"].items():
+        values = slices[0].neurons[names[int(o)]]
+        assert (members, size) == (np.count_nonzero(values), values.size)
+        assert "taps" not in header["operations"][int(o)]

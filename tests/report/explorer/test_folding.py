@@ -8,7 +8,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
-from nnslicer_tf.report.explorer.folding import fold
+from nnslicer_tf.report.explorer.structure import fold
 
 
 def groups_of(model):

@@ -151,7 +151,7 @@ class PartView {
       const values = this.contributions(o);
       let count = 0;
       if (values) for (const value of values) count += value !== 0;
-      this.cache.set(o, values ? [count, values.length] : null);
+      this.cache.set(o, values ? [count, values.length] : this.part.members?.[o] ?? null);
     }
     return this.cache.get(o);
   }
@@ -695,7 +695,7 @@ function receptiveField(view, o, n) {
     } else if (operation.rule === "move") {
       if (operation.map === undefined) return null;
       moveBack(doc, operation, at, reached);
-    } else if (operation.rule === "other") {
+    } else if (operation.rule === "other" || view.part.members?.[place]) {
       return null;
     } else {
       for (const source of operation.inputs) {
@@ -1326,7 +1326,10 @@ class Explorer {
       lines.push(this.countLine(own, this.one.keptSynapses(kernel),
         this.right && this.commonSynapses(kernel), of));
     }
-    if (!this.right && this.one.row && !this.one.values(this.operation)) {
+    if (this.one.part.members?.[this.operation]) {
+      lines.push(h("p", { class: "note" }, "The single neurons of this large operation were left out "
+        + "to keep the file small."));
+    } else if (!this.right && this.one.row && !this.one.values(this.operation)) {
       lines.push(h("p", { class: "note" }, "Activations of this operation were left out to keep the "
         + "file small."));
     }

@@ -1,0 +1,185 @@
+"""What can be explored: slices, sets of slices, and marks or scores of neurons and weights.
+
+Everything becomes an `Exhibit`: a name, a few facts and, for each sample, arrays by operation and
+by kernel. Slices are recognised by their attributes, so that every result can be shown that maps
+operations, layers or kernels to arrays: critical neurons, coverage, pruning masks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._checks import check_name
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The neurons and synapses of one sample, or of several together.
+
+    Attributes:
+        neurons: Operation name → contributions, marks or scores, of the operation's shape or
+            one for each channel; neurons with 0 or False are not members.
+        synapses: Kernel name → the same for synapses, of the kernel's shape.
+        samples: Number of samples that it describes; 0 if it is not known.
+    """
+
+    neurons: Mapping[str, np.ndarray]
+    synapses: Mapping[str, np.ndarray]
+    samples: int = 1
+
+
+class _SetParts(Sequence):
+    """The slices of a set, created on access, because all of them together would be large."""
+
+    def __init__(self, slices: Any) -> None:
+        self._slices = slices
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def __getitem__(self, index: Any) -> Any:
+        one = self._slices[index]
+        return Part(one.neurons, one.synapses)
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """One thing to explore, for one sample or for each of several, with its model and data.
+
+    Attributes:
+        name: Name given by the user.
+        facts: Facts about its origin, such as theta and granularity.
+        parts: One for each sample, or one for all of them.
+        each: Whether there is a part for each sample.
+        im: The model.
+        x: The samples, `(samples, *input_shape)` float32, or None.
+        means: The profile's means by operation, or None.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    parts: Sequence[Part]
+    each: bool
+    im: InstrumentedModel
+    x: np.ndarray | None = None
+    means: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def granularity(self) -> str:
+        """Granularity of the neurons, "activation" or "channel"."""
+        return str(self.facts.get("granularity", "activation"))
+
+
+def named_results(slices: Any) -> dict[str, Any]:
+    """Return name → result for whatever a user gave to `explore`.
+
+    Args:
+        slices: A slice, a set of slices, a mapping of operations, layers or kernels to arrays, or
+            several of these as a mapping by name or as a list.
+
+    Raises:
+        InvalidArgumentError: if it is empty.
+    """
+    if isinstance(slices, Mapping) and not _is_marks(slices):
+        results = {str(name): one for name, one in slices.items()}
+    else:
+        several = isinstance(slices, Sequence) and not _is_set(slices)
+        results = {}
+        for place, one in enumerate(slices if several else [slices]):
+            info = getattr(one, "info", {})
+            theta = info.get("theta") if isinstance(info, Mapping) else None
+            name = type(one).__name__ if theta is None else f"θ = {theta:g}"
+            results[f"{name} ({place + 1})" if place else name] = one
+    if not results:
+        raise InvalidArgumentError("There is nothing to explore: no slice was given.")
+    return results
+
+
+def read_exhibit(
+    name: str,
+    one: Any,
+    im: InstrumentedModel,
+    x: np.ndarray | None,
+    means: Mapping[str, np.ndarray] | None,
+) -> Exhibit:
+    """Return a result as an exhibit, after checking that it belongs to the model.
+
+    The marks in a mapping are for neurons if name and shape are those of an operation or of a
+    layer's units, and for weights if they are those of a kernel.
+
+    Raises:
+        ProfileMismatchError: if the fingerprint is that of a different model.
+        InvalidArgumentError: if it cannot be explored, or names, shapes or the number of samples
+            are not those of the model and the data.
+    """
+    parts: Sequence[Part]
+    facts: dict[str, Any] = {}
+    each = False
+    if _is_set(one):
+        parts, each = _SetParts(one), True
+        facts = {**one.info, "predicted": [int(p) for p in one.predicted]}
+    elif hasattr(one, "neurons") and hasattr(one, "synapses"):
+        facts = dict(getattr(one, "info", {}))
+        samples = int(facts.pop("samples", 1) or 0)
+        parts, each = [Part(one.neurons, one.synapses, samples)], samples == 1
+    elif isinstance(one, Mapping) and _is_marks(one):
+        neurons, synapses = {}, {}
+        for key, values in one.items():
+            if key in im.kernels and values.shape == tuple(im.kernels[key].shape):
+                synapses[key] = values
+                continue
+            of_layer = [o.name for o in im.operations if o.layer == key]
+            if key not in im.graph.operations and not of_layer:
+                check_name("operation, layer or kernel", key, im.graph.operations)
+            neurons[key if key in im.graph.operations else of_layer[-1]] = values
+        coarse = any(np.ndim(values) < len(im[key].shape) for key, values in neurons.items())
+        facts = {"granularity": "channel" if coarse else "activation"}
+        parts = [Part(neurons, synapses, 0)]
+    else:
+        raise InvalidArgumentError(
+            "A slice, a set of slices, or a mapping of operations or kernels to arrays can be "
+            f"explored. Received for {name!r}: {type(one).__name__}"
+        )
+
+    fingerprint = facts.get("fingerprint")
+    if fingerprint and fingerprint != im.fingerprint:
+        raise ProfileMismatchError(
+            f"'{name}' belongs to another model (fingerprint {fingerprint[:12]}…) than "
+            f"'{im.model.name}' ({im.fingerprint[:12]}…). Give several models by name: "
+            "im={'original': …, 'compressed': …}, with the names of the slices."
+        )
+    if len(parts):
+        # An operation has contributions of its own shape, or one for each channel.
+        for key, values in parts[0].neurons.items():
+            check_name("operation", key, im.graph.operations)
+            _check_shape(name, key, values, im[key].shape, im[key].shape[-1:])
+        for key, values in parts[0].synapses.items():
+            check_name("kernel", key, im.kernels)
+            _check_shape(name, key, values, im.kernels[key].shape)
+    expected = len(parts) if each else parts[0].samples
+    if x is not None and expected and len(x) != expected:
+        raise InvalidArgumentError(
+            f"'{name}' is of {expected} samples; x has {len(x)}. Give the samples that "
+            "were sliced, in order."
+        )
+    return Exhibit(name, facts, parts, each, im, x, means)
+
+
+def _check_shape(name: str, key: str, values: np.ndarray, *known: Sequence[int]) -> None:
+    if tuple(np.shape(values)) not in [tuple(shape) for shape in known]:
+        raise InvalidArgumentError(
+            f"'{name}' does not fit the model: its '{key}' has shape {np.shape(values)}, "
+            f"expected {' or '.join(map(str, dict.fromkeys(map(tuple, known))))}."
+        )
+
+
+def _is_set(one: Any) -> bool:
+    return all(hasattr(one, name) for name in ("predicted", "kernels", "operations", "__len__"))
+
+
+def _is_marks(one: Mapping) -> bool:
+    return bool(one) and all(isinstance(value, np.ndarray) for value in one.values())
