@@ -22,7 +22,8 @@ from nnslicer_tf._environment import import_keras_quietly, run_application
 from nnslicer_tf._files import check_writable
 from reproduction.settings import Settings
 
-_LONGEST = 40
+MAX_ROWS = 40
+"""Tables with more rows are not printed."""
 
 Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
 Quick = Annotated[bool, typer.Option(help="A trial with few samples.")]
@@ -96,6 +97,10 @@ def add_experiment(
         finish: "module:function" to call with the folder after the results are written.
     """
 
+    def load(function: str) -> Callable[..., Any]:
+        module, _, attribute = function.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
     def command(results: Path | None, quick: bool, **given: Any) -> None:
         import_keras_quietly()  # settings may look into the zoo
         chosen = settings(**given)
@@ -105,22 +110,26 @@ def add_experiment(
             if path is not None:
                 check_writable(path)
         # Write results, print the short tables, and print where everything is.
-        result = _load(run)(chosen)
+        result = load(run)(chosen)
         files = result.write(folder)
         for table in result.tables:
-            if table.title and len(table.frame) <= _LONGEST:
+            if table.title and len(table.frame) <= MAX_ROWS:
                 print(table, end="\n\n")
         print(f"written to {folder}: {', '.join(path.name for path in files)}", flush=True)
         if finish:
-            _load(finish)(folder)
+            load(finish)(folder)
 
+    fields = [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
+    options = [(f.name, f.type, f.default) for f in fields]
+    options += [("results", Results, None), ("quick", Quick, False)]
     parameters = [
-        *(
-            _parameter(f.name, f.type, f.default)
-            for f in [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
-        ),
-        _parameter("results", Results, None),
-        _parameter("quick", Quick, False),
+        inspect.Parameter(
+            option,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is dataclasses.MISSING else default,
+            annotation=annotation,
+        )
+        for option, annotation, default in options
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
     command.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -132,15 +141,3 @@ def main(app: Callable[[], object]) -> None:
     """Run an application; on bad input, print one line to standard error and exit with code 2."""
     os.environ["MPLBACKEND"] = "Agg"
     run_application(app, Path(sys.argv[0]).stem)
-
-
-def _load(name: str) -> Callable[..., Any]:
-    """Import an experiment."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
-def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
-    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -2,14 +2,14 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.result_tables import ResultTable
+from reproduction.tables import ResultTable
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class Extent:
     """The extent of a measurement, compared with the paper's.
 
     Attributes:
-        count: What is counted, a key of `COUNTS`.
+        count: What is counted: values of a column ("distinct", "largest", "smallest"), a number in
+            the tables' heads ("stated", "seeds", and "sets at ratios"), or the files whose names
+            match ("named") and the models and data sets in their names ("settings").
         of: The paper's number.
         unit: What the numbers count.
         column: The column to read.
@@ -37,7 +39,33 @@ class Extent:
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
         """Return the number measured in some tables."""
-        return COUNTS[self.count](self, tables)
+        columns = [t.frame[self.column] for t in tables if self.column in t.frame]
+        if self.count == "distinct":
+            return len({value for column in columns for value in column.dropna()} - {self.but})
+        if self.count == "largest":
+            return max((int(column.max()) for column in columns), default=0)
+        if self.count == "smallest":
+            return min((int(column.min()) for column in columns), default=0)
+        if self.count == "named":
+            return sum(bool(re.search(self.pattern, table.path.stem)) for table in tables)
+        if self.count == "settings":
+            stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", table.path.stem) for table in tables]
+            return len({tuple(stem.split("-")[-2:]) for stem in stems})
+        if self.count == "seeds":  # `0 … n`
+            matches = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
+            return max((int(match[1]) + 1 for match in matches if match), default=0)
+        if self.count == "stated":
+            found = [re.search(self.pattern, table.head.get(self.head, "")) for table in tables]
+            return max((int(match[1].replace(",", "")) for match in found if match), default=0)
+        if self.count == "sets at ratios":
+            # Of tables that share a ratio, that with the most sets includes the others'.
+            of_sets = Extent("stated", self.of, self.unit, head="sets")
+            most: dict[float, int] = {}
+            for table in tables:
+                for ratio in table.frame.get("ratio", ()):
+                    most[ratio] = max(most.get(ratio, 0), of_sets.measured([table]))
+            return sum(most.values())
+        raise ValueError(f"Nothing is counted as {self.count!r}.")
 
 
 @dataclass(frozen=True)
@@ -113,77 +141,12 @@ class Catalogue:
 @cache
 def load_catalogue() -> Catalogue:
     """Return the catalogue, read from `catalogue.toml`."""
-    text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    lists = (tuple(data[name]) for name in ("headlines", "chosen"))
-    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])), *lists, data["redraw"])
-
-
-def _entry(fields: dict) -> Entry:
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    extents = tuple(Extent(**extent) for extent in fields.pop("extents", ()))
-    return Entry(**fields, extents=extents)
-
-
-def _distinct(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
-    return len({value for column in columns for value in column.dropna()} - {extent.but})
-
-
-def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
-    return max((int(column.max()) for column in columns), default=0)
-
-
-def _smallest(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
-    return min((int(column.min()) for column in columns), default=0)
-
-
-def _named(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the files whose names match the pattern."""
-    return sum(bool(re.search(extent.pattern, table.path.stem)) for table in tables)
-
-
-def _seeds(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the seeds `0 … n` in the head of the tables."""
-    found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
-    return max((int(match[1]) + 1 for match in found if match), default=0)
-
-
-def _sets_at_ratios(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count sets of target classes at each prune ratio.
-
-    Of tables that share a ratio, the one with the most sets counts, as it includes the others'.
-    """
-    of_sets = Extent("stated", extent.of, extent.unit, head="sets")
-    most: dict[float, int] = {}
-    for table in tables:
-        for ratio in table.frame.get("ratio", ()):
-            most[ratio] = max(most.get(ratio, 0), of_sets.measured([table]))
-    return sum(most.values())
-
-
-def _settings(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the models and data sets in the files' names."""
-    stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", table.path.stem) for table in tables]
-    return len({tuple(stem.split("-")[-2:]) for stem in stems})
-
-
-def _stated(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Read the number from the head of the tables."""
-    found = [re.search(extent.pattern, table.head.get(extent.head, "")) for table in tables]
-    return max((int(match[1].replace(",", "")) for match in found if match), default=0)
-
-
-COUNTS: dict[str, Callable[[Extent, Sequence[ResultTable]], int]] = {
-    "distinct": _distinct,
-    "largest": _largest,
-    "named": _named,
-    "seeds": _seeds,
-    "sets at ratios": _sets_at_ratios,
-    "settings": _settings,
-    "smallest": _smallest,
-    "stated": _stated,
-}
-"""Name → function that counts: distinct values of a column, its largest value, …"""
+    data = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
+    entries = []
+    for fields in data["entries"]:
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        fields["extents"] = tuple(Extent(**extent) for extent in fields.get("extents", ()))
+        entries.append(Entry(**fields))
+    data["entries"] = entries
+    keys = ("entries", "headlines", "chosen")
+    return Catalogue(data["papers"], *(tuple(data[key]) for key in keys), data["redraw"])

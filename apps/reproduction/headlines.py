@@ -33,7 +33,7 @@ from typing import Any
 import pandas as pd
 
 from reproduction.result import paper_frame
-from reproduction.result_tables import ResultTable
+from reproduction.tables import ResultTable
 
 Tables = Mapping[str, ResultTable]
 """Path below `data/results` without ending → table."""

@@ -7,7 +7,6 @@ rows or arrays), the figure's resolution, and what to replace in the file's name
 
 import importlib
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,39 +14,34 @@ import numpy as np
 from nnslicer_tf._environment import track
 from reproduction.catalogue import load_catalogue
 from reproduction.result import ExperimentFigure
-from reproduction.result_tables import read_table
+from reproduction.tables import read_table
 
 
 def redraw(folder: Path, progress: bool = True) -> list[Path]:
     """Redraw the figures of a folder of results, and return their files."""
-    drawn = {
+    ways = {
         path: way
         for pattern, way in load_catalogue().redraw.items()
         for path in folder.glob(pattern)
     }
     files = []
-    for path in track(sorted(drawn), "Figures", progress=progress):
-        for figure in _figures(path, *drawn[path]):
+    for path in track(sorted(ways), "Figures", progress=progress):
+        name, dpi, old, new = (*ways[path], *(None, 110, "", "")[len(ways[path]) :])
+        module, _, function = name.partition(":")
+        draw = getattr(importlib.import_module(f"reproduction.{module}"), function)
+        takes = inspect.signature(draw).parameters
+        if "images" in takes:  # it reads the tables beside it, too
+            drawn = list(draw(path))
+        else:
+            if path.suffix == ".npz":
+                with np.load(path, allow_pickle=False) as archive:
+                    source = dict(archive)
+            else:
+                source = read_table(path).frame
+            drawn = draw(path.stem, source) if "name" in takes else draw(source)
+        if not isinstance(drawn, list):
+            stem = path.stem.replace(old, new) if old else path.stem
+            drawn = [ExperimentFigure(stem, drawn, dpi)]
+        for figure in drawn:
             files += figure.write(path.parent)
     return files
-
-
-def _figures(
-    path: Path, name: str, dpi: int = 110, old: str = "", new: str = ""
-) -> Iterator[ExperimentFigure]:
-    module, _, function = name.partition(":")
-    draw = getattr(importlib.import_module(f"reproduction.{module}"), function)
-    takes = inspect.signature(draw).parameters
-    if "images" in takes:  # it reads the tables beside it, too
-        yield from draw(path)
-        return
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            arguments = [dict(archive)]
-    else:
-        arguments = [read_table(path).frame]
-    figure = draw(path.stem, *arguments) if "name" in takes else draw(*arguments)
-    if isinstance(figure, list):
-        yield from figure
-    else:
-        yield ExperimentFigure(path.stem.replace(old, new) if old else path.stem, figure, dpi)

@@ -16,9 +16,8 @@ from nnslicer_tf.report.pages import Block
 from reproduction.catalogue import Entry, load_catalogue
 from reproduction.headlines import Headline, headline_table, headlines
 from reproduction.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
-from reproduction.result_tables import ResultTable, read_table
 from reproduction.settings import DATA
-from reproduction.tables import markdown_table, provenance
+from reproduction.tables import ResultTable, markdown_table, provenance, read_table
 
 _MOST_ROWS = 100  # longer tables are only linked, below a summary or a picture
 _PICTURES = {

@@ -1,17 +1,26 @@
-"""Result tables as CSV and Markdown files, with their provenance above the rows."""
+"""Result tables as files, written with their provenance and read back.
+
+`write_table` writes CSV files whose first lines are `# key: value`, and Markdown. `read_table` also
+reads JSON files of figures by model, with their provenance in a Markdown file of the same name.
+"""
 
 import datetime
+import json
 import os
 import platform
+import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf._tables import cell_text
+from nnslicer_tf._tables import ShownAsTable, cell_text
+from nnslicer_tf.errors import CorruptFileError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,18 +32,14 @@ def provenance(**used: object) -> dict[str, object]:
 
     packages = (keras.backend.backend(), "keras", "numpy")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""  # not on Windows
     return {
         "command": command_line(),
         **used,
-        "machine": _machine(),
+        "machine": f"{os.cpu_count()} cores{load}",
         "versions": f"Python {platform.python_version()}, {versions}",
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _machine() -> str:
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""  # not on Windows
-    return f"{os.cpu_count()} cores{load}"
 
 
 def command_line() -> str:
@@ -43,15 +48,21 @@ def command_line() -> str:
     It begins with the backend of Keras, if that was chosen for this command.
     """
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    chosen = [] if backend == "tensorflow" else [f"KERAS_BACKEND={backend}"]
-    return " ".join([*chosen, "python", *map(_shown, sys.argv)])
+    parts = ["python"] if backend == "tensorflow" else [f"KERAS_BACKEND={backend}", "python"]
+    for argument in sys.argv:
+        path = Path(argument)
+        if not path.is_absolute() and path.parts[:1] != ("..",):
+            parts.append(shlex.quote(argument))
+        else:
+            parts.append("<folder>" if path.is_dir() else f"<folder>/{shlex.quote(path.name)}")
+    return " ".join(parts)
 
 
-def _shown(argument: str) -> str:
-    path = Path(argument)
-    if not path.is_absolute() and path.parts[:1] != ("..",):
-        return shlex.quote(argument)
-    return "<folder>" if path.is_dir() else f"<folder>/{shlex.quote(path.name)}"
+def markdown_table(table: "pd.DataFrame") -> str:
+    """Return a table as Markdown, with four significant digits for numbers."""
+    rows = [list(table.columns), ["---"] * len(table.columns), *table.itertuples(index=False)]
+    cells = [[cell_text(v).replace("|", "\\|").replace("\n", " ") for v in row] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
 def write_table(
@@ -80,12 +91,83 @@ def write_table(
         temporary.write_text("\n\n".join(filter(None, parts)) + "\n")
 
 
-def markdown_table(table: "pd.DataFrame") -> str:
-    """Return a table as Markdown, with four significant digits for numbers."""
-    rows = [[_cell(title) for title in table.columns], ["---"] * len(table.columns)]
-    rows += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+@dataclass(frozen=True, eq=False)
+class ResultTable(ShownAsTable):
+    """A result table.
+
+    Attributes:
+        path: The file.
+        head: Key → text, from the lines above the table. A line without a key is a `note`.
+        frame: The rows.
+    """
+
+    path: Path
+    head: dict[str, str]
+    frame: "pd.DataFrame"
+
+    @property
+    def date(self) -> str:
+        """The date on which it was made, year-month-day; empty if the file does not say."""
+        return self.head.get("date", "")
+
+    @property
+    def quick(self) -> bool:
+        """Whether it was made by a quick trial."""
+        return "--quick" in self.head.get("command", "").split()
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the rows."""
+        return self.frame
+
+    def __repr__(self) -> str:
+        return f"ResultTable('{self.path}', {len(self.frame)} rows, {self.date or 'no date'})"
 
 
-def _cell(value: object) -> str:
-    return cell_text(value).replace("|", "\\|").replace("\n", " ")
+def read_table(path: str | os.PathLike) -> ResultTable:
+    """Read a result table.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if it does not hold a table.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    text = path.read_text()
+    try:
+        if path.suffix == ".json":
+            frame = pd.DataFrame.from_dict(json.loads(text)["models"], orient="index")
+            frame = frame.rename_axis("model").reset_index()
+            beside = path.with_suffix(".md")
+            above = beside.read_text().partition("```")[0].splitlines() if beside.exists() else []
+            return ResultTable(path, _head(ln for ln in above if not ln.startswith("#")), frame)
+        lines = text.splitlines(keepends=True)
+        frame = pd.read_csv(StringIO("".join(ln for ln in lines if not ln.startswith("#"))))
+        head = _head(line.lstrip("# ").strip() for line in lines if line.startswith("#"))
+        for column in ("command", "date"):
+            if column not in head and column in frame:
+                head[column] = str(frame[column].iloc[-1])
+        return ResultTable(path, head, frame)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"'{path}' holds no result table: {error}") from error
+
+
+def _head(lines: Iterable[str]) -> dict[str, str]:
+    """Return key → text; command and date are found anywhere in the lines."""
+    lines = list(lines)
+    head: dict[str, str] = {}
+    for line in lines:
+        key, colon, value = line.partition(": ")
+        if colon and re.fullmatch(r"[\w .,'*-]{1,60}", key):
+            head[key.lower()] = value
+        elif line:
+            head["note"] = " ".join([head["note"], line] if "note" in head else [line])
+    patterns = {
+        "command": r"`?(python \w+/\w+\.py[^`;\n]*)`?",
+        "date": r"\b(20\d\d-\d\d-\d\d)\b",
+    }
+    for key, pattern in patterns.items():
+        match = re.search(pattern, head.get(key, "")) or re.search(pattern, "\n".join(lines))
+        if match:
+            head[key] = match[1].strip()
+    return head

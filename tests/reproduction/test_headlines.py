@@ -4,8 +4,8 @@ import pytest
 
 from reproduction import headlines, report
 from reproduction.catalogue import load_catalogue
-from reproduction.result_tables import read_table
 from reproduction.settings import DATA
+from reproduction.tables import read_table
 
 CATALOGUE = load_catalogue()
 

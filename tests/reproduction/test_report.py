@@ -17,8 +17,8 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import save_figure
 from reproduction import report
 from reproduction.catalogue import load_catalogue
-from reproduction.result_tables import read_table
 from reproduction.settings import DATA
+from reproduction.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = load_catalogue()

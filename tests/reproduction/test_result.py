@@ -18,7 +18,7 @@ from reproduction.result import (
     paper_frame,
     paper_text,
 )
-from reproduction.result_tables import read_table
+from reproduction.tables import read_table
 
 
 def test_results_are_written(tmp_path):

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from nnslicer_tf.errors import CorruptFileError
-from reproduction.result_tables import read_table
-from reproduction.tables import provenance, write_table
+from reproduction.tables import provenance, read_table, write_table
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -43,7 +42,11 @@ def test_command_and_date_are_found(tmp_path, head, command, date):
     path = tmp_path / "t.csv"
     path.write_text(f"{head}\nx,y\n1,2\n")
     table = read_table(path)
-    assert (table.command, table.date, table.quick) == (command, date, "--quick" in command)
+    assert (table.head.get("command", ""), table.date, table.quick) == (
+        command,
+        date,
+        "--quick" in command,
+    )
     assert table.frame.to_dict("records") == [{"x": 1, "y": 2}]
 
 
@@ -51,7 +54,7 @@ def test_a_table_without_a_head_may_have_columns_that_say_it(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("model,date,command\na,2026-01-01,python apps/a.py\n")
     table = read_table(path)
-    assert (table.command, table.date) == ("python apps/a.py", "2026-01-01")
+    assert (table.head["command"], table.date) == ("python apps/a.py", "2026-01-01")
 
 
 def test_figures_by_model(tmp_path):
@@ -62,7 +65,10 @@ def test_figures_by_model(tmp_path):
     )
     table = read_table(path)
     assert table.frame.to_dict("list") == {"model": ["a", "b"], "ms": [1.5, 2]}
-    assert (table.command, table.date) == ("python benchmarks/b.py --x", "2026-11-21")
+    assert (table.head.get("command", ""), table.date) == (
+        "python benchmarks/b.py --x",
+        "2026-11-21",
+    )
 
 
 @pytest.mark.parametrize(

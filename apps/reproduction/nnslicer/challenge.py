@@ -26,7 +26,7 @@ from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings
 from reproduction.palette import METHODS
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
-from reproduction.result_tables import read_table
+from reproduction.tables import read_table
 
 _NORMS = {"linf": "L∞", "l2": "L2"}
 _GUIDES = 1000  # normal images to move towards

@@ -28,9 +28,9 @@ from reproduction.result import (
     paper_frame,
     versions,
 )
-from reproduction.result_tables import read_table
 from reproduction.rows import RowStore
 from reproduction.settings import DATA
+from reproduction.tables import read_table
 from reproduction.views import view_of_pairs
 
 Vectors = Callable[[np.ndarray], np.ndarray]

@@ -1066,7 +1066,9 @@ class Explorer {
     const nodes = this.nodes();
     const nodeOf = new Map();
     for (const node of nodes) {
-      node.width = Math.max(node.operation === undefined ? 140 : 110, 6.4 * Math.min(node.label.length, 34) + 18);
+      const shape = this.doc.operations[node.operation]?.shape.join("×") ?? "";
+      node.width = Math.max(node.operation === undefined ? 140 : 110, 5.4 * (shape.length + 10) + 12,
+        6.4 * Math.min(node.label.length, 34) + 18);
       node.height = 38;
       graph.setNode(node.id, node);
       for (const o of node.members) nodeOf.set(o, node.id);
