@@ -11,10 +11,8 @@ with everything, as HTML and Markdown, and the headlines to docs/results.md.
 """
 
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -69,16 +67,9 @@ def report(
 @app.command()
 def redraw(results: Kept = None) -> None:
     """Redraw figures from their tables, without measuring anything."""
-    from nnslicer_tf.cli.slices import demo
     from reproduction import redraw as drawing
 
-    folder = results or DATA / "results"
-    print(*drawing.redraw(folder), sep="\n")
-    for path in folder.glob("demo/slices.png"):
-        with tempfile.TemporaryDirectory() as made:
-            demo(Path(made))
-            shutil.copyfile(Path(made) / path.name, path)
-        print(path)
+    print(*drawing.redraw(results or DATA / "results"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ rows or arrays), the figure's resolution, and what to replace in the file's name
 
 import importlib
 import inspect
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -44,4 +46,11 @@ def redraw(folder: Path, progress: bool = True) -> list[Path]:
             drawn = [ExperimentFigure(stem, drawn, dpi)]
         for figure in drawn:
             files += figure.write(path.parent)
+    for path in folder.glob("demo/slices.png"):  # measured anew, which takes seconds
+        from nnslicer_tf.cli.slices import demo
+
+        with tempfile.TemporaryDirectory() as temporary:
+            demo(Path(temporary))
+            shutil.copyfile(Path(temporary) / path.name, path)
+        files.append(path)
     return files

@@ -149,6 +149,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
             )
         arrays: list[np.ndarray] = []
         for entry in header["arrays"]:
+            values: np.ndarray
             kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
             size, start = int(np.prod(entry["shape"])), 4 + length + entry["start"]
             if entry["type"] == _BITS:
