@@ -94,7 +94,7 @@ OF_LABELLED = {
     ),
     "scores": lambda im, x, y: pruning.scores(im, "weight", x, y)["hidden"],
     "runs": lambda im, x, y: debugging.Runs.split(im, x, y).passing.x,
-    "class profiles": lambda im, x, y: nns.ClassProfiles.from_data(im, x, y),
+    "class profiles": lambda im, x, y: nns.slicing.ClassProfiles.from_data(im, x, y),
 }
 OF_SLICER = {
     "slice": lambda slicer, x: slicer.slice(x).synapses["hidden"],
@@ -118,7 +118,7 @@ def attempt(call):
     """The result of a call, None after an error of this package; others are raised."""
     try:
         return call()
-    except nns.NNSlicerError as error:
+    except nns.errors.NNSlicerError as error:
         assert len(str(error)) > 20
         return None
 

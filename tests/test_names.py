@@ -2,8 +2,8 @@
 
 import pytest
 
-from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf._checks import check_name, did_you_mean
+from nnslicer_tf.errors import InvalidArgumentError
 
 
 def test_a_known_name_passes_and_an_unknown_one_is_refused_with_the_nearest():

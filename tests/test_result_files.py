@@ -114,7 +114,7 @@ def write(path, header, arrays):
 
 
 def refused(load, path):
-    with pytest.raises(nns.CorruptFileError, match=r"damaged\.npz"):
+    with pytest.raises(nns.errors.CorruptFileError, match=r"damaged\.npz"):
         load(path)
 
 
@@ -132,7 +132,7 @@ def test_missing_entries_are_named(result):
         refused(load, path)
     for key in set(arrays) - OPTIONAL:
         write(path, header, {k: v for k, v in arrays.items() if k != key})
-        with pytest.raises(nns.CorruptFileError, match=rf"damaged\.npz.* has no '{key}"):
+        with pytest.raises(nns.errors.CorruptFileError, match=rf"damaged\.npz.* has no '{key}"):
             load(path)
 
 
@@ -209,7 +209,7 @@ def test_flipped_bits_never_change_numbers(result):
         path.write_bytes(damaged)
         try:
             back = load(path)
-        except nns.CorruptFileError as error:
+        except nns.errors.CorruptFileError as error:
             assert "damaged.npz" in str(error)
             continue
         if hasattr(back, "save"):  # the flip was in a date, say
@@ -275,7 +275,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 values = np.random.default_rng(0).integers(0, 1 << 60, (100, 100))
 try:
     nns.Slice({}, {"dense": values}, {}).save(sys.argv[1])
-except nns.InvalidArgumentError as error:
+except nns.errors.InvalidArgumentError as error:
     print(error)
 """
 
@@ -313,5 +313,5 @@ def test_flipped_bits_of_models_and_weights_are_named(tmp_path):
             path.write_bytes(damaged)
             try:
                 load(path)
-            except (nns.CorruptFileError, nns.UnsupportedLayerError) as error:
+            except (nns.errors.CorruptFileError, nns.errors.UnsupportedLayerError) as error:
                 assert name in str(error)

@@ -185,7 +185,7 @@ def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_pa
 
 
 # Noise is unlike the profiled digits, as the slicer says.
-@pytest.mark.filterwarnings("ignore:The mean of the inputs:nnslicer_tf.InputRangeWarning")
+@pytest.mark.filterwarnings("ignore:The mean of the inputs:nnslicer_tf.errors.InputRangeWarning")
 def test_detect_flags_inputs(nnslicer, files, tmp_path):
     common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
     noise = np.random.default_rng(0).uniform(size=(10, 8, 8, 1)).astype(np.float32)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import METHODS, _evidence, suspicious
+from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel, rank
 
 

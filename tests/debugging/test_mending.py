@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
 from nnslicer_tf.dflare import with_softmax
+from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel
 
 

@@ -6,8 +6,8 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.debugging import repair
+from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.exactline import exact_line
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf import InputShapeError, InvalidArgumentError
 from nnslicer_tf.debugging import Runs, suspicious
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 
 def test_samples_are_divided_by_what_the_model_says(im, data, runs):

@@ -6,9 +6,9 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import static_slice
 from nnslicer_tf.debugging.static import bounds_of_box, output_interval
+from nnslicer_tf.errors import InvalidArgumentError
 
 
 def sparse(im, rng, share=0.6):

@@ -139,7 +139,7 @@ if os.fork() == 0:
     signal.alarm(60)
     try:
         im.predict(x)
-    except nns.NNSlicerError as error:
+    except nns.errors.NNSlicerError as error:
         print(error, flush=True)
     os._exit(0)
 os.wait()

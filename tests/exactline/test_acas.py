@@ -92,15 +92,15 @@ def with_line(number, text):
 def test_malformed_file_is_refused(tmp_path, text, message):
     path = tmp_path / "bad.nnet"
     path.write_text(text)
-    with pytest.raises(nns.CorruptFileError, match=message):
+    with pytest.raises(nns.errors.CorruptFileError, match=message):
         acas.load_nnet(path)
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(nns.InvalidArgumentError, match="no file"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no file"):
         acas.load_nnet(tmp_path / "missing.nnet")
     (tmp_path / "binary.nnet").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(nns.CorruptFileError, match="not a text file"):
+    with pytest.raises(nns.errors.CorruptFileError, match="not a text file"):
         acas.load_nnet(tmp_path / "binary.nnet")
 
 

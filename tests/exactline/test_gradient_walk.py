@@ -145,7 +145,7 @@ def test_gradients_at_places_in_any_order():
     np.testing.assert_array_equal(path.at(places), path.gradients[[-1, 3, 0, 3]])
     np.testing.assert_array_equal(path.at(ratios[2]), path.gradients[[2]])
     for wrong in (-0.1, 1.5, np.nan):
-        with pytest.raises(nns.InvalidArgumentError, match=r"in \[0, 1\]"):
+        with pytest.raises(nns.errors.InvalidArgumentError, match=r"in \[0, 1\]"):
             path.at(np.array([0.5, wrong]))
 
 
@@ -154,11 +154,11 @@ def test_bad_ends_are_named_as_the_caller_named_them():
     attributor = Attributor(nns.InstrumentedModel(model))
     x = np.ones(4)
     for call in (attributor.path, attributor.exact):
-        with pytest.raises(nns.InputShapeError, match=r"^baseline must"):
+        with pytest.raises(nns.errors.InputShapeError, match=r"^baseline must"):
             call(x, x[:3], 0)
-        with pytest.raises(nns.NonFiniteActivationError, match=r"^x is NaN"):
+        with pytest.raises(nns.errors.NonFiniteActivationError, match=r"^x is NaN"):
             call(x * np.nan, x, 0)
-        with pytest.raises(nns.InvalidArgumentError, match="one of 3 logits"):
+        with pytest.raises(nns.errors.InvalidArgumentError, match="one of 3 logits"):
             call(x, x, 3)
 
 

@@ -140,7 +140,7 @@ def test_relative_errors():
     approximation, exact = np.array([[1.1, 2.0]]), np.array([[1.0, 4.0]])
     assert relative_error(approximation, exact) == pytest.approx(2.1 / 5)
     assert relative_error(approximation, exact, by="components") == pytest.approx((0.1 + 0.5) / 2)
-    with pytest.raises(nns.InvalidArgumentError, match="norm, components"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
         relative_error(approximation, exact, by="pixels")
 
 
@@ -159,13 +159,13 @@ def test_gradients_of_parts_give_the_sums(rule):
 
 def test_bad_arguments_are_refused():
     _, im, x, baseline = relu_model()
-    with pytest.raises(nns.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
         integrated_gradients(im, x, baseline, 3)
-    with pytest.raises(nns.InvalidArgumentError, match="left, right, trapezoid"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="left, right, trapezoid"):
         Attributor(im).approximate(x, baseline, 0, samples=5, rule="middle")
-    with pytest.raises(nns.InvalidArgumentError, match="positive int"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="positive int"):
         Attributor(im).approximate(x, baseline, 0, samples=0)
-    with pytest.raises(nns.InputShapeError, match="baseline"):
+    with pytest.raises(nns.errors.InputShapeError, match="baseline"):
         Attributor(im).approximate(x, baseline[0], 0, samples=5)
-    with pytest.raises(nns.NonFiniteActivationError, match="x is NaN"):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="x is NaN"):
         Attributor(im).approximate(x * np.nan, baseline, 0, samples=5)

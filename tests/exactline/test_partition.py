@@ -68,7 +68,7 @@ def test_files_of_the_older_form_are_read(partition, tmp_path):
         np.testing.assert_array_equal(getattr(loaded, names[name]), array)
     del arrays["r"]
     np.savez_compressed(tmp_path / "other.npz", **arrays)
-    with pytest.raises(nns.CorruptFileError, match="it has no 'r'"):
+    with pytest.raises(nns.errors.CorruptFileError, match="it has no 'r'"):
         LinearPartition.load(tmp_path / "other.npz")
 
 
@@ -76,20 +76,20 @@ def test_damaged_file_is_refused(partition, tmp_path):
     path = tmp_path / "line.npz"
     partition.save(path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(nns.CorruptFileError, match=r"line.npz"):
+    with pytest.raises(nns.errors.CorruptFileError, match=r"line.npz"):
         LinearPartition.load(path)
     with pytest.raises(FileNotFoundError, match=r"missing\.npz"):
         LinearPartition.load(tmp_path / "missing.npz")
 
 
 def test_ratios_outside_are_refused(partition):
-    with pytest.raises(nns.InvalidArgumentError, match=r"in \[0, 1\]"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"in \[0, 1\]"):
         partition.evaluate([0.5, 1.1])
 
 
 def test_images_have_no_classes():
     partition = LinearPartition(np.zeros(1), np.ones(1), np.array([0, 1.0]), np.zeros((2, 3, 3)))
-    with pytest.raises(nns.InvalidArgumentError, match=r"\(3, 3\)"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"\(3, 3\)"):
         partition.classify()
 
 

@@ -124,9 +124,9 @@ def test_boundary_is_saved_and_limited(tmp_path):
     np.testing.assert_array_equal(loaded.segments, boundary.segments)
     assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
     assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
-    with pytest.raises(nns.TooManyRegionsError, match="More than 1 regions were visited"):
+    with pytest.raises(nns.errors.TooManyRegionsError, match="More than 1 regions were visited"):
         exact_plane(im, corners, boundary_only=True, max_regions=1)
-    with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
         exact_plane(relu_of([[1, 0]], [0]), SQUARE, boundary_only=True)
 
 
@@ -162,7 +162,7 @@ def test_disagreement_of_networks_agrees_with_samples():
     labels = [run(without_softmax(model), x).argmax(axis=1) for model in models]
     assert found.share == pytest.approx((labels[0] != labels[1]).mean(), abs=0.02)
     assert found.share > 0.01
-    with pytest.raises(nns.InvalidArgumentError, match="same inputs"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="same inputs"):
         disagreement(ims[0], relu_of([[1, 0]], [0]), corners)
 
 
@@ -182,9 +182,11 @@ def test_a_polygon_takes_64_classes_and_a_line_more():
     found = disagreement(sectors(64, 0), sectors(64, 0.5), corners)
     assert found.share == pytest.approx(0.5, abs=0.02)
     assert (found.shares.sum(axis=1) > 0).sum() == 64
-    with pytest.raises(nns.InvalidArgumentError, match=r"up to 64 classes.*Received: 100 classes"):
+    with pytest.raises(
+        nns.errors.InvalidArgumentError, match=r"up to 64 classes.*Received: 100 classes"
+    ):
         disagreement(sectors(100, 0), sectors(100, 0.5), corners)
-    with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
         exact_plane(sectors(100, 0), corners, boundary_only=True)
     side = corners[1:3]  # x = 1, seen from the middle: a quarter of all sectors
     on_line = disagreement(sectors(100, 0), sectors(100, 0.5), side)
@@ -219,7 +221,7 @@ def test_boundaries_of_another_file_are_refused(tmp_path):
     with np.load(tmp_path / "b.npz") as file:
         arrays = {name: file[name] for name in file.files if name != "labels"}
     np.savez(tmp_path / "b.npz", **arrays)
-    with pytest.raises(nns.CorruptFileError, match="no 'labels'"):
+    with pytest.raises(nns.errors.CorruptFileError, match="no 'labels'"):
         PlanarBoundary.load(tmp_path / "b.npz")
 
 
@@ -239,7 +241,7 @@ def test_mean_integrated_gradients_are_the_mean_over_baselines(place):
     places = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     each = [attributor.exact(x, origin + p @ np.stack(axes), 1) for p in places]
     np.testing.assert_allclose(np.mean(each, axis=0), mean, atol=0.01 * np.abs(mean).max())
-    with pytest.raises(nns.InvalidArgumentError, match="in the plane of the baselines"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="in the plane of the baselines"):
         mean_integrated_gradients(im, x + 1, square, 1)
 
 

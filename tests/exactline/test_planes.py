@@ -182,7 +182,7 @@ def test_partition_is_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(loaded.values, partition.values)
     assert len(loaded) == len(partition) and loaded.area(0) == partition.area(0)
     (tmp_path / "plane.npz").write_bytes(b"not an archive")
-    with pytest.raises(nns.CorruptFileError, match="PlanarPartition"):
+    with pytest.raises(nns.errors.CorruptFileError, match="PlanarPartition"):
         PlanarPartition.load(tmp_path / "plane.npz")
 
 
@@ -195,7 +195,7 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(_plane_walk, "FEWEST", 12)
     walker = PlaneWalker(im, workers=1)
     folder = tmp_path / "checkpoint"
-    with pytest.raises(nns.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):
+    with pytest.raises(nns.errors.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):
         walker.plane(corners, max_regions=100, checkpoint=folder)
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
     assert len(kept) > 3
@@ -203,7 +203,7 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     assert len(resumed) == len(whole)
     check_tiling(resumed)
     assert kept.items() <= {p: p.stat().st_mtime_ns for p in folder.glob("*.npz")}.items()
-    with pytest.raises(nns.ProfileMismatchError, match="polygon"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="polygon"):
         walker.plane(corners + 1, checkpoint=folder)
 
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_of_one_network(tmp_path):
     assert found.integrate()[0] == pytest.approx(0.25)
     again = exact_plane(activated(layers.ReLU()), corners, checkpoint=tmp_path / "relu")
     assert again.integrate()[0] == pytest.approx(0.25)
-    with pytest.raises(nns.ProfileMismatchError, match="its model is"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="its model is"):
         exact_plane(leaky, corners, checkpoint=tmp_path / "relu")
 
 
@@ -232,7 +232,7 @@ def test_a_finished_checkpoint_may_have_too_many_regions(tmp_path):
     regions = len(exact_plane(im, corners, checkpoint=tmp_path))
     assert regions > 3
     assert len(exact_plane(im, corners, checkpoint=tmp_path, max_regions=regions)) == regions
-    with pytest.raises(nns.TooManyRegionsError, match="more than 2 regions"):
+    with pytest.raises(nns.errors.TooManyRegionsError, match="more than 2 regions"):
         exact_plane(im, corners, checkpoint=tmp_path, max_regions=2)
 
 
@@ -284,33 +284,35 @@ def test_corners_may_be_repeated(repeated):
     ],
 )
 def test_polygons_that_are_refused(corners, what):
-    with pytest.raises(nns.InvalidArgumentError, match=what):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=what):
         exact_plane(relu_of([[1, 0]], [0]), np.array(corners, float))
 
 
 def test_points_that_are_not_in_one_plane_or_not_inputs():
     im = nns.InstrumentedModel(relu_network(inputs=4))
-    with pytest.raises(nns.InvalidArgumentError, match="one plane"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="one plane"):
         exact_plane(im, np.eye(4))
-    with pytest.raises(nns.InputShapeError, match="polygon must have the model's input shape"):
+    with pytest.raises(
+        nns.errors.InputShapeError, match="polygon must have the model's input shape"
+    ):
         exact_plane(im, np.zeros((3, 5)))
-    with pytest.raises(nns.NonFiniteActivationError, match="polygon"):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="polygon"):
         exact_plane(im, np.full((3, 4), np.nan))
-    with pytest.raises(nns.InvalidArgumentError, match="max_regions"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="max_regions"):
         exact_plane(im, np.eye(4)[:3], max_regions=0)
-    with pytest.raises(nns.InvalidArgumentError, match="not in the polygon"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="not in the polygon"):
         exact_plane(im, np.eye(4)[:3]).outputs(np.array([[9.0, 9.0]]))
 
 
 def test_sigmoid_is_refused_by_name():
     model = sequential((4,), dense(5), lambda: layers.Activation("tanh", name="bad"), dense(3))()
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'bad' \(tanh\)"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'bad' \(tanh\)"):
         exact_plane(nns.InstrumentedModel(model), np.eye(4)[:3])
 
 
 def test_maximum_of_too_many_values_is_refused_by_name():
     model = sequential((9, 9, 1), lambda: layers.GlobalMaxPooling2D(name="wide"))()
-    with pytest.raises(nns.UnsupportedLayerError, match="'wide' is a maximum of 81 values"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'wide' is a maximum of 81 values"):
         PlaneWalker(nns.InstrumentedModel(model))
 
 

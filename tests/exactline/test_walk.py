@@ -398,14 +398,14 @@ def test_polyline_is_its_segments():
 )
 def test_operation_that_is_not_piecewise_linear_is_named(layer, what):
     model = sequential((4,), dense(5), layer, dense(3))()
-    with pytest.raises(nns.UnsupportedLayerError, match=rf"'bad' \({what}\)"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=rf"'bad' \({what}\)"):
         exact_line(nns.InstrumentedModel(model), np.zeros(4), np.ones(4))
 
 
 def test_product_of_tensors_is_refused():
     inputs = keras.Input((4,))
     product = layers.Multiply(name="gate")([layers.Dense(4)(inputs), inputs])
-    with pytest.raises(nns.UnsupportedLayerError, match="'gate'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'gate'"):
         LineWalker(nns.InstrumentedModel(keras.Model(inputs, product)))
 
 
@@ -420,7 +420,7 @@ def test_wrong_knots_are_found():
         lambda layer, call: [Step("elementwise", layer.call, Elementwise("wrong", (0.0,)))],
     )
     model = sequential((4,), WronglyKnotted, dense(3))()
-    with pytest.raises(nns.InvalidArgumentError, match="not continuous and linear between"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="not continuous and linear between"):
         LineWalker(nns.InstrumentedModel(model))
 
 
@@ -448,7 +448,7 @@ class Doubling(layers.Layer):
 def test_registered_transformer_is_used():
     nns.register_layer(Doubling, lambda layer, call: [Step("doubling", layer.call)])
     im = nns.InstrumentedModel(sequential((4,), Doubling)())
-    with pytest.raises(nns.UnsupportedLayerError, match="not piecewise linear"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="not piecewise linear"):
         exact_line(im, np.zeros(4), np.ones(4))
     register_transformer("doubling", lambda operation: lambda x: x.with_values(2 * x.values))
     partition = exact_line(im, np.zeros(4), np.full(4, 2.0))
@@ -458,11 +458,26 @@ def test_registered_transformer_is_used():
 @pytest.mark.parametrize(
     ("q", "r", "error", "message"),
     [
-        (np.zeros(3), np.ones(4), nns.InputShapeError, r"start must have .* \(4,\).*\(3,\)"),
-        (np.zeros(4), np.ones((1, 4)), nns.InputShapeError, r"end must have"),
-        (np.zeros(4), np.array(["a"] * 4), nns.InputShapeError, "end must be an array of numbers"),
-        (np.array([0, np.nan, 0, 0]), np.ones(4), nns.NonFiniteActivationError, r"start .*\(1,\)"),
-        (np.zeros(4), np.array([0, 0, np.inf, 0]), nns.NonFiniteActivationError, r"end .*\(2,\)"),
+        (np.zeros(3), np.ones(4), nns.errors.InputShapeError, r"start must have .* \(4,\).*\(3,\)"),
+        (np.zeros(4), np.ones((1, 4)), nns.errors.InputShapeError, r"end must have"),
+        (
+            np.zeros(4),
+            np.array(["a"] * 4),
+            nns.errors.InputShapeError,
+            "end must be an array of numbers",
+        ),
+        (
+            np.array([0, np.nan, 0, 0]),
+            np.ones(4),
+            nns.errors.NonFiniteActivationError,
+            r"start .*\(1,\)",
+        ),
+        (
+            np.zeros(4),
+            np.array([0, 0, np.inf, 0]),
+            nns.errors.NonFiniteActivationError,
+            r"end .*\(2,\)",
+        ),
     ],
 )
 def test_bad_points_are_refused(q, r, error, message):
@@ -473,7 +488,7 @@ def test_bad_points_are_refused(q, r, error, message):
 
 def test_bad_batches_are_refused():
     im = nns.InstrumentedModel(MODELS["affine"]())
-    with pytest.raises(nns.InputShapeError, match="same number of points"):
+    with pytest.raises(nns.errors.InputShapeError, match="same number of points"):
         exact_lines(im, np.zeros((2, 4)), np.zeros((3, 4)))
     assert exact_lines(im, np.zeros((0, 4)), np.zeros((0, 4))) == []
 
@@ -504,9 +519,11 @@ def test_a_line_of_too_many_parts_is_refused():
     (start,), (end,) = ends(model)
     parts = len(LineWalker(im, every_crossing=True).line(start, end))
     assert len(exact_line(im, start, end, max_parts=parts)) <= parts
-    with pytest.raises(nns.TooManyRegionsError, match=f"more than {parts - 1} parts: {parts} "):
+    with pytest.raises(
+        nns.errors.TooManyRegionsError, match=f"more than {parts - 1} parts: {parts} "
+    ):
         exact_line(im, start, end, max_parts=parts - 1)
-    with pytest.raises(nns.TooManyRegionsError, match="more than 1 parts"):
+    with pytest.raises(nns.errors.TooManyRegionsError, match="more than 1 parts"):
         integrated_gradients(im, end, start, 0, max_parts=1)
-    with pytest.raises(nns.InvalidArgumentError, match="max_parts"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="max_parts"):
         exact_line(im, start, end, max_parts=0)

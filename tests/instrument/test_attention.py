@@ -71,7 +71,7 @@ def test_cross_attention_with_a_mask_of_pairs():
 def test_several_axes_of_positions_are_refused():
     inputs = keras.Input((3, 4, 5))
     model = keras.Model(inputs, layers.MultiHeadAttention(1, 2)(inputs, inputs))
-    with pytest.raises(nns.UnsupportedLayerError, match="only one axis of positions"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="only one axis of positions"):
         nns.InstrumentedModel(model)
 
 
@@ -191,7 +191,7 @@ def test_products_and_softmax_of_functional_models():
 def test_products_without_a_rule_are_named(build, message):
     inputs = keras.Input((4, 3))
     model = keras.Model(inputs, build(inputs))
-    with pytest.raises(nns.UnsupportedLayerError, match=message):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=message):
         nns.InstrumentedModel(model)
 
 

@@ -108,7 +108,9 @@ def test_the_first_layer_that_differs_is_named(wrong):
     step, elementwise = nns.instrument.Step, nns.instrument.Elementwise
     nns.register_layer(Doubled, lambda layer, call: [step("elementwise", wrong, elementwise("d"))])
     model = model_of(lambda x: layers.Dense(2)(Doubled(name="mine")(layers.Dense(40)(x))))
-    with pytest.raises(nns.UnsupportedLayerError, match=r"Layer 'mine' \(Doubled\).*differs by"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"Layer 'mine' \(Doubled\).*differs by"
+    ):
         nns.InstrumentedModel(model)
 
 
@@ -121,7 +123,7 @@ def test_the_first_layer_that_differs_is_named(wrong):
 )
 def test_arithmetic_of_integers_is_named(function, name):
     model = model_of(lambda x: layers.Dense(2)(function(x)), (4,), "uint8")
-    with pytest.raises(nns.UnsupportedLayerError, match=f"'{name}.*cast to float32"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=f"'{name}.*cast to float32"):
         nns.InstrumentedModel(model)
 
 
@@ -142,7 +144,7 @@ TRAINING = {
 def test_training_mode_at_inference_is_named_and_changes_nothing(name):
     model = model_of(lambda x: layers.Dense(2)(TRAINING[name](x)))
     weights = model.get_weights()
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'own'.*training=True"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*training=True"):
         nns.InstrumentedModel(model)
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -169,5 +171,7 @@ class Counting(keras.Model):
 def test_a_call_that_is_not_its_layers_is_named():
     model = Counting()
     model(np.zeros((1, 6), np.float32))
-    with pytest.raises(nns.UnsupportedLayerError, match=r"\(Counting\) differ from those of its"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"\(Counting\) differ from those of its"
+    ):
         nns.InstrumentedModel(model)

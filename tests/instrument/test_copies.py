@@ -91,7 +91,7 @@ def test_lora_weights_are_merged():
     model = head(layers.Dense(8, activation="relu", name="hidden"))
     model.get_layer("hidden").enable_lora(2)
     model.get_layer("hidden").lora_kernel_b.assign(np.ones((2, 8)))
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'hidden'.*copy_model"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'hidden'.*copy_model"):
         nns.InstrumentedModel(model)
     copy = nns.instrument.copy_model(model)
     x = RNG.normal(size=(5, 4)).astype(np.float32)
@@ -127,7 +127,9 @@ class Forgetful(layers.Layer):
 )
 def test_functions_that_are_not_registered_are_named_first(use):
     model = head(layers.Dense(8, activation=half, name="own"))
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'own'.*'half'.*register_keras_serial"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"'own'.*'half'.*register_keras_serial"
+    ):
         use(model)
 
 
@@ -135,7 +137,7 @@ def test_the_first_layer_that_differs_is_named():
     odd = Forgetful(name="odd")
     model = head(layers.Dense(8), odd, layers.Dense(3))
     odd.factor = 2.0
-    with pytest.raises(nns.UnsupportedLayerError, match="'odd'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'odd'"):
         nns.instrument.copy_model(model)
 
 

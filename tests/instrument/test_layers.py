@@ -369,7 +369,7 @@ def test_layers_without_a_rule_are_named(layer, message):
     inputs = keras.Input(IMAGE)
     attention = isinstance(layer, layers.MultiHeadAttention)
     outputs = layer(inputs, inputs) if attention else layer(inputs)
-    with pytest.raises(nns.UnsupportedLayerError, match=message) as error:
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=message) as error:
         nns.InstrumentedModel(keras.Model(inputs, outputs))
     assert layer.name in str(error.value)
     assert type(layer).__name__ in str(error.value)
@@ -385,11 +385,13 @@ def test_layers_without_a_rule_are_named(layer, message):
 )
 def test_operators_without_a_rule_are_named(build, message):
     inputs = keras.Input(IMAGE)
-    with pytest.raises(nns.UnsupportedLayerError, match=message):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=message):
         nns.InstrumentedModel(keras.Model(inputs, build(inputs)))
 
 
 def test_a_crop_that_enlarges_is_refused():
     model = keras.Sequential([keras.Input((3, 3, 1)), layers.CenterCrop(2, 5, name="crop")])
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'crop' \(CenterCrop\) enlarges images"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"'crop' \(CenterCrop\) enlarges images"
+    ):
         nns.InstrumentedModel(model)

@@ -101,12 +101,14 @@ def test_what_is_missing_and_the_version_are_named(model, tmp_path):
     parts[0]["class_name"] = "FancyConv"
     config = {"class_name": "Sequential", "config": {"name": "old", "layers": parts}}
     path = written_by(model, tmp_path / "old.h5", config, "2.3.1")
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'FancyConv'.*Keras 2\.3\.1.*register"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"'FancyConv'.*Keras 2\.3\.1.*register"
+    ):
         load_model(path)
     parts = old_layers(model)
     parts[0]["config"]["strange"] = 3
     path = written_by(model, tmp_path / "old.h5", config | {"config": parts}, "2.1.6")
-    with pytest.raises(nns.UnsupportedLayerError, match=r"strange.*Keras 2\.1\.6.*tf-keras"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"strange.*Keras 2\.1\.6.*tf-keras"):
         load_model(path)
 
 
@@ -116,11 +118,11 @@ def test_a_class_that_is_not_registered_is_named(tmp_path):
 
     path = tmp_path / "own.keras"
     keras.Sequential([keras.Input((3,)), Fancy(2)]).save(path)
-    with pytest.raises(nns.UnsupportedLayerError, match=r"class 'Fancy'.*register_keras"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"class 'Fancy'.*register_keras"):
         load_model(path)
 
 
 def test_weights_are_no_model(model, tmp_path):
     model.save_weights(tmp_path / "only.weights.h5")
-    with pytest.raises(nns.CorruptFileError, match="load_weights"):
+    with pytest.raises(nns.errors.CorruptFileError, match="load_weights"):
         load_model(tmp_path / "only.weights.h5")

@@ -108,7 +108,7 @@ def test_a_model_without_masks_has_a_mean_for_each_position():
 
 def test_another_word_for_the_positions_is_refused():
     im = nns.InstrumentedModel(classifier())
-    with pytest.raises(nns.InvalidArgumentError, match="pooled"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="pooled"):
         nns.Profile.from_data(im, TOKENS, progress=False, positions="all")
 
 
@@ -169,12 +169,12 @@ def test_tokens_are_checked_for_their_range():
     im = nns.InstrumentedModel(classifier())
     assert im.bounds is None or im.bounds == (0.0, WORDS - 1.0)
     for wrong in (WORDS, -1):
-        with pytest.raises(nns.InputRangeError):
+        with pytest.raises(nns.errors.InputRangeError):
             im.capture(np.full((1, LENGTH), wrong))
 
 
 def test_a_vocabulary_that_float32_cannot_count_is_refused():
     inputs = keras.Input((1,), dtype="int32")
     embedding = layers.Embedding((1 << 24) + 1, 1, embeddings_initializer="zeros")
-    with pytest.raises(nns.UnsupportedLayerError, match="smaller vocabulary"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="smaller vocabulary"):
         nns.InstrumentedModel(keras.Model(inputs, embedding(inputs)))

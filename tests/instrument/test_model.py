@@ -303,9 +303,9 @@ def test_summary(im):
 
 
 def test_an_unknown_operation_lists_near_ones(im):
-    with pytest.raises(nns.InvalidArgumentError, match=r"no operation 'frist'.*'first'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"no operation 'frist'.*'first'"):
         im.capture(samples(im.input_shape), of=["frist"])
-    with pytest.raises(nns.InvalidArgumentError, match="no operation 'zzz'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no operation 'zzz'"):
         im["zzz"]
     assert im["first"].kind == "rectify"
 
@@ -393,7 +393,7 @@ def test_gradient_of_what_does_not_depend_is_zero(smooth):
 
 @pytest.mark.parametrize("of", [3, -1, [0, 1], 0.5, [0, 1, 2, 0, 9]])
 def test_targets_out_of_range_are_refused(smooth, of):
-    with pytest.raises(nns.InvalidArgumentError, match="logits of shape"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="logits of shape"):
         smooth.gradients(samples((4,)), of=of)
 
 
@@ -403,13 +403,17 @@ def test_targets_out_of_range_are_refused(smooth, of):
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (np.zeros((2, 8, 8, 3)), nns.InputShapeError, r"\(samples, 8, 8, 2\).*\(2, 8, 8, 3\)"),
-        (np.zeros((8, 8, 2)), nns.InputShapeError, "Received shape"),
-        (np.array([["a"]]), nns.InputShapeError, "real numbers"),
-        (np.zeros((2, 8, 8, 2), complex), nns.InputShapeError, "complex"),
-        (np.float32(3), nns.InputShapeError, "must be an array"),
-        (np.zeros((0, 8, 8, 2)), nns.InvalidArgumentError, "empty"),
-        ([], nns.InvalidArgumentError, "empty"),
+        (
+            np.zeros((2, 8, 8, 3)),
+            nns.errors.InputShapeError,
+            r"\(samples, 8, 8, 2\).*\(2, 8, 8, 3\)",
+        ),
+        (np.zeros((8, 8, 2)), nns.errors.InputShapeError, "Received shape"),
+        (np.array([["a"]]), nns.errors.InputShapeError, "real numbers"),
+        (np.zeros((2, 8, 8, 2), complex), nns.errors.InputShapeError, "complex"),
+        (np.float32(3), nns.errors.InputShapeError, "must be an array"),
+        (np.zeros((0, 8, 8, 2)), nns.errors.InvalidArgumentError, "empty"),
+        ([], nns.errors.InvalidArgumentError, "empty"),
     ],
 )
 def test_bad_data_is_refused(im, x, error, message):
@@ -423,20 +427,20 @@ def test_bad_data_is_refused(im, x, error, message):
 def test_the_sample_that_is_not_finite_is_named(im, bad):
     x = samples(im.input_shape, n=30)
     x[17, 0, 0, 0] = bad
-    with pytest.raises(nns.NonFiniteActivationError, match="Sample 17 "):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="Sample 17 "):
         im.capture(x, batch_size=8)
 
 
 def test_arrays_are_checked_before_the_first_batch(im):
     x = samples(im.input_shape, n=30)
     x[29] = np.nan
-    with pytest.raises(nns.NonFiniteActivationError, match="Sample 29 "):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="Sample 29 "):
         next(im.capture_batches(x, batch_size=8))
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5])
 def test_bad_batch_sizes_are_refused(im, size):
-    with pytest.raises(nns.InvalidArgumentError, match="batch_size"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="batch_size"):
         im.capture(samples(im.input_shape), batch_size=size)
 
 
@@ -447,14 +451,18 @@ def test_weights_that_are_not_finite_name_the_operation(bad):
     bias[2] = bad
     model.get_layer("dense").bias.assign(bias)
     im = nns.InstrumentedModel(model)
-    with pytest.raises(nns.NonFiniteActivationError, match=r"Operation 'dense:pre'.*sample 0"):
+    with pytest.raises(
+        nns.errors.NonFiniteActivationError, match=r"Operation 'dense:pre'.*sample 0"
+    ):
         im.capture(samples(im.input_shape))
 
 
 def test_the_sample_whose_activation_overflows_is_named(im):
     x = samples(im.input_shape, n=12)
     x[9] = 3e38
-    with pytest.raises(nns.NonFiniteActivationError, match=r"Operation 'first:pre'.*sample 9"):
+    with pytest.raises(
+        nns.errors.NonFiniteActivationError, match=r"Operation 'first:pre'.*sample 9"
+    ):
         im.capture(x, batch_size=5)
 
 
@@ -468,13 +476,13 @@ def test_the_sample_whose_activation_overflows_is_named(im):
     ids=["sequential", "subclassed", "open size"],
 )
 def test_models_of_unknown_input_shape_say_what_to_do(build):
-    with pytest.raises(nns.InputShapeError, match="input_shape="):
+    with pytest.raises(nns.errors.InputShapeError, match="input_shape="):
         nns.InstrumentedModel(build())
 
 
 @pytest.mark.parametrize("thing", ["model.keras", None, layers.Dense(2)])
 def test_other_things_than_models_are_refused(thing):
-    with pytest.raises(nns.InvalidArgumentError, match=type(thing).__name__):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=type(thing).__name__):
         nns.InstrumentedModel(thing)
 
 

@@ -106,12 +106,12 @@ MIXING = {
 
 @pytest.mark.parametrize("name", MIXING)
 def test_functions_that_mix_are_refused_by_layer(name):
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'own'.*depend on several inputs"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*depend on several inputs"):
         nns.InstrumentedModel(model_with(MIXING[name]))
 
 
 def test_a_function_with_chance_is_refused():
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'own'.*same input"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*same input"):
         nns.InstrumentedModel(model_with(lambda v: v + keras.random.normal(ops.shape(v))))
 
 
@@ -127,7 +127,7 @@ def test_a_registered_elementwise_step_is_tried_out():
         Centred, lambda layer, call: [step("elementwise", layer.call, elementwise("centred"))]
     )
     model = keras.Sequential([keras.Input((6,)), Centred(name="own"), layers.Dense(2)])
-    with pytest.raises(nns.UnsupportedLayerError, match="'own'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'own'"):
         nns.InstrumentedModel(model)
 
 
@@ -191,7 +191,7 @@ def test_operations_of_one_tensor_need_no_rule_of_their_own(name):
 def test_an_operation_that_mixes_samples_is_refused():
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2)(ops.roll(x, 1, axis=0)))
-    with pytest.raises(nns.UnsupportedLayerError, match="roll"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="roll"):
         nns.InstrumentedModel(model)
 
 
@@ -203,6 +203,6 @@ def test_recurrent_layers_with_functions_of_ones_own(cell):
     x = X[:6].reshape(2, 3, 6)
     im = nns.InstrumentedModel(model)
     np.testing.assert_allclose(im.predict(x), model.predict(x, verbose=0), atol=1e-5)
-    with pytest.raises(nns.UnsupportedLayerError, match="depend on several inputs"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="depend on several inputs"):
         rnn = cell(4, activation=MIXING["centred"])
         nns.InstrumentedModel(keras.Sequential([keras.Input((3, 6)), rnn, layers.Dense(2)]))

@@ -188,20 +188,20 @@ class OwnCell(keras.layers.Layer):
 def test_what_has_no_rule_is_refused(layer, shape, match):
     inputs = keras.Input(shape)
     model = keras.Model(inputs, layer()(inputs))
-    with pytest.raises(nns.UnsupportedLayerError, match=match):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=match):
         nns.InstrumentedModel(model)
 
 
 def test_stateful_layers_are_refused():
     model = keras.Sequential([keras.Input(batch_shape=(2, 3, 4)), layers.LSTM(2, stateful=True)])
-    with pytest.raises(nns.UnsupportedLayerError, match="stateful=False"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="stateful=False"):
         nns.InstrumentedModel(model)
 
 
 def test_gradients_inside_are_refused_and_those_of_inputs_right():
     im = nns.InstrumentedModel(sequential(layers.GRU(3, name="gru"), layers.Dense(2)))
     x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
-    with pytest.raises(nns.InvalidArgumentError, match="inside a recurrent layer"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="inside a recurrent layer"):
         im.gradients(x, 0, wrt=["gru:h"])
     gradient = im.gradients(x, 1)[im.input_operation]
     step = np.zeros_like(x)
@@ -212,7 +212,7 @@ def test_gradients_inside_are_refused_and_those_of_inputs_right():
 
 def test_exact_lines_refuse_recurrence_by_name():
     im = nns.InstrumentedModel(sequential(layers.LSTM(3, name="lstm"), layers.Dense(2)))
-    with pytest.raises(nns.UnsupportedLayerError, match="lstm"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="lstm"):
         nns.exactline.exact_line(im, np.zeros((5, 3)), np.ones((5, 3)))
 
 

@@ -82,12 +82,14 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_instrumented_is_refused_by_name(name):
     build, message = REFUSED[name]
-    with pytest.raises(nns.UnsupportedLayerError, match=message):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=message):
         nns.InstrumentedModel(build())
 
 
 def test_a_condition_on_values_is_refused():
-    with pytest.raises(nns.UnsupportedLayerError, match=r"\(WithCondition\).*Python condition"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"\(WithCondition\).*Python condition"
+    ):
         nns.InstrumentedModel(WithCondition(), input_shape=(6,))
 
 
@@ -95,7 +97,9 @@ def test_a_condition_on_values_is_refused():
 def test_a_quantised_model_is_refused():
     model = sequential(layers.Dense(3, name="own"))
     model.quantize("int8")
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'own' \(Dense\) is quantised to int8"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"'own' \(Dense\) is quantised to int8"
+    ):
         nns.InstrumentedModel(model)
 
 

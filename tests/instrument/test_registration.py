@@ -39,7 +39,7 @@ class Gate(layers.Layer):
 
 
 def test_an_unknown_layer_is_refused_with_the_call_that_registers_it():
-    with pytest.raises(nns.UnsupportedLayerError) as error:
+    with pytest.raises(nns.errors.UnsupportedLayerError) as error:
         nns.InstrumentedModel(model_of(Gate(name="gate")))
     message = str(error.value)
     assert "Layer 'gate' (Gate) has no rule" in message
@@ -48,13 +48,13 @@ def test_an_unknown_layer_is_refused_with_the_call_that_registers_it():
 
 def test_an_unknown_layer_is_named_by_its_path():
     inner = keras.Sequential([Gate(name="gate")], name="inner")
-    with pytest.raises(nns.UnsupportedLayerError, match="'inner/gate'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'inner/gate'"):
         nns.InstrumentedModel(model_of(inner))
 
 
 @pytest.mark.parametrize("wrong", [Gate(), 3, None])
 def test_only_classes_are_registered(wrong):
-    with pytest.raises(nns.InvalidArgumentError, match="needs a layer class"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="needs a layer class"):
         nns.register_layer(wrong, lambda layer, call: [])
 
 
@@ -134,13 +134,13 @@ class Double(layers.Layer):
 @pytest.mark.parametrize("compute", [lambda x: x, lambda x: 2 * x + 1, lambda x: -2 * x])
 def test_steps_that_compute_something_else_are_refused(compute):
     nns.register_layer(Double, lambda layer, call: [nns.Step("elementwise", compute)])
-    with pytest.raises(nns.UnsupportedLayerError, match="computes something else"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="computes something else"):
         nns.InstrumentedModel(model_of(Double()))
 
 
 def test_a_layer_that_is_registered_as_routing_but_computes_is_refused():
     nns.register_layer(Double, lambda layer, call: [nns.Step("routing", layer.call)])
-    with pytest.raises(nns.UnsupportedLayerError, match="'double' is registered as routing"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'double' is registered as routing"):
         slice_of(model_of(Double(name="double")), samples((4, 4, 3)))
 
 
@@ -169,11 +169,11 @@ def test_a_kind_without_a_rule_names_the_call():
     nns.register_layer(
         ChannelMaximum, lambda layer, call: [nns.Step("maximum of nothing", layer.call)]
     )
-    with pytest.raises(nns.UnsupportedLayerError) as error:
+    with pytest.raises(nns.errors.UnsupportedLayerError) as error:
         slice_of(model_of(ChannelMaximum(name="largest")), samples((4, 4, 3)))
     message = str(error.value)
     assert "Operation 'largest' (ChannelMaximum)" in message
-    assert "nnslicer_tf.register_rule('maximum of nothing', rule)" in message
+    assert "nnslicer_tf.kinds.register_rule('maximum of nothing', rule)" in message
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.05])
@@ -181,7 +181,7 @@ def test_a_kind_of_ones_own_with_its_rule(theta):
     nns.register_layer(
         ChannelMaximum, lambda layer, call: [nns.Step("channel_maximum", layer.call)]
     )
-    nns.register_rule("channel_maximum", channel_maximum_rule)
+    nns.kinds.register_rule("channel_maximum", channel_maximum_rule)
     x = samples((4, 4, 3), n=1)
     model = model_of(ChannelMaximum(name="largest"))
     im, profile, result = slice_of(model, x, theta)
@@ -207,7 +207,7 @@ def test_a_rule_for_each_granularity():
         return [np.repeat(signs, 4, axis=-1)]
 
     nns.register_layer(ChannelMaximum, lambda layer, call: [nns.Step("by granularity", layer.call)])
-    nns.register_rule("by granularity", nns.Rule(channel_maximum_rule, every_channel))
+    nns.kinds.register_rule("by granularity", nns.kinds.Rule(channel_maximum_rule, every_channel))
     x = samples((4, 4, 3), n=1)
     model = model_of(ChannelMaximum(name="largest"))
     _, _, fine = slice_of(model, x)
@@ -218,5 +218,5 @@ def test_a_rule_for_each_granularity():
 
 @pytest.mark.parametrize("rule", [None, "maximum", 3])
 def test_only_rules_are_registered(rule):
-    with pytest.raises(nns.InvalidArgumentError, match="A rule is a function"):
-        nns.register_rule("anything", rule)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="A rule is a function"):
+        nns.kinds.register_rule("anything", rule)

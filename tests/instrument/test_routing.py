@@ -90,5 +90,7 @@ class Arithmetic(keras.layers.Layer):
 def test_routing_that_changes_values_is_refused(function):
     nns.register_layer(Arithmetic, lambda layer, call: [nns.Step("routing", layer.call)])
     operation = operation_of(Arithmetic(function, name="arithmetic"))
-    with pytest.raises(nns.UnsupportedLayerError, match="'arithmetic' is registered as routing"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match="'arithmetic' is registered as routing"
+    ):
         routing_map(operation)

@@ -114,13 +114,13 @@ def test_other_keys_than_the_inputs_names():
     ],
 )
 def test_bad_data_is_refused(im, x, change, match):
-    with pytest.raises((nns.InvalidArgumentError, nns.InputShapeError), match=match):
+    with pytest.raises((nns.errors.InvalidArgumentError, nns.errors.InputShapeError), match=match):
         list(im.samples(change(x)).batches(2))
 
 
 def test_values_that_are_not_finite_name_the_sample(im, x):
     x["facts"][2, 0] = np.nan
-    with pytest.raises(nns.NonFiniteActivationError, match="Sample 2"):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="Sample 2"):
         im.predict(x)
 
 
@@ -135,7 +135,9 @@ def test_a_dict_of_samples_and_labels_goes_into_one_input(key):
     im = nns.InstrumentedModel(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
     x = np.ones((3, 2), np.float32)
     np.testing.assert_array_equal(im.predict({"y": [0, 0, 0], key: 2 * x}), im.predict(2 * x))
-    with pytest.raises(nns.InputShapeError, match="keys sound, y; samples are looked for under x"):
+    with pytest.raises(
+        nns.errors.InputShapeError, match="keys sound, y; samples are looked for under x"
+    ):
         im.predict({"sound": x, "y": x})
 
 
@@ -170,7 +172,7 @@ def test_logits_of_an_output(im, model, x):
     logits = im.logits(x, output="what")
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(probabilities, model.predict(x, verbose=0)["what"], rtol=1e-5)
-    with pytest.raises(nns.InvalidArgumentError, match="There is no output 'whta'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="There is no output 'whta'"):
         im.logits(x, output="whta")
 
 
@@ -208,9 +210,9 @@ def test_the_predicted_class_of_an_output(im, x, theta):
 def test_criteria_that_need_one_output_say_so(im, x):
     profile = nns.Profile.from_data(im, x, progress=False)
     slicer = nns.Slicer(im, profile, 0.0, progress=False)
-    with pytest.raises(nns.CriterionError, match="size, kind"):
+    with pytest.raises(nns.errors.CriterionError, match="size, kind"):
         slicer.slice(x, outputs=[0])
-    with pytest.raises(nns.CriterionError, match="'predicted' needs an output vector"):
+    with pytest.raises(nns.errors.CriterionError, match="'predicted' needs an output vector"):
         slicer.slice(x, outputs={"conv": "predicted"})
 
 
@@ -219,7 +221,7 @@ def test_checkpoints_know_all_inputs(im, x, tmp_path):
     slicer = nns.Slicer(im, profile, 0.25, workers=0, progress=False)
     slicer.slice(x, {"size": [0]}, checkpoint=tmp_path)
     slicer.slice(x, {"size": [0]}, checkpoint=tmp_path)
-    with pytest.raises(nns.ProfileMismatchError, match="other data"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="other data"):
         slicer.slice({**x, "facts": x["facts"] + 1}, {"size": [0]}, checkpoint=tmp_path)
 
 
@@ -240,9 +242,9 @@ def test_nested_and_subclassed_models_with_several_inputs(x):
 
 
 def test_analyses_of_one_input_say_so(im, x):
-    with pytest.raises(nns.SeveralInputsError, match="2 inputs"):
+    with pytest.raises(nns.errors.SeveralInputsError, match="2 inputs"):
         nns.exactline.exact_line(im, x["facts"][0], x["facts"][1])
-    with pytest.raises(nns.SeveralInputsError, match="2 inputs"):
+    with pytest.raises(nns.errors.SeveralInputsError, match="2 inputs"):
         nns.deepxplore.generate([im, im], x["facts"])
 
 
@@ -250,5 +252,7 @@ def test_coverage_and_class_profiles_take_several_inputs(im, x):
     coverage = nns.deepxplore.NeuronCoverage(im)
     coverage.update(x)
     assert 0 < coverage.total() <= 1
-    with pytest.raises(nns.InvalidArgumentError, match="preprocess is for models with one input"):
+    with pytest.raises(
+        nns.errors.InvalidArgumentError, match="preprocess is for models with one input"
+    ):
         nns.InstrumentedModel(im.model, preprocess=lambda x: x / 2)

@@ -54,7 +54,7 @@ def test_refused_layers_are_refused():
     inputs = keras.Input((4, 4, 3))
     for layer in (layers.RandomCrop(2, 2), layers.AutoContrast()):
         assert ROWS[type(layer).__name__].status == "refused"
-        with pytest.raises(nns.UnsupportedLayerError, match=layer.name):
+        with pytest.raises(nns.errors.UnsupportedLayerError, match=layer.name):
             nns.InstrumentedModel(keras.Model(inputs, layer(inputs)))
 
 
@@ -112,7 +112,7 @@ def test_the_page_says_what_channels_take(name):
     if row.channels == "yes":
         assert slice_it().summary() is not None
     else:
-        with pytest.raises(nns.UnsupportedLayerError, match="granularity='activation'"):
+        with pytest.raises(nns.errors.UnsupportedLayerError, match="granularity='activation'"):
             slice_it()
 
 

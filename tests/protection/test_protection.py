@@ -38,7 +38,7 @@ def test_the_largest_scores_are_hidden(share):
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.01, np.nan, "half", True])
 def test_bad_shares_are_refused(share):
-    with pytest.raises(nns.InvalidArgumentError, match="0 < share ≤ 1"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="0 < share ≤ 1"):
         protection.select({"a": np.ones((2, 2))}, share)
 
 
@@ -75,7 +75,7 @@ def test_a_stolen_model_saves_and_loads(digits, hidden, tmp_path):
 
 
 def test_hiding_refuses_masks_of_another_model(digits):
-    with pytest.raises(nns.InvalidArgumentError, match="no kernel 'nosuch'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no kernel 'nosuch'"):
         protection.hide(digits[0], {"nosuch": np.ones(3, bool)})
 
 
@@ -126,7 +126,7 @@ def test_an_attacker_may_do_without_the_hidden_synapses(digits, hidden):
 
 
 def test_attackers_who_train_something_else_are_refused():
-    with pytest.raises(nns.InvalidArgumentError, match=r"all, hidden, known.*'everything'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"all, hidden, known.*'everything'"):
         protection.Attacker(trains="everything")
 
 
@@ -182,7 +182,7 @@ def test_samples_come_in_as_pairs_too(digits, hidden):
     again = protection.steal(model, hidden, train, 32, QUIET)
     for mine, theirs in zip(stolen.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-    with pytest.raises(nns.InvalidArgumentError, match="Labels are needed"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Labels are needed"):
         protection.steal(model, hidden, train.x, 32, QUIET)
 
 
@@ -198,11 +198,11 @@ def test_samples_come_in_as_pairs_too(digits, hidden):
 )
 def test_bad_attacks_are_refused_before_any_training(digits, hidden, targets, budgets, message):
     model, train, test = digits
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         protection.simulate_attacks(model, hidden, train, test, targets, budgets, QUIET)
 
 
 def test_budgets_that_do_not_exist_are_refused(digits, hidden):
     model, train, _ = digits
-    with pytest.raises(nns.InvalidArgumentError, match="number of samples, 1 to 1437"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="number of samples, 1 to 1437"):
         protection.steal(model, hidden, train, 1_438, QUIET)

@@ -78,7 +78,7 @@ def test_semantic_slices_are_restructured_and_trained(twins):
     noisy = X + RNG.normal(0, 0.1, X.shape).astype(np.float32)
     trained = semantic.readapt(model, critical, X, Y, noisy, epochs=1)
     assert not np.array_equal(trained.get_weights()[0], model.get_weights()[0])
-    with pytest.raises(nns.InvalidArgumentError, match="one sigmoid"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="one sigmoid"):
         semantic.develop(model, critical, X, Y, learned=[0])
 
 
@@ -94,7 +94,7 @@ def test_independent_labels_lose_those_that_are_not_wanted():
     y = RNG.integers(0, 4, len(X))
     small = pruning.shrink(model, X, y, classes=[1, 3], ratio=0.3, progress=False)
     assert small.model.output_shape == (None, 2)
-    with pytest.raises(nns.InvalidArgumentError, match="exclude each other"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="exclude each other"):
         pruning.shrink(model, X, y, classes=[1], other=True, progress=False)
 
 
@@ -105,5 +105,5 @@ def test_a_number_is_no_class():
         lambda: pruning.scores(model, "nnslicer", X, Y),
         lambda: semantic.semantic_slice(nns.InstrumentedModel(model), X, Y),
     ):
-        with pytest.raises(nns.InvalidArgumentError, match="end it with a sigmoid"):
+        with pytest.raises(nns.errors.InvalidArgumentError, match="end it with a sigmoid"):
             use()

@@ -82,9 +82,9 @@ def test_tokens_are_not_blended(dtype):
 
 
 def test_outputs_must_fit(x):
-    with pytest.raises(nns.InvalidArgumentError, match="same shape"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="same shape"):
         imitate(_dense(1, 2), _dense(2, 3), x)
-    with pytest.raises(nns.InputShapeError):
+    with pytest.raises(nns.errors.InputShapeError):
         imitate(_dense(1), _dense(2), x[:, :3])
 
 
@@ -133,7 +133,7 @@ def test_subclassed_models_are_trained_in_place(x):
 def test_a_model_without_a_shape_is_trained_with_one(x):
     y = (x[:, 0] > 0).astype(int)
     model = keras.Sequential([keras.layers.Dense(2)])
-    with pytest.raises(nns.InputShapeError, match=r"InstrumentedModel\(model, input_shape"):
+    with pytest.raises(nns.errors.InputShapeError, match=r"InstrumentedModel\(model, input_shape"):
         pruning.fine_tune(model, x, y)
     im = nns.InstrumentedModel(model, (4,))
     options = {"learning_rate": 0.05, "batch_size": 64, "progress": False}
@@ -163,7 +163,7 @@ def test_images_of_any_size_train_a_model_of_no_fixed_one():
     ],
 )
 def test_bad_arguments_are_refused(x, call, message):
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         call(_dense(1), x, np.arange(len(x)) % 3)
 
 

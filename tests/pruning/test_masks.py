@@ -211,7 +211,9 @@ def test_masked_kernels_keep_to_their_other_constraints(tmp_path):
 def test_layers_that_cannot_be_masked_are_named():
     nns.register_layer(Unmaskable, unmaskable_steps)
     model = keras.Sequential([keras.Input((3,)), Unmaskable(name="odd")])
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'odd' \(Unmaskable\) cannot be masked"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"'odd' \(Unmaskable\) cannot be masked"
+    ):
         pruning.apply_masks(model, {"odd": np.ones((3, 2), bool)})
 
 
@@ -223,7 +225,7 @@ def test_layers_that_cannot_be_masked_are_named():
     ],
 )
 def test_bad_masks_are_refused(masks, message):
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.apply_masks(convolutional(), masks)
 
 

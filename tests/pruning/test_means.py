@@ -149,11 +149,11 @@ def test_slices_apply_with_means():
 def test_what_does_not_fit_is_refused():
     im, _, profile = case("dense")
     other, _, _ = case("dense", seed=1)
-    with pytest.raises(nns.ProfileMismatchError):
+    with pytest.raises(nns.errors.ProfileMismatchError):
         pruning.prune(other.model, pruning.scores(other, "weight"), 0.5, means=profile)
-    with pytest.raises(nns.ProfileMismatchError):
+    with pytest.raises(nns.errors.ProfileMismatchError):
         MaskedModel(other, profile)
     nested, _, profile = case("nested")
-    with pytest.raises(nns.UnsupportedLayerError, match="nested"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="nested"):
         pruning.prune(nested.model, pruning.scores(nested, "weight"), 0.5, means=profile)
     assert im is not other

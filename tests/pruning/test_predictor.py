@@ -113,7 +113,7 @@ def test_normalisations_get_the_statistics_of_the_samples():
     np.testing.assert_allclose(found.moving_mean, sums.mean(axis=(0, 1, 2)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.moving_variance, sums.var(axis=(0, 1, 2)), rtol=1e-4)
     assert found.momentum == model.get_layer("norm").momentum == 0.99
-    with pytest.raises(nns.InvalidArgumentError, match="two samples at least"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="two samples at least"):
         pruning.renormalise(model, x[:1])
 
 
@@ -145,5 +145,5 @@ def test_fine_tuning_keeps_the_masks_and_brings_accuracy_back():
     assert zoo.accuracy(tuned, test) > max(0.8, before + 0.15)
     for name, mask in pruning.masks(tuned).items():
         assert not nns.InstrumentedModel(tuned).kernels[name].kernel()[~mask].any()
-    with pytest.raises(nns.InvalidArgumentError, match="each of 3 samples"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="each of 3 samples"):
         pruning.fine_tune(tuned, train.x[:3], train.y[:2])

@@ -86,9 +86,9 @@ def test_global_ratios_prune_the_smallest_of_all():
 @pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, np.nan, "half", True, None])
 def test_bad_ratios_are_refused(digits, ratio):
     im, _, _ = digits
-    with pytest.raises(nns.InvalidArgumentError, match="0 ≤ ratio < 1"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="0 ≤ ratio < 1"):
         pruning.prune(im.model, pruning.scores(im, "weight"), ratio)
-    with pytest.raises(nns.InvalidArgumentError, match="0 ≤ ratio < 1"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="0 ≤ ratio < 1"):
         pruning.global_ratios(pruning.scores(im, "weight"), ratio)
 
 
@@ -100,9 +100,9 @@ def test_bad_scores_are_refused(digits):
         ({"conv1": np.ones(3)}, "has shape"),
         ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' are NaN"),
     ]:
-        with pytest.raises(nns.InvalidArgumentError, match=message):
+        with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             pruning.prune(im.model, scores, 0.5)
-    with pytest.raises(nns.InvalidArgumentError, match="'conv2' has scores but no ratio"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'conv2' has scores but no ratio"):
         pruning.prune(im.model, weight, {"conv1": 0.5, "logits": 0.5})
 
 
@@ -167,7 +167,7 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
     ],
 )
 def test_wrong_options_of_slices_are_refused_at_once(options, message):
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.NNSlicerRanker(**options)
 
 
@@ -212,14 +212,16 @@ def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
     assert repr(again) == "ClassScores(3 classes, 6,032 synapses)"
     assert len(again.to_frame()) == 3 * len(im.kernels)
     (tmp_path / "scores.npz").write_bytes(b"nothing")
-    with pytest.raises(nns.CorruptFileError):
+    with pytest.raises(nns.errors.CorruptFileError):
         pruning.ClassScores.load(tmp_path / "scores.npz")
 
 
 def test_wrong_samples_count_if_wanted(digits):
     im, train, _ = digits
     x, y = train.x[:20], (train.y[:20] + 1) % 10  # no label is right
-    with pytest.raises(nns.InvalidArgumentError, match="no samples of class 3 that the model"):
+    with pytest.raises(
+        nns.errors.InvalidArgumentError, match="no samples of class 3 that the model"
+    ):
         EffectivePathRanker(progress=False).scores(im, x, y, [3])
     ranker = EffectivePathRanker(correct_only=False, progress=False)
     paths = effective_paths(im, x[y == 3], progress=False).toarray().sum()
@@ -247,12 +249,12 @@ def test_bad_requests_are_refused(digits, arguments, message):
         x = x[1:]
     if arguments.get("method") is None:
         arguments = {"method": EffectivePathRanker(progress=False), "x": x, "y": y} | (arguments)
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.scores(im, **arguments)
     scores = pruning.ClassScores({0: {"a": np.ones(2)}})
-    with pytest.raises(nns.InvalidArgumentError, match="empty"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="empty"):
         scores.total([])
-    with pytest.raises(nns.InvalidArgumentError, match="no scores for class 4"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no scores for class 4"):
         scores.total([0, 4])
 
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_made_smaller_stays_whole():
     x = data(padded)
     expected = whole.predict(x, verbose=0)
     np.testing.assert_allclose(left.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(nns.InvalidArgumentError, match="has shape"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="has shape"):
         remove_units(randomised(layers.LSTM(4, name="rnn"), layers.Dense(2)), {"rnn": [True]})
 
 

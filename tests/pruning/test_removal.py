@@ -231,5 +231,5 @@ def test_a_real_architecture_becomes_smaller():
     ],
 )
 def test_bad_masks_are_refused(keep, message):
-    with pytest.raises(nns.InvalidArgumentError, match=message):
+    with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.remove_units(residual_model(), keep)

@@ -24,7 +24,7 @@ def test_rows_are_kept(tmp_path):
     again.add([{"method": "random", "ratio": 0.1, "accuracy": 0.0}])
     assert len(RowStore(path, ["method", "ratio"])) == 3
     path.write_text("")
-    with pytest.raises(nns.CorruptFileError, match="does not hold the rows"):
+    with pytest.raises(nns.errors.CorruptFileError, match="does not hold the rows"):
         RowStore(path, ["method", "ratio"])
 
 

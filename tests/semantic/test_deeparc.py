@@ -170,7 +170,7 @@ def test_removable_layers_are_those_that_remove_layers_takes(name):
     for layer in neuron_layers(im):
         try:
             remove_layers(model, [layer], x)
-        except nns.UnsupportedLayerError:
+        except nns.errors.UnsupportedLayerError:
             continue
         removed.append(layer)
     assert removable_layers(im) == removed
@@ -182,5 +182,5 @@ def test_bad_layers_are_refused():
     x, _ = samples(model, 3)
     with pytest.raises(InvalidArgumentError, match="no hidden layer 'logits'"):
         remove_layers(model, ["logits"], x)
-    with pytest.raises(nns.UnsupportedLayerError, match="1×1 convolution"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="1×1 convolution"):
         remove_layers(make("convolutional"), ["c2"], samples(make("convolutional"), 3)[0])

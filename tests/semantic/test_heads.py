@@ -65,7 +65,7 @@ def test_a_masked_head_hands_on_nothing_and_is_removed(made, head):
     assert masker.size(critical) == small.count_params() < model.count_params()
     removed = nns.pruning.remove_units(model, critical)
     np.testing.assert_allclose(removed(x), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(nns.InvalidArgumentError, match="2 units"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="2 units"):
         nns.pruning.remove_units(model, {HEADS: np.ones(8, bool)})
 
 
@@ -127,5 +127,5 @@ def test_only_chosen_heads_are_trained(made):
 
 def test_layers_with_heads_are_not_sewn(made):
     model, _, x, _ = made
-    with pytest.raises(nns.InvalidArgumentError, match="hidden layer"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="hidden layer"):
         semantic.remove_layers(model, [HEADS], x)

@@ -86,16 +86,16 @@ def test_the_output_layer_may_be_a_convolution_that_is_flattened():
     assert (output_layer(im).name, output_layer(im).units) == ("classes", 3)
     assert list(neuron_layers(im)) == ["hidden"]
     positions = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(3, 3), layers.Flatten()])
-    with pytest.raises(nns.UnsupportedLayerError, match="a unit for each class"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="a unit for each class"):
         output_layer(nns.InstrumentedModel(positions))
 
 
 def test_models_without_neurons_are_refused():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-    with pytest.raises(nns.UnsupportedLayerError, match="no layer with neurons"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="no layer with neurons"):
         neuron_layers(nns.InstrumentedModel(model))
     image = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(3, 2)])
-    with pytest.raises(nns.UnsupportedLayerError, match="Give a classifier"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="Give a classifier"):
         output_layer(nns.InstrumentedModel(image))
 
 

@@ -155,7 +155,7 @@ def test_weights_that_read_critical_units_can_stay(data):
 @pytest.mark.parametrize("metric", ["deeplift", "taylor_weights"])
 def test_metrics_without_a_rule_through_time_say_so(metric, data):
     im = nns.InstrumentedModel(network("simple"))
-    with pytest.raises(nns.UnsupportedLayerError, match=f"'{metric}'.*'first'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=f"'{metric}'.*'first'"):
         semantic.contributions(im, data[0], metric, data[1])
 
 
@@ -166,7 +166,7 @@ def test_wrapped_layers_have_no_such_neurons():
     im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(x)))
     assert list(semantic.neuron_layers(im)) == ["hidden"]
     gates = keras.Sequential([inputs, layers.GRU(3, activation="sigmoid"), layers.Dense(2)])
-    with pytest.raises(nns.UnsupportedLayerError, match="wrapped recurrent"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="wrapped recurrent"):
         semantic.neuron_layers(nns.InstrumentedModel(gates))
 
 

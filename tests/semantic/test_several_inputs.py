@@ -75,7 +75,7 @@ def test_restructured_and_pruned(made):
 
 def test_selective_training(made):
     model, _, data, y = made
-    with pytest.raises(nns.SeveralInputsError, match="2 inputs"):
+    with pytest.raises(nns.errors.SeveralInputsError, match="2 inputs"):
         semantic.readapt(model, CRITICAL, data, y, data)
 
 

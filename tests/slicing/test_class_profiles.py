@@ -18,7 +18,7 @@ def digits():
 @pytest.fixture(scope="module")
 def profiles(digits):
     im, train, _ = digits
-    return nns.ClassProfiles.from_data(im, train.x, train.y, progress=False)
+    return nns.slicing.ClassProfiles.from_data(im, train.x, train.y, progress=False)
 
 
 def test_each_class_has_the_mean_of_the_samples_that_the_model_is_right_on(digits, profiles):
@@ -29,7 +29,7 @@ def test_each_class_has_the_mean_of_the_samples_that_the_model_is_right_on(digit
     assert profiles[4].samples == right.sum()
     values = im.capture(train.x[right], of=["conv2"])["conv2"]
     np.testing.assert_allclose(profiles[4].means["conv2"], values.mean(axis=0), rtol=1e-5)
-    unlabelled = nns.ClassProfiles.from_data(im, train.x, progress=False)
+    unlabelled = nns.slicing.ClassProfiles.from_data(im, train.x, progress=False)
     assert [unlabelled[c].samples for c in range(10)] == np.bincount(predicted).tolist()
 
 
@@ -45,9 +45,9 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
         for c in range(3)
         if len(rows := np.flatnonzero(predicted == c))
     ]
-    profiles = nns.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
+    profiles = nns.slicing.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
     options = {"theta": 0.25, "workers": 0, "progress": False, "relative_to": "sum"}
-    slicer = nns.ClassSlicer(im, profiles, **options)
+    slicer = nns.slicing.ClassSlicer(im, profiles, **options)
     samples = x[np.concatenate([rows[:2] for rows in chosen])[::-1]]
     found = slicer.slice_each(samples)
     assert len(set(found.predicted)) > 1
@@ -99,12 +99,12 @@ def test_a_profile_by_channel_has_one_mean_for_each_channel(digits):
 
 def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
     im, train, _ = digits
-    two = nns.ClassProfiles({c: profiles[c] for c in (0, 1)})
-    with pytest.raises(nns.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
+    two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
         two[5]
-    slicer = nns.ClassSlicer(im, two, workers=0, progress=False)
+    slicer = nns.slicing.ClassSlicer(im, two, workers=0, progress=False)
     assert slicer[1].profile is profiles[1] and "2 classes" in repr(two)
-    with pytest.raises(nns.InvalidArgumentError, match="no profile of class"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no profile of class"):
         slicer.slice_each(train.x[:30])
-    with pytest.raises(nns.InvalidArgumentError, match="way to collect 'sum'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="way to collect 'sum'"):
         pruning.NNSlicerRanker(collect="sum")

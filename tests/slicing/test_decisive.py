@@ -108,7 +108,7 @@ def test_one_slice_for_a_class(network):
     assert len(found.members) == 1 and len(found) == len(samples)
     kept = found.to_frame()
     assert (kept["answer with slice alone"] == label).mean() >= 0.95
-    with pytest.raises(nns.CriterionError, match="samples of one class"):
+    with pytest.raises(nns.errors.CriterionError, match="samples of one class"):
         slicer.decisive(x, together=True)
 
 
@@ -193,20 +193,20 @@ def test_recurrent_layers_have_units_but_no_single_synapses():
     x = rng.normal(size=(3, 5, 3)).clip(-1.5, 1.5)
     table = slicer.decisive(x, level="channel", max_share=1.0, others=0).to_frame()
     assert (table["answer with slice alone"] == table["answer"]).all()
-    with pytest.raises(nns.UnsupportedLayerError, match="'lstm' is recurrent"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'lstm' is recurrent"):
         slicer.decisive(x)
 
 
 def test_bad_arguments(network):
     slicer, x = network
-    with pytest.raises(nns.InvalidArgumentError, match="no level 'layer'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="no level 'layer'"):
         slicer.decisive(x, level="layer")
-    with pytest.raises(nns.InvalidArgumentError, match="max_share"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="max_share"):
         slicer.decisive(x, max_share=0)
-    with pytest.raises(nns.InvalidArgumentError, match="at least 2 samples"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 2 samples"):
         slicer.decisive(x[:1], ablation="resample")
     answers = slicer.im.predict(x).argmax(axis=1)
-    with pytest.raises(nns.CriterionError, match="Sample 0 is classified as"):
+    with pytest.raises(nns.errors.CriterionError, match="Sample 0 is classified as"):
         slicer.decisive(x[:1], outputs=int(answers[0] + 1) % 4)
 
 

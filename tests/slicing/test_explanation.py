@@ -347,7 +347,7 @@ def test_classes_of_a_sigmoid_are_those_of_slices_and_of_profiles():
     slicer = slicer_of(binary([1, -2, 0, 1]), X)
     labels = (X @ [1, -2, 0, 1] > 0).astype(int)
     assert slicer.slice_each(X).predicted.tolist() == labels.tolist()
-    profiles = nns.ClassProfiles.from_data(slicer.im, X, labels, progress=False)
+    profiles = nns.slicing.ClassProfiles.from_data(slicer.im, X, labels, progress=False)
     for label in (0, 1):
         means = profiles[label].means[slicer.im.input_operation]
         np.testing.assert_allclose(means, X[labels == label].mean(axis=0), rtol=1e-5)

@@ -12,7 +12,7 @@ def test_profile_of_another_model(im, profile):
     assert other.fingerprint == im.fingerprint
     kernel = other.model.get_layer("inner").kernel
     kernel.assign(np.asarray(kernel) * 1.001)
-    with pytest.raises(nns.ProfileMismatchError, match="another model"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
         nns.Slicer(other, profile)
 
 
@@ -24,13 +24,13 @@ def test_profile_of_an_equal_model_with_other_names():
     first, second = nns.InstrumentedModel(build()), nns.InstrumentedModel(build())
     assert first.fingerprint == second.fingerprint
     profile = nns.Profile.from_data(first, np.eye(3), progress=False)
-    with pytest.raises(nns.ProfileMismatchError, match="other names"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="other names"):
         nns.Slicer(second, profile)
 
 
 def test_slices_of_different_models_do_not_mix(im, profile, slicer, x):
     by_channel = nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False)
-    with pytest.raises(nns.ProfileMismatchError):
+    with pytest.raises(nns.errors.ProfileMismatchError):
         slicer.slice(x[:1]) & by_channel.slice(x[:1])
 
 
@@ -119,7 +119,7 @@ def test_weights_that_changed_are_noticed(tmp_path):
     before = keras.ops.convert_to_numpy(kernel).copy()
     kernel.assign(before + np.float32(1e-3))
     for action in (slicer.slice, slicer.slice_each, lambda x: next(slicer.iterate(x))):
-        with pytest.raises(nns.ProfileMismatchError, match="have changed"):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="have changed"):
             action(data)
     kernel.assign(before)
     slicer.slice(data, checkpoint=tmp_path)
@@ -139,7 +139,7 @@ def test_an_output_and_its_logits_are_one_operation(x):
 def test_class_profiles_take_keras_models(x):
     inputs = keras.Input(x.shape[1:])
     model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    profiles = nns.ClassProfiles.from_data(model, x, progress=False)
+    profiles = nns.slicing.ClassProfiles.from_data(model, x, progress=False)
     whole = nns.Profile.from_data(model, x, progress=False)
     samples = [profile.samples for profile in profiles.values()]
     assert sum(samples) == len(x)

@@ -135,7 +135,7 @@ def process_ids(*criteria):
     ],
 )
 def test_a_worker_that_always_fails_is_one_clear_error(connected, job, cause):
-    with pytest.raises(nns.WorkerError, match=f"failed 3 times.*{cause}"):
+    with pytest.raises(nns.errors.WorkerError, match=f"failed 3 times.*{cause}"):
         list(RayEngine(2).map(job, enumerate(range(6))))
 
 
@@ -254,16 +254,16 @@ def test_a_checkpoint_of_another_run_is_refused(im, profile, x, tmp_path, small_
     folder = tmp_path / "checkpoint"
     whole = slicer().slice(x, checkpoint=folder)
     assert slicer().slice(x, checkpoint=folder) == whole
-    with pytest.raises(nns.ProfileMismatchError, match="theta"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="theta"):
         slicer(theta=0.2).slice(x, checkpoint=folder)
-    with pytest.raises(nns.ProfileMismatchError, match="granularity"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="granularity"):
         slicer(granularity="channel").slice(x, checkpoint=folder)
-    with pytest.raises(nns.ProfileMismatchError, match="criterion"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="criterion"):
         slicer().slice(x, outputs=[1], checkpoint=folder)
-    with pytest.raises(nns.ProfileMismatchError, match="other data"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="other data"):
         slicer().slice(x + 1, checkpoint=folder)
     other = nns.Profile.from_data(im, x[:8], progress=False)
-    with pytest.raises(nns.ProfileMismatchError, match="profile"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="profile"):
         nns.Slicer(im, other, 0.3, workers=0, progress=False).slice(x, checkpoint=folder)
 
 
@@ -281,7 +281,7 @@ def test_a_truncated_checkpoint_is_detected(im, profile, x, tmp_path, small_batc
     run()
     path = next((tmp_path / "c").glob("rows-*.npz" if rows else "sums.npz"))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(nns.CorruptFileError, match=path.name):
+    with pytest.raises(nns.errors.CorruptFileError, match=path.name):
         run()
 
 

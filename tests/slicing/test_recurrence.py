@@ -248,7 +248,9 @@ def test_a_slice_of_a_gate_at_a_time():
 def test_only_activations_have_a_granularity():
     im = nns.InstrumentedModel(sequential(layers.LSTM(2)))
     profile = nns.Profile.from_data(im, np.ones((2, 4, 2), np.float32), progress=False)
-    with pytest.raises(nns.UnsupportedLayerError, match=r"recurrent.*granularity='activation'"):
+    with pytest.raises(
+        nns.errors.UnsupportedLayerError, match=r"recurrent.*granularity='activation'"
+    ):
         nns.Slicer(im, profile, 0.3, "channel")
 
 

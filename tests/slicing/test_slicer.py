@@ -173,10 +173,10 @@ def test_damaged_files_are_refused(slicer, profile, x, tmp_path, kind):
     whole = path.read_bytes()
     for broken in (whole[: len(whole) // 2], b"", b"nonsense"):
         path.write_bytes(broken)
-        with pytest.raises(nns.CorruptFileError, match=r"result\.npz"):
+        with pytest.raises(nns.errors.CorruptFileError, match=r"result\.npz"):
             kind.load(path)
     np.savez(path, x=np.zeros(3))
-    with pytest.raises(nns.CorruptFileError, match=r"result\.npz"):
+    with pytest.raises(nns.errors.CorruptFileError, match=r"result\.npz"):
         kind.load(path)
 
 
@@ -271,11 +271,11 @@ def test_iterate_gives_zeros_where_the_walk_does_not_come(im, profile, x):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"theta": -0.1}, nns.InvalidArgumentError, "theta"),
-        ({"theta": float("nan")}, nns.InvalidArgumentError, "theta"),
-        ({"theta": "much"}, nns.InvalidArgumentError, "theta"),
-        ({"granularity": "layer"}, nns.InvalidArgumentError, "activation, channel"),
-        ({"workers": -1}, nns.InvalidArgumentError, "workers"),
+        ({"theta": -0.1}, nns.errors.InvalidArgumentError, "theta"),
+        ({"theta": float("nan")}, nns.errors.InvalidArgumentError, "theta"),
+        ({"theta": "much"}, nns.errors.InvalidArgumentError, "theta"),
+        ({"granularity": "layer"}, nns.errors.InvalidArgumentError, "activation, channel"),
+        ({"workers": -1}, nns.errors.InvalidArgumentError, "workers"),
     ],
 )
 def test_bad_arguments(im, profile, arguments, error, words):
@@ -298,20 +298,20 @@ def test_bad_arguments(im, profile, arguments, error, words):
     ],
 )
 def test_bad_criteria(slicer, x, outputs, words):
-    with pytest.raises(nns.CriterionError, match=words):
+    with pytest.raises(nns.errors.CriterionError, match=words):
         slicer.slice(x[:1], outputs)
 
 
 def test_bad_data(slicer, x):
-    with pytest.raises(nns.InputShapeError, match=r"8, 8, 2"):
+    with pytest.raises(nns.errors.InputShapeError, match=r"8, 8, 2"):
         slicer.slice(x[:, :4])
-    with pytest.raises(nns.InputShapeError, match="real numbers"):
+    with pytest.raises(nns.errors.InputShapeError, match="real numbers"):
         slicer.slice(x.astype(str))
-    with pytest.raises(nns.InvalidArgumentError, match="empty"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="empty"):
         slicer.slice(x[:0])
     bad = x.copy()
     bad[23, 0, 0, 0] = np.nan
-    with pytest.raises(nns.NonFiniteActivationError, match="Sample 23"):
+    with pytest.raises(nns.errors.NonFiniteActivationError, match="Sample 23"):
         slicer.slice(bad)
 
 
@@ -331,7 +331,9 @@ def test_fewer_samples_than_a_checkpoint_has(slicer, x, tmp_path, monkeypatch, s
     slicer.slice(x[:12], checkpoint=tmp_path / "sums")
     slicer.slice_each(x[:12], folder=tmp_path / "rows")
 
-    with pytest.raises(nns.ProfileMismatchError, match=rf"3 batches; these data have {size // 4}"):
+    with pytest.raises(
+        nns.errors.ProfileMismatchError, match=rf"3 batches; these data have {size // 4}"
+    ):
         slicer.slice(x[:size], checkpoint=tmp_path / "sums")
     all_rows = slicer.slice_each(x[:12], folder=tmp_path / "rows")
     fewer = slicer.slice_each(x[:size], folder=tmp_path / "rows")

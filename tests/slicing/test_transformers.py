@@ -67,13 +67,13 @@ def test_a_slice_is_a_model(made):
     for name, mask in one.synapse_mask().items():
         original = im.kernels[name].kernel()
         np.testing.assert_array_equal(kernels[name].kernel(), np.where(mask, original, 0))
-    with pytest.raises(nns.UnsupportedLayerError, match="no constant can be added"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="no constant can be added"):
         one.apply(model, means=profile)
 
 
 def test_by_channel_it_is_refused_and_says_why(made):
     _, im, x, profile = made
-    with pytest.raises(nns.UnsupportedLayerError, match=r"scores.*granularity='activation'"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"scores.*granularity='activation'"):
         nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False).slice(x)
 
 
@@ -143,10 +143,10 @@ def test_coverage_leaves_masks_out(made):
 
 def test_exact_lines_and_effective_paths_refuse_and_name_the_operation(made):
     _, im, x, _ = made
-    with pytest.raises(nns.UnsupportedLayerError, match="not piecewise linear"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="not piecewise linear"):
         nns.exactline.exact_line(im, x[0], x[1])
     y = im.logits(x).argmax(axis=1)
-    with pytest.raises(nns.UnsupportedLayerError, match=r"context|scores|mask"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"context|scores|mask"):
         nns.pruning.scores(im, "effective_path", x=x, y=y)
 
 

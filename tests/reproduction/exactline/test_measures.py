@@ -85,7 +85,7 @@ def test_component_error_is_the_mean_of_the_components_own(classifier, images):
     found = relative_change(attributor.along(line, 1), by="components")
     assert found == pytest.approx(changes, rel=0.03)
     assert abs(found - relative_change(attributor.along(line, 1))) > 0.05
-    with pytest.raises(nns.InvalidArgumentError, match="norm, components"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
         relative_change(attributor.along(line, 1), by="pixels")
 
 
@@ -98,7 +98,7 @@ def test_rows_are_the_lines(classifier, images):
         assert table.random_parts[i] == len(partition)
         assert table.random_density[i] == pytest.approx(density(partition))
     assert (table.predicted == classifier.predict(images, verbose=0).argmax(axis=1)).all()
-    with pytest.raises(nns.InvalidArgumentError, match="each of 6 samples"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="each of 6 samples"):
         linearity(im, images, LABELS[:5], 0.2, rng=0)
 
 
@@ -170,7 +170,7 @@ def test_an_image_that_fgsm_does_not_move_has_a_row():
 
 def test_unknown_method_is_refused():
     recipe = robust_training.RobustRecipe("magic", 0.1, 1)
-    with pytest.raises(nns.InvalidArgumentError, match="normal, pgd, box"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="normal, pgd, box"):
         robust_training.train_robustly(None, None, recipe, rng=0)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nnslicer_tf import InvalidArgumentError, zoo
+from nnslicer_tf import zoo
+from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.sentences import rounding
 from reproduction.sentences.settings import RoundingSettings
 

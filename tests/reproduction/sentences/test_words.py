@@ -6,8 +6,9 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import InvalidArgumentError, zoo
+from nnslicer_tf import zoo
 from nnslicer_tf.datasets import texts
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import plot_words
 from nnslicer_tf.report.explorer import unpack
 from reproduction.sentences import words
