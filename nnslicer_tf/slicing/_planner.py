@@ -126,7 +126,8 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
             layer = type(operation.keras_layer).__name__
             raise UnsupportedLayerError(
                 f"Operation '{operation.name}' ({layer}) is of kind '{operation.kind}', which has "
-                f"no rule. Register one with nnslicer_tf.kinds.register_rule('{operation.kind}', rule)."
+                "no rule. Register one with "
+                f"nnslicer_tf.kinds.register_rule('{operation.kind}', rule)."
             )
 
 
