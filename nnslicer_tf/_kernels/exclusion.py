@@ -24,6 +24,7 @@ allocated. benchmarks/README.md describes what else was tried.
 from collections import namedtuple
 
 import numpy as np
+from numba import float32, float64, int32, types
 
 from nnslicer_tf._kernels.compiled import inlined
 from nnslicer_tf._kernels.vectors import (
@@ -52,6 +53,8 @@ from nnslicer_tf._kernels.vectors import (
 
 # Largest number of sums that are processed together.
 TOGETHER = 16
+# Names of the arrays that `workspace` divides.
+BUFFERS = ("single", "whole", "double")
 
 # A band with up to this many values is solved directly.
 _FEW = 32
@@ -85,16 +88,40 @@ def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def buffers(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return buffers for sums of up to `size` values: float32, int32 and float64."""
+def buffers(size: int) -> dict[str, np.ndarray]:
+    """Return `BUFFERS` for sums of up to `size` values: float32, int32 and float64."""
     stride = -(-size // LANES) * LANES + LANES
     whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
     whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
-    return (
-        aligned(_LEVELS * stride + 3 * _INTERVALS * TOGETHER, np.float32),
-        whole,
-        aligned(_FEW_PADDED + _LEVELS, np.float64),
-    )
+    single = aligned(_LEVELS * stride + 3 * _INTERVALS * TOGETHER, np.float32)
+    double = aligned(_FEW_PADDED + _LEVELS, np.float64)
+    return {"single": single, "whole": whole, "double": double}
+
+
+def memory_of(memory: type, *fields: types.Type) -> types.NamedTuple:
+    """Return the type of a namedtuple of arrays, the last of which are `BUFFERS`."""
+    return types.NamedTuple((*fields, float32[::1], int32[::1], float64[::1]), memory)
+
+
+@inlined
+def give(v, size, bound, ties, sign, received, synapses):
+    """Add signs where a value is kept to its input and synapse; arguments as of `give_amounts`."""
+    above, below = splat(bound), splat(-bound)
+    plus, none = splat(sign), splat(np.int32(0))
+    for i in range(0, size, LANES):
+        value = load(v, i)
+        given = where(value > above, plus, none) - where(value < below, plus, none)
+        store(received, i, load(received, i) + given)
+        store(synapses, i, load(synapses, i) + given)
+    i = size
+    while ties > 0 and bound > 0:
+        i -= 1
+        value = read(v, i)
+        if abs(value) == bound:
+            given = sign if value > 0 else -sign
+            write(received, i, read(received, i) + given)
+            write(synapses, i, read(synapses, i) + given)
+            ties -= 1
 
 
 @inlined
@@ -136,12 +163,6 @@ def give_amounts(v, size, bound, ties, multiplier, weights, received):
             write(received, i, read(received, i) + multiplier * read(weights, i))
             ties -= 1
     return ties
-
-
-@inlined
-def _padded(size):
-    """Return `size` rounded up to whole vectors."""
-    return (size + LANES - 1) // LANES * LANES
 
 
 @inlined
@@ -194,7 +215,7 @@ def excluded_bound(values, size, threshold, waiting, work, number):
     if not threshold > 0:
         return np.float32(0), 0
     stack = at(work.stacks, 3 * _INTERVALS * number)
-    stride = _padded(size) + LANES
+    stride = (size + LANES - 1) // LANES * LANES + LANES
     write(work.sizes, 0, np.int32(size))
     write(work.bases, 0, 0.0)
     while waiting > 0:
@@ -216,23 +237,28 @@ def excluded_bound(values, size, threshold, waiting, work, number):
             if key >= 0:
                 return float_of_bits(key), ties
             if abs(base) < threshold:
-                return _next_smaller(lower), 0
+                return float_of_bits(bits(lower) - np.int32(1)), 0  # the next smaller number
             continue
         if level < _LEVELS:
             write(work.sizes, level, np.int32(among))
             write(work.bases, level, base)
-        inside, magnitudes = _sums(band, among)
-        left = base + inside
+        total, sizes = splat(0.0), splat(np.float32(0))
+        for i in range(0, among, LANES):
+            v = load(band, i)
+            total = total + widen(v)
+            sizes = sizes + magnitude(v)
+        left = base + lane_sum(total)
         if depth < _BY_BITS:
             bounds = _bounds(lower, upper)
         elif bits(upper) - bits(lower) > 1:
             bounds = _bounds_by_bits(lower, upper)
-        else:
-            ties = _ties(band, among, left, threshold)
-            if ties >= 0:
-                return lower, ties
+        else:  # equal magnitudes are removed, last position first
+            for k in range(among - 1, -1, -1):
+                left -= np.float64(read(band, k))
+                if abs(left) < threshold:
+                    return lower, among - k
             continue
-        part = (left, np.float32(left - base), magnitudes, threshold)
+        part = (left, np.float32(left - base), lane_sum(sizes), threshold)
         waiting = _divide(band, among, bounds, (lower, upper, depth), part, stack, waiting)
     return np.float32(0), 0
 
@@ -244,11 +270,6 @@ def _push(stack, waiting, lower, upper, depth, condition):
     write(stack, 3 * waiting + 1, upper)
     write(stack, 3 * waiting + 2, depth)
     return waiting + np.int64(condition)
-
-
-@inlined
-def _next_smaller(x):
-    return float_of_bits(bits(x) - np.int32(1))
 
 
 @inlined
@@ -270,17 +291,6 @@ def _collect(source, size, lower, upper, band):
         found += count(inside)
     store(band, found, zero)
     return found, lane_sum(below)
-
-
-@inlined
-def _sums(band, size):
-    """Return the sum of the values (float64) and of their magnitudes (float32)."""
-    total, magnitudes = splat(0.0), splat(np.float32(0))
-    for i in range(0, size, LANES):
-        v = load(band, i)
-        total = total + widen(v)
-        magnitudes = magnitudes + magnitude(v)
-    return lane_sum(total), lane_sum(magnitudes)
 
 
 @inlined
@@ -414,17 +424,3 @@ def _last_below(band, size, base, threshold, work):
         more_follows = (lanes() > splat(more_position)) & more_inside
         ties = count(same & follows) + count(more_same & more_follows)
     return best, ties
-
-
-@inlined
-def _ties(band, size, left, threshold):
-    """Remove equal magnitudes, last position first.
-
-    Returns:
-        Number removed until the remainder is below the threshold, -1 if it never is.
-    """
-    for k in range(size - 1, -1, -1):
-        left -= np.float64(read(band, k))
-        if abs(left) < threshold:
-            return size - k
-    return -1

@@ -5,17 +5,21 @@ way as a weighted sum (see `exclusion`). A product-sum has two local values for 
 Δa·b for all products, then a·Δb.
 """
 
+from collections import namedtuple
+
 import numpy as np
-from numba import boolean, float32, float64, int8, int32
+from numba import boolean, float32, float64, int8, int32, types
 
 from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
+    BUFFERS,
     TOGETHER,
     aligned,
     buffers,
     excluded_bound,
     first_division,
     give_amounts,
+    memory_of,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -32,6 +36,14 @@ from nnslicer_tf._kernels.vectors import (
     widen,
     write,
 )
+
+# The factor of a product: values, changes, middles between reference and sample.
+Factor = namedtuple("Factor", ["values", "delta", "middles"])
+# The kernels' memory: local values; totals and thresholds; intervals and places; `buffers`.
+Memory = namedtuple("Memory", ["values", "moments", "lists", *BUFFERS])
+
+_MEMORY = memory_of(Memory, float32[:, ::1], float64[:, ::1], int32[:, ::1])
+_FACTOR = types.NamedUniTuple(float32[:, :, ::1], 3, Factor)
 
 # Number of local values that are processed together, so that they stay in the L1 cache.
 _TOGETHER_VALUES = 1 << 13
@@ -63,38 +75,27 @@ def product_sum(
     """
     amounts = middles is not None
     size = first[0].shape[-1]
-    a, da, b, db = (_padded(x) for x in (*first, *second))
-    middle_a, middle_b = (_padded(x) for x in middles or (np.zeros((1, 1, 1)),) * 2)
-    stride = a.shape[-1]
-    to_a, to_b = np.zeros(a.shape, np.int32), np.zeros(b.shape, np.int32)
-    amounts_a, amounts_b = (
-        np.zeros(x.shape if amounts else (1, 1, LANES), np.float32) for x in (a, b)
+    unused = np.zeros((1, 1, 1), np.float32)
+    a, b = (
+        Factor(*(_padded(x) for x in (*factor, middle)))
+        for factor, middle in zip((first, second), middles or (unused, unused), strict=True)
     )
-    together = max(1, min(TOGETHER, _TOGETHER_VALUES // (2 * stride)))
+    to_a, to_b = np.zeros(a.values.shape, np.int32), np.zeros(b.values.shape, np.int32)
     _product_sum(
         np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         np.ascontiguousarray(y, np.float32),
         a,
-        da,
         b,
-        db,
         theta,
         by_sum,
+        amounts,
+        np.ascontiguousarray(signs, np.float32) if amounts else unused,
         to_a,
         to_b,
-        aligned((together + 1, 2 * stride), np.float32),
-        np.zeros((3, TOGETHER), np.float64),
-        np.zeros((2, TOGETHER), np.int32),
-        *buffers(2 * stride),
-        amounts,
-        np.ascontiguousarray(signs, np.float32) if amounts else np.zeros((1, 1, 1), np.float32),
-        middle_a,
-        middle_b,
-        amounts_a,
-        amounts_b,
+        _memory(2 * a.values.shape[-1]),
     )
-    found = (amounts_a, amounts_b) if amounts else (to_a, to_b)
-    return found[0][..., :size], found[1][..., :size]
+    dtype = np.float32 if amounts else np.int32
+    return to_a.view(dtype)[..., :size], to_b.view(dtype)[..., :size]
 
 
 def softmax(
@@ -122,27 +123,30 @@ def softmax(
     amounts = means is not None
     size = y.shape[-1]
     y, delta = _padded(y), _padded(delta)
-    stride = y.shape[-1]
     received = np.zeros(y.shape, np.int32)
-    received_amounts = np.zeros(y.shape if amounts else (1, LANES), np.float32)
-    together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
     _softmax(
         np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         y,
         delta,
         theta,
         by_sum,
-        received,
-        aligned((together + 1, stride), np.float32),
-        np.zeros((3, TOGETHER), np.float64),
-        np.zeros((2, TOGETHER), np.int32),
-        *buffers(stride),
         amounts,
         np.ascontiguousarray(signs, np.float32) if amounts else np.zeros((1, 1), np.float32),
         np.zeros((1, LANES), np.float32) if means is None else _padded(means),
-        received_amounts,
+        received,
+        _memory(y.shape[-1]),
     )
-    return (received_amounts if amounts else received)[:, :size]
+    return received.view(np.float32 if amounts else np.int32)[:, :size]
+
+
+def _memory(stride: int) -> Memory:
+    together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
+    return Memory(
+        values=aligned((together + 1, stride), np.float32),
+        moments=np.zeros((2, TOGETHER), np.float64),
+        lists=np.zeros((2, TOGETHER), np.int32),
+        **buffers(stride),
+    )
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
@@ -157,59 +161,31 @@ def _padded(x: np.ndarray) -> np.ndarray:
     (
         argument(int8, 3),
         argument(float32, 3),
-        float32[:, :, ::1],
-        float32[:, :, ::1],
-        float32[:, :, ::1],
-        float32[:, :, ::1],
+        _FACTOR,
+        _FACTOR,
         float64,
         boolean,
-        int32[:, :, ::1],
-        int32[:, :, ::1],
-        float32[:, ::1],
-        float64[:, ::1],
-        int32[:, ::1],
-        float32[::1],
-        int32[::1],
-        float64[::1],
         boolean,
         argument(float32, 3),
-        float32[:, :, ::1],
-        float32[:, :, ::1],
-        float32[:, :, ::1],
-        float32[:, :, ::1],
+        int32[:, :, ::1],
+        int32[:, :, ::1],
+        _MEMORY,
     )
 )
-def _product_sum(
-    signs,
-    y,
-    a,
-    da,
-    b,
-    db,
-    theta,
-    by_sum,
-    to_a,
-    to_b,
-    values,
-    moments,
-    held,
-    single,
-    whole,
-    double,
-    amounts,
-    multipliers,
-    middle_a,
-    middle_b,
-    amounts_a,
-    amounts_b,
-):
+def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b, memory):
+    """Add what a and b receive: signs, or float32 amounts in the same memory."""
     groups, rows, columns = y.shape
-    stride = a.shape[2]
-    together = values.shape[0] - 1
-    work = workspace(single, whole, double)
-    v, all_signs = pointer(values), pointer(signs)
-    totals, thresholds = pointer(moments), at(pointer(moments), TOGETHER)
-    waiting, places = pointer(held), at(pointer(held), TOGETHER)
+    stride = a.values.shape[2]
+    together = memory.values.shape[0] - 1
+    work = workspace(memory.single, memory.whole, memory.double)
+    v, marks = pointer(memory.values), pointer(signs)
+    thresholds = pointer(memory.moments)
+    waiting, places = pointer(memory.lists), at(pointer(memory.lists), TOGETHER)
+    values_a, values_b = pointer(a.values), pointer(b.values)
+    delta_a, delta_b = pointer(a.delta), pointer(b.delta)
+    middle_a, middle_b = pointer(a.middles), pointer(b.middles)
+    signs_a, signs_b = pointer(to_a), pointer(to_b)
+    amounts_a, amounts_b = pointer(to_a.view(np.float32)), pointer(to_b.view(np.float32))
     for group in range(groups):
         for m in range(rows):
             row = (group * rows + m) * stride
@@ -217,21 +193,24 @@ def _product_sum(
             while n < columns:
                 count = 0
                 while n < columns and count < together:
-                    neuron = (group * rows + m) * columns + n
-                    if read(all_signs, neuron) != 0:
+                    if read(marks, (group * rows + m) * columns + n) != 0:
+                        # The local values Δa·b, then a·Δb.
                         column = (group * columns + n) * stride
                         local = at(v, count * 2 * stride)
-                        total, magnitudes = _form_products(
-                            at(pointer(a), row),
-                            at(pointer(da), row),
-                            at(pointer(b), column),
-                            at(pointer(db), column),
-                            stride,
-                            local,
-                        )
+                        sums, sizes = splat(0.0), splat(np.float32(0))
+                        for i in range(0, stride, LANES):
+                            value = load(delta_a, row + i) * load(values_b, column + i)
+                            store(local, i, value)
+                            sums = sums + widen(value)
+                            sizes = sizes + magnitude(value)
+                        for i in range(0, stride, LANES):
+                            value = load(values_a, row + i) * load(delta_b, column + i)
+                            store(local, stride + i, value)
+                            sums = sums + widen(value)
+                            sizes = sizes + magnitude(value)
+                        total, magnitudes = lane_sum(sums), lane_sum(sizes)
                         threshold = theta * abs(total if by_sum else np.float64(y[group, m, n]))
                         if not (threshold > 0 and abs(total) < threshold):
-                            write(totals, count, total)
                             write(thresholds, count, threshold)
                             write(places, count, np.int32(n))
                             begun = first_division(
@@ -242,29 +221,22 @@ def _product_sum(
                     n += 1
                 for j in range(count):
                     local = at(v, j * 2 * stride)
-                    bound, ties = excluded_bound(
-                        local,
-                        2 * stride,
-                        read(thresholds, j),
-                        np.int64(read(waiting, j)),
-                        work,
-                        j,
-                    )
+                    begun, threshold = np.int64(read(waiting, j)), read(thresholds, j)
+                    bound, ties = excluded_bound(local, 2 * stride, threshold, begun, work, j)
                     place = np.int64(read(places, j))
                     neuron = (group * rows + m) * columns + place
                     column = (group * columns + place) * stride
                     second = at(local, stride)
                     if amounts:
                         factor = read(pointer(multipliers), neuron)
-                        weights, to = at(pointer(middle_a), row), at(pointer(amounts_b), column)
+                        weights, to = at(middle_a, row), at(amounts_b, column)
                         ties = give_amounts(second, stride, bound, ties, factor, weights, to)
-                        weights, to = at(pointer(middle_b), column), at(pointer(amounts_a), row)
+                        weights, to = at(middle_b, column), at(amounts_a, row)
                         give_amounts(local, stride, bound, ties, factor, weights, to)
                     else:
-                        sign = np.int32(read(all_signs, neuron))
-                        to = at(pointer(to_b), column)
-                        ties = _give(second, stride, bound, ties, sign, to)
-                        _give(local, stride, bound, ties, sign, at(pointer(to_a), row))
+                        sign = np.int32(read(marks, neuron))
+                        ties = _give(second, stride, bound, ties, sign, at(signs_b, column))
+                        _give(local, stride, bound, ties, sign, at(signs_a, row))
 
 
 @compiled(
@@ -274,45 +246,25 @@ def _product_sum(
         float32[:, ::1],
         float64,
         boolean,
-        int32[:, ::1],
-        float32[:, ::1],
-        float64[:, ::1],
-        int32[:, ::1],
-        float32[::1],
-        int32[::1],
-        float64[::1],
         boolean,
         argument(float32, 2),
         float32[:, ::1],
-        float32[:, ::1],
+        int32[:, ::1],
+        _MEMORY,
     )
 )
-def _softmax(
-    signs,
-    y,
-    delta,
-    theta,
-    by_sum,
-    received,
-    values,
-    moments,
-    held,
-    single,
-    whole,
-    double,
-    amounts,
-    multipliers,
-    means,
-    received_amounts,
-):
+def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, received, memory):
+    """Add what the inputs receive: signs, or float32 amounts in the same memory."""
     rows, stride = y.shape
     entries = signs.shape[1]
-    together = values.shape[0] - 1
-    work = workspace(single, whole, double)
-    v = pointer(values)
-    thresholds = at(pointer(moments), TOGETHER)
-    waiting, places = pointer(held), at(pointer(held), TOGETHER)
+    together = memory.values.shape[0] - 1
+    work = workspace(memory.single, memory.whole, memory.double)
+    v, thresholds = pointer(memory.values), pointer(memory.moments)
+    waiting, places = pointer(memory.lists), at(pointer(memory.lists), TOGETHER)
     for row in range(rows):
+        probabilities, changes = at(pointer(y), row * stride), at(pointer(delta), row * stride)
+        to, to_amounts = pointer(received), pointer(received.view(np.float32))
+        to, to_amounts = at(to, row * stride), at(to_amounts, row * stride)
         total_mean = np.float32(1e-30)
         for k in range(entries if amounts else 0):
             total_mean += means[row, k]
@@ -321,14 +273,25 @@ def _softmax(
             count = 0
             while i < entries and count < together:
                 if signs[row, i] != 0:
+                    # The local values y_i · (δ_ij − y_j) · Δ_j. 1 − y_i is computed as the sum of
+                    # the others: near 1, the difference would only be rounding.
                     local = at(v, count * stride)
-                    total, magnitudes = _form_softmax(
-                        at(pointer(y), row * stride),
-                        at(pointer(delta), row * stride),
-                        i,
-                        stride,
-                        local,
-                    )
+                    own = read(probabilities, i)
+                    factor, others = splat(-own), splat(0.0)
+                    write(probabilities, i, np.float32(0))
+                    for k in range(0, stride, LANES):
+                        near = load(probabilities, k)
+                        store(local, k, factor * near * load(changes, k))
+                        others = others + widen(near)
+                    write(probabilities, i, own)
+                    rest = np.float32(lane_sum(others))
+                    write(local, i, own * rest * read(changes, i))
+                    sums, sizes = splat(0.0), splat(np.float32(0))
+                    for k in range(0, stride, LANES):
+                        value = load(local, k)
+                        sums = sums + widen(value)
+                        sizes = sizes + magnitude(value)
+                    total, magnitudes = lane_sum(sums), lane_sum(sizes)
                     threshold = theta * abs(total if by_sum else np.float64(y[row, i]))
                     if not (threshold > 0 and abs(total) < threshold):
                         write(thresholds, count, threshold)
@@ -341,65 +304,22 @@ def _softmax(
                 i += 1
             for j in range(count):
                 local = at(v, j * stride)
-                bound, ties = excluded_bound(
-                    local, stride, read(thresholds, j), np.int64(read(waiting, j)), work, j
-                )
+                begun, threshold = np.int64(read(waiting, j)), read(thresholds, j)
+                bound, ties = excluded_bound(local, stride, threshold, begun, work, j)
                 place = np.int64(read(places, j))
                 if amounts:
                     # The row's means are multiplied by -q_i / Σ q, and the own one by 1 more.
-                    own = multipliers[row, place] * means[row, place]
-                    to = at(pointer(received_amounts), row * stride)
+                    given = multipliers[row, place] * means[row, place]
                     q = at(pointer(means), row * stride)
-                    give_amounts(local, stride, bound, ties, -own / total_mean, q, to)
+                    give_amounts(local, stride, bound, ties, -given / total_mean, q, to_amounts)
                     size = abs(read(local, place))
                     later = 0
                     for k in range(place + 1, stride):
                         later += np.int64(abs(read(local, k)) == bound)
                     if size > bound or (size == bound and bound > 0 and later < ties):
-                        write(to, place, read(to, place) + own)
+                        write(to_amounts, place, read(to_amounts, place) + given)
                 else:
-                    sign = np.int32(signs[row, place])
-                    _give(local, stride, bound, ties, sign, at(pointer(received), row * stride))
-
-
-@inlined
-def _form_products(a, da, b, db, size, v):
-    """Write the local values Δa·b, then a·Δb; return their sum and the sum of their magnitudes."""
-    total, magnitudes = splat(0.0), splat(np.float32(0))
-    for i in range(0, size, LANES):
-        value = load(da, i) * load(b, i)
-        store(v, i, value)
-        total = total + widen(value)
-        magnitudes = magnitudes + magnitude(value)
-    for i in range(0, size, LANES):
-        value = load(a, i) * load(db, i)
-        store(v, size + i, value)
-        total = total + widen(value)
-        magnitudes = magnitudes + magnitude(value)
-    return lane_sum(total), lane_sum(magnitudes)
-
-
-@inlined
-def _form_softmax(y, delta, i, size, v):
-    """Write the local values y_i · (δ_ij − y_j) · Δ_j; returns the same as `_form_products`.
-
-    1 − y_i is computed as the sum of the others: near 1, the difference would only be rounding.
-    """
-    own = read(y, i)
-    factor, others = splat(-own), splat(0.0)
-    write(y, i, np.float32(0))
-    for k in range(0, size, LANES):
-        probabilities = load(y, k)
-        store(v, k, factor * probabilities * load(delta, k))
-        others = others + widen(probabilities)
-    write(y, i, own)
-    write(v, i, own * np.float32(lane_sum(others)) * read(delta, i))
-    total, magnitudes = splat(0.0), splat(np.float32(0))
-    for k in range(0, size, LANES):
-        value = load(v, k)
-        total = total + widen(value)
-        magnitudes = magnitudes + magnitude(value)
-    return lane_sum(total), lane_sum(magnitudes)
+                    _give(local, stride, bound, ties, np.int32(signs[row, place]), to)
 
 
 @inlined

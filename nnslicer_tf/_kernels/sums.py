@@ -11,12 +11,15 @@ from numba import boolean, float32, float64, int8, int32, types
 
 from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
+    BUFFERS,
     TOGETHER,
     aligned,
     buffers,
     excluded_bound,
     first_division,
+    give,
     give_amounts,
+    memory_of,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -35,8 +38,12 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Pointers to the data of the sums that are processed together.
-Batch = namedtuple("Batch", ["values", "magnitudes", "totals", "thresholds", "waiting"])
+# The kernel's memory: windows of Δ and of changes, and what windows receive; runs of taps; lists
+# of positions; local values, totals and thresholds of some sums; `buffers`.
+Memory = namedtuple(
+    "Memory",
+    ["windows", "changes", "received", "runs", "lists", "values", "moments", *BUFFERS],
+)
 
 # Number of values of windows gathered at a time, so that they stay in the L2 cache.
 _BLOCK = 1 << 17
@@ -130,18 +137,20 @@ def _expand(
     stride = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // stride))
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
+    window_size = block * stride + LANES  # room to copy a whole vector at the end
+    memory = Memory(
+        windows=aligned(window_size, np.float32),
+        changes=aligned(window_size if amounts else LANES, np.float32),
+        received=aligned((block + 1, stride), np.int32),  # may be read beyond the last window
+        runs=np.zeros((*taps.shape, 2), np.int32),
+        lists=np.zeros(2 * (block + 1) + TOGETHER, np.int32),
+        values=aligned((together + 1, stride), np.float32),
+        moments=np.zeros((2, TOGETHER), np.float64),
+        **buffers(width),
+    )
+    inputs = np.zeros(dx.size + LANES, np.int32)
+    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     nothing = np.zeros((1, 1, 1), np.float32)
-
-    def results(dtype: type, wanted: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return zeros for the inputs, with room for a whole vector, synapses and windows."""
-        samples = len(dx) if each else 1
-        inputs: np.ndarray = np.zeros(dx.size + LANES if wanted else LANES, dtype)
-        synapses = np.zeros((samples, *weights.shape) if wanted else (1, 1, 1, 1), dtype)
-        # May be read beyond the last window.
-        return inputs, synapses, aligned((block + 1, stride) if wanted else (1, LANES), dtype)
-
-    inputs, synapses, received = results(np.int32, not amounts)
-    of_amounts = results(np.float32, amounts)
     _weighted_sum(
         np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         np.ascontiguousarray(y, np.float32),
@@ -151,24 +160,15 @@ def _expand(
         scale,
         *threshold,
         width,
-        block,
-        inputs,
-        synapses,
-        aligned(block * stride + LANES, np.float32),  # room to copy a whole vector at the end
-        received,
-        np.zeros((*taps.shape, 2), np.int32),
-        np.zeros(2 * (block + 1) + TOGETHER, np.int32),
-        aligned((together + 1, stride), np.float32),
-        np.zeros((2, TOGETHER), np.float64),
-        *buffers(width),
         amounts,
         np.ascontiguousarray(signs, np.float32) if amounts else nothing,
         nothing if changes is None else np.ascontiguousarray(changes, np.float32),
-        aligned(block * stride + LANES if amounts else LANES, np.float32),
-        *of_amounts,
+        inputs,
+        synapses,
+        memory,
     )
     if amounts:
-        inputs, synapses = of_amounts[0], of_amounts[1] * weights
+        inputs, synapses = inputs.view(np.float32), synapses.view(np.float32) * weights
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
@@ -183,25 +183,21 @@ def _expand(
         float64,
         boolean,
         types.intp,
-        types.intp,
-        int32[::1],
-        int32[:, :, :, ::1],
-        float32[::1],
-        int32[:, ::1],
-        int32[:, :, ::1],
-        int32[::1],
-        float32[:, ::1],
-        float64[:, ::1],
-        float32[::1],
-        int32[::1],
-        float64[::1],
         boolean,
         argument(float32, 3),
         argument(float32, 3),
-        float32[::1],
-        float32[::1],
-        float32[:, :, :, ::1],
-        float32[:, ::1],
+        int32[::1],
+        int32[:, :, :, ::1],
+        memory_of(
+            Memory,
+            float32[::1],
+            float32[::1],
+            int32[:, ::1],
+            int32[:, :, ::1],
+            int32[::1],
+            float32[:, ::1],
+            float64[:, ::1],
+        ),
     )
 )
 def _weighted_sum(
@@ -214,171 +210,153 @@ def _weighted_sum(
     theta,
     by_sum,
     width,
-    block,
-    inputs,
-    synapses,
-    windows,
-    received,
-    runs,
-    active,
-    values,
-    moments,
-    single,
-    whole,
-    double,
     amounts,
     multipliers,
     changes,
-    change_windows,
-    input_amounts,
-    synapse_amounts,
-    received_amounts,
+    inputs,
+    synapses,
+    memory,
 ):
+    """Add what inputs and synapses receive: signs, or float32 amounts in the same memory."""
     groups, outputs, stride = weights.shape
     positions, channels = y.shape[1], y.shape[2]
-    sources = dx.shape[2]
-    per_group = width // taps.shape[1]
-    _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
-    rows_kept = synapse_amounts.shape[0] if amounts else synapses.shape[0]
-    work = workspace(single, whole, double)
-    listed = pointer(active)
-    rows = at(listed, block + 1)
-    together = values.shape[0] - 1
-    batch = Batch(
-        values=pointer(values),
-        magnitudes=at(pointer(values), together * stride),
-        totals=pointer(moments),
-        thresholds=at(pointer(moments), TOGETHER),
-        waiting=at(listed, active.shape[0] - TOGETHER),
-    )
-    read_by, given = pointer(windows), pointer(received)
-    read_changes, given_amounts = pointer(change_windows), pointer(received_amounts)
+    size, sources = taps.shape[1], dx.shape[2]
+    per_group = width // size
+    block = memory.received.shape[0] - 1
+    together = memory.values.shape[0] - 1
+    work = workspace(memory.single, memory.whole, memory.double)
+    windows, change_windows = pointer(memory.windows), pointer(memory.changes)
+    received, received_amounts = pointer(memory.received), pointer(memory.received.view(np.float32))
+    to_inputs, to_input_amounts = pointer(inputs), pointer(inputs.view(np.float32))
+    to_synapses, to_synapse_amounts = pointer(synapses), pointer(synapses.view(np.float32))
+    runs, rows = pointer(memory.runs), pointer(memory.lists)
+    active, waiting = at(rows, block + 1), at(rows, 2 * (block + 1))
+    values = pointer(memory.values)
+    magnitudes = at(values, together * stride)
+    totals, thresholds = pointer(memory.moments), at(pointer(memory.moments), TOGETHER)
+
+    # Source and length of each run of taps with consecutive sources; padding has the source -1.
+    # Runs can be longer than one tap if all inputs of a position are read. Entries between the
+    # beginnings of runs are meaningless.
+    for p in range(positions):
+        length, following = np.int32(0), np.int32(-2)
+        for t in range(size - 1, -1, -1):
+            source = read(pointer(taps), p * size + t)
+            goes_on = groups == 1 and following == (source + 1 if source >= 0 else -1)
+            length = length + np.int32(1) if goes_on else np.int32(1)
+            write(runs, 2 * (p * size + t), source)
+            write(runs, 2 * (p * size + t) + 1, length)
+            following = source
+
     for sample in range(dx.shape[0]):
-        row = min(sample, rows_kept - 1)
+        row = min(sample, synapses.shape[0] - 1)
         scales = at(pointer(scale), min(sample, scale.shape[0] - 1) * positions)
-        given_y = (pointer(y), scales, theta, by_sum)
         first_input = sample * dx.shape[1] * sources
         for group in range(groups):
-            first_source = first_input + group * per_group
             for start in range(0, positions, block):
                 stop = min(start + block, positions)
-                first_sign = (sample * positions + start) * channels + group * outputs
-                marks = (at(pointer(signs), first_sign), channels, outputs)
-                needed = _list_read(marks, stop - start, rows)
-                block_runs = at(pointer(runs), 2 * start * taps.shape[1])
-                place = (block_runs, taps.shape[1], first_source, sources, per_group, stride)
-                _gather(pointer(dx), dx.size, read_by, rows, needed, place)
+                first_neuron = (sample * positions + start) * channels + group * outputs
+                marks = at(pointer(signs), first_neuron)
+
+                # Gather what the positions at which any output is active read.
+                needed = 0
+                for p in range(stop - start):
+                    any_active = np.int8(0)
+                    for o in range(outputs):
+                        any_active |= read(marks, p * channels + o)
+                    write(rows, needed, np.int32(p))
+                    needed += np.int64(any_active != 0)
+                first_source = first_input + group * per_group
+                place = (at(runs, 2 * start * size), size, first_source, sources, per_group, stride)
+                _gather(pointer(dx), dx.size, windows, rows, needed, place)
                 if amounts:
-                    _gather(pointer(changes), dx.size, read_changes, rows, needed, place)
-                    _clear(given_amounts, np.float32(0), rows, needed, stride)
-                else:
-                    _clear(given, np.int32(0), rows, needed, stride)
+                    _gather(pointer(changes), dx.size, change_windows, rows, needed, place)
+                for k in range(needed):
+                    window = at(received, np.int64(read(rows, k)) * stride)
+                    for i in range(0, stride, LANES):
+                        store(window, i, splat(np.int32(0)))
+
                 for o in range(outputs):
-                    found = _list_active(marks, o, rows, needed, listed)
+                    found = 0
+                    for k in range(needed):  # without a branch: active ones cannot be predicted
+                        listed = read(rows, k)
+                        write(active, found, listed)
+                        found += np.int64(read(marks, listed * channels + o) != 0)
                     w = at(pointer(weights), (group * outputs + o) * stride)
-                    first_kept = ((row * groups + group) * outputs + o) * stride
-                    neurons = (first_sign + o, channels, start)
-                    for k in range(0, found, together):
-                        size = min(together, found - k)
-                        places = at(listed, k)
-                        held = _form_all(w, read_by, stride, neurons, places, size, given_y, batch)
+                    first_synapse = ((row * groups + group) * outputs + o) * stride
+                    for first in range(0, found, together):
+                        # Form the sums of some positions; keep those not excluded entirely.
+                        places = at(active, first)
+                        held = 0
+                        for k in range(min(together, found - first)):
+                            p = np.int64(read(places, k))
+                            v, window_values = at(values, held * stride), at(windows, p * stride)
+                            sums, sizes = splat(0.0), splat(np.float32(0))
+                            for i in range(0, stride, LANES):
+                                value = load(w, i) * load(window_values, i)
+                                store(v, i, value)
+                                sums = sums + widen(value)
+                                sizes = sizes + magnitude(value)
+                            total = lane_sum(sums)
+                            output = read(pointer(y), first_neuron + o + p * channels)
+                            threshold = theta * abs(np.float64(output)) * read(scales, start + p)
+                            if by_sum:
+                                threshold = theta * abs(total)
+                            write(totals, held, total)
+                            write(magnitudes, held, lane_sum(sizes))
+                            write(thresholds, held, threshold)
+                            write(places, held, np.int32(p))
+                            held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
                         for j in range(held):
-                            waiting = first_division(
-                                at(batch.values, j * stride),
+                            begun = first_division(
+                                at(values, j * stride),
                                 width,
-                                read(batch.totals, j),
-                                read(batch.magnitudes, j),
-                                read(batch.thresholds, j),
+                                read(totals, j),
+                                read(magnitudes, j),
+                                read(thresholds, j),
                                 work,
                                 j,
                             )
-                            write(batch.waiting, j, np.int32(waiting))
+                            write(waiting, j, np.int32(begun))
+
+                        # Give to the inputs and synapses of the values that are kept.
                         for j in range(held):
-                            v = at(batch.values, j * stride)
+                            v = at(values, j * stride)
                             bound, ties = excluded_bound(
-                                v,
-                                width,
-                                read(batch.thresholds, j),
-                                np.int64(read(batch.waiting, j)),
-                                work,
-                                j,
+                                v, width, read(thresholds, j), np.int64(read(waiting, j)), work, j
                             )
                             p = np.int64(read(places, j))
                             if amounts:
-                                m = read(pointer(multipliers), first_sign + p * channels + o)
-                                to, window = p * stride, at(read_changes, p * stride)
-                                kept = at(pointer(synapse_amounts), first_kept)
-                                give_amounts(v, stride, bound, ties, m, w, at(given_amounts, to))
-                                give_amounts(v, stride, bound, ties, m, window, kept)
+                                m = read(pointer(multipliers), first_neuron + p * channels + o)
+                                to = at(received_amounts, p * stride)
+                                give_amounts(v, stride, bound, ties, m, w, to)
+                                to = at(to_synapse_amounts, first_synapse)
+                                change = at(change_windows, p * stride)
+                                give_amounts(v, stride, bound, ties, m, change, to)
                             else:
-                                sign = np.int32(read(marks[0], p * channels + o))
-                                kept = at(pointer(synapses), first_kept)
-                                _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
+                                sign = np.int32(read(marks, p * channels + o))
+                                give(
+                                    v,
+                                    stride,
+                                    bound,
+                                    ties,
+                                    sign,
+                                    at(received, p * stride),
+                                    at(to_synapses, first_synapse),
+                                )
                 if amounts:
                     zero = np.float32(0)
-                    _scatter(given_amounts, pointer(input_amounts), zero, rows, needed, place)
+                    _scatter(received_amounts, to_input_amounts, zero, rows, needed, place)
                 else:
-                    _scatter(given, pointer(inputs), np.int32(0), rows, needed, place)
+                    _scatter(received, to_inputs, np.int32(0), rows, needed, place)
 
 
 @inlined
-def _find_runs(taps, positions, width, joined, runs):
-    """Write (source, number of taps) where a run of taps with consecutive sources begins.
-
-    Padding has the source -1. Runs can be longer than one tap if all inputs of a position are
-    read (`joined`). Entries between the beginnings of runs are meaningless.
-    """
-    for p in range(positions):
-        length, following = np.int32(0), np.int32(-2)
-        for t in range(width - 1, -1, -1):
-            source = read(taps, p * width + t)
-            goes_on = joined and following == (source + 1 if source >= 0 else -1)
-            length = length + np.int32(1) if goes_on else np.int32(1)
-            write(runs, 2 * (p * width + t), source)
-            write(runs, 2 * (p * width + t) + 1, length)
-            following = source
-
-
-@inlined
-def _list_read(marks, positions, rows):
-    """List the positions of a block at which any output is active; return their number."""
-    signs, channels, outputs = marks
-    found = 0
-    for p in range(positions):
-        any_active = np.int8(0)
-        for o in range(outputs):
-            any_active |= read(signs, p * channels + o)
-        write(rows, found, np.int32(p))
-        found += np.int64(any_active != 0)
-    return found
-
-
-@inlined
-def _list_active(marks, o, rows, size, active):
-    """List those of `size` positions at which an output is active; return their number."""
-    signs, channels, _ = marks
-    found = 0
-    for k in range(size):  # without a branch, because active ones cannot be predicted
-        p = read(rows, k)
-        write(active, found, p)
-        found += np.int64(read(signs, p * channels + o) != 0)
-    return found
-
-
-@inlined
-def _clear(received, zero, rows, needed, stride):
-    """Set the windows of the needed positions to zero."""
-    for k in range(needed):
-        p = np.int64(read(rows, k))
-        for i in range(0, stride, LANES):
-            store(received, p * stride + i, splat(zero))
-
-
-@inlined
-def _gather(dx, size, windows, rows, needed, place):
+def _gather(dx, readable, windows, rows, needed, place):
     """Copy the values that each of `needed` positions reads, with zeros for padding.
 
-    Runs are copied in whole vectors; the excess at the end of one is overwritten by the next.
+    Runs are copied in whole vectors, or value by value if too few values can be read; the excess at
+    the end of one is overwritten by the next.
     """
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
@@ -388,31 +366,24 @@ def _gather(dx, size, windows, rows, needed, place):
         while t < taps:
             source = np.int64(read(runs, 2 * (p * taps + t)))
             length = np.int64(read(runs, 2 * (p * taps + t) + 1))
-            target = at(window, t * per_group)
-            if source >= 0:
-                first = first_source + source * sources
-                _copy(at(dx, first), target, length * per_group, size - first)
-            else:
-                for i in range(0, length * per_group, LANES):
+            target, size = at(window, t * per_group), length * per_group
+            first = first_source + source * sources
+            if source < 0:
+                for i in range(0, size, LANES):
                     store(target, i, splat(np.float32(0)))
+            elif first + size + LANES <= readable:
+                for i in range(0, size, LANES):
+                    store(target, i, load(dx, first + i))
+            else:
+                for i in range(size):
+                    write(target, i, read(dx, first + i))
             t += length
         store(window, taps * per_group, splat(np.float32(0)))
 
 
 @inlined
-def _copy(source, target, size, readable):
-    """Copy a run in whole vectors, or value by value if too few values can be read."""
-    if size + LANES <= readable:
-        for i in range(0, size, LANES):
-            store(target, i, load(source, i))
-    else:
-        for i in range(size):
-            write(target, i, read(source, i))
-
-
-@inlined
 def _scatter(received, inputs, zero, rows, needed, place):
-    """Add the contributions that the windows received to the input neurons."""
+    """Add the contributions that the windows received to the input neurons, in whole vectors."""
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
         p = np.int64(read(rows, k))
@@ -421,87 +392,10 @@ def _scatter(received, inputs, zero, rows, needed, place):
             source = np.int64(read(runs, 2 * (p * taps + t)))
             length = np.int64(read(runs, 2 * (p * taps + t) + 1))
             if source >= 0:
-                given = at(received, p * stride + t * per_group)
-                target = at(inputs, first_source + source * sources)
-                _add(given, target, length * per_group, zero)
+                run = at(received, p * stride + t * per_group)
+                target, size = at(inputs, first_source + source * sources), length * per_group
+                for i in range(0, size, LANES):
+                    inside = lanes() < splat(np.int32(size - i))  # zeros beyond its end
+                    given = where(inside, load(run, i), splat(zero))
+                    store(target, i, load(target, i) + given)
             t += length
-
-
-@inlined
-def _add(source, target, size, zero):
-    """Add a run in whole vectors, with zeros beyond its end."""
-    for i in range(0, size, LANES):
-        inside = lanes() < splat(np.int32(size - i))
-        given = where(inside, load(source, i), splat(zero))
-        store(target, i, load(target, i) + given)
-
-
-@inlined
-def _form_all(weights, windows, stride, neurons, places, size, given_y, batch):
-    """Compute the sums of some positions, keeping only those that are not excluded entirely.
-
-    Args:
-        weights: Pointer to an output's weights.
-        windows: Pointer to the windows of the block.
-        stride: Length of a window.
-        neurons: (index of the output at the block's first position, total number of outputs, the
-            block's first position).
-        places: Positions in the block; on return, those of the sums that are kept.
-        size: Number of positions.
-        given_y: (values of the outputs, scales of the positions, θ, whether θ is relative to the
-            sum instead).
-        batch: `Batch`.
-
-    Returns:
-        The number of sums that are kept.
-    """
-    first, channels, start = neurons
-    y, scales, theta, by_sum = given_y
-    held = 0
-    for k in range(size):
-        p = np.int64(read(places, k))
-        v = at(batch.values, held * stride)
-        total, magnitudes = _form(weights, at(windows, p * stride), stride, v)
-        threshold = theta * abs(np.float64(read(y, first + p * channels)))
-        threshold *= read(scales, start + p)
-        if by_sum:
-            threshold = theta * abs(total)
-        write(batch.totals, held, total)
-        write(batch.magnitudes, held, magnitudes)
-        write(batch.thresholds, held, threshold)
-        write(places, held, np.int32(p))
-        held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
-    return held
-
-
-@inlined
-def _form(weights, window, size, v):
-    """Write the local values w·Δx; return their sum and the sum of their magnitudes."""
-    total, magnitudes = splat(0.0), splat(np.float32(0))
-    for i in range(0, size, LANES):
-        value = load(weights, i) * load(window, i)
-        store(v, i, value)
-        total = total + widen(value)
-        magnitudes = magnitudes + magnitude(value)
-    return lane_sum(total), lane_sum(magnitudes)
-
-
-@inlined
-def _give(v, size, bound, ties, sign, received, synapses):
-    """Add signs to the inputs and synapses of the kept values."""
-    above, below = splat(bound), splat(-bound)
-    plus, none = splat(sign), splat(np.int32(0))
-    for i in range(0, size, LANES):
-        value = load(v, i)
-        given = where(value > above, plus, none) - where(value < below, plus, none)
-        store(received, i, load(received, i) + given)
-        store(synapses, i, load(synapses, i) + given)
-    i = size
-    while ties > 0 and bound > 0:
-        i -= 1
-        value = read(v, i)
-        if abs(value) == bound:
-            given = sign if value > 0 else -sign
-            write(received, i, read(received, i) + given)
-            write(synapses, i, read(synapses, i) + given)
-            ties -= 1
