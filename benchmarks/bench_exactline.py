@@ -28,6 +28,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
+from nnslicer_tf.exactline.curve import Curve
 from reproduction.tables import command_line
 
 COLUMNS = (
@@ -163,40 +164,31 @@ def naive(
     Returns:
         The share of the line that was done in the time, and the ratios found.
     """
-    from nnslicer_tf.exactline.walk import _apply, _Chunk, _ends
-
     stop = time.monotonic() + seconds
-    program = walker._program
-    waiting = [_Chunk(0, 0, {program.input: _ends(q[None], r[None])})]
+    program = walker.program
+    waiting = [(0, {program.input: Curve.straight(q[None], r[None])})]
     ratios = [0.0]
     while waiting and time.monotonic() < stop:
-        chunk = waiting.pop()
-        if chunk.next_step == len(program.steps):
-            ratios.append(float(chunk.curves[program.output].ratio[-1]))
+        done, curves = waiting.pop()
+        if done == len(program.steps):
+            ratios.append(float(curves[program.output].ratio[-1]))
             continue
-        walker._advance(chunk, _apply)
-        waiting += _single_parts(chunk)
+        step = program.steps[done]
+        result = step.transformer(*(curves[name] for name in step.inputs))
+        curves = {n: curve for n, curve in curves.items() if n not in step.dead}
+        waiting += [(done + 1, part) for part in _single_parts({**curves, step.name: result})]
     return ratios[-1], ratios
 
 
-def _single_parts(chunk: object) -> list:
-    """Return the parts of a chunk, each a chunk of its own, the first last."""
-    whole = chunk._longest
-    ratios = np.unique(np.concatenate([curve.ratio for curve in chunk.curves.values()]))
-    inside = ratios[(ratios > whole.ratio[0]) & (ratios < whole.ratio[-1])]
-    if not len(inside):
-        return [chunk]
-    place = inside[len(inside) // 2]
-    first, second = _cut(chunk, float(place))
+def _single_parts(curves: dict[str, Curve]) -> list[dict[str, Curve]]:
+    """Return the curves of each part on which none of them bends, the first last."""
+    ratios = np.unique(np.concatenate([curve.ratio for curve in curves.values()]))
+    if len(ratios) == 2:
+        return [curves]
+    place = float(ratios[len(ratios) // 2])
+    halves = {name: curve.split_at(place) for name, curve in curves.items()}
+    first, second = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
     return _single_parts(second) + _single_parts(first)
-
-
-def _cut(chunk: object, place: float) -> tuple:
-    halves = {name: curve.split_at(place) for name, curve in chunk.curves.items()}
-    kind = type(chunk)
-    return tuple(
-        kind(0, chunk.next_step, {name: pair[i] for name, pair in halves.items()}) for i in (0, 1)
-    )
 
 
 def _check(partition: LinearPartition, ratios: list[float], share: float) -> None:

@@ -12,7 +12,7 @@ from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions._problem import Features, Problem
 from nnslicer_tf.attributions._target import TargetLike
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.exactline.gradients import integrated_gradients
+from nnslicer_tf.exactline import integrated_gradients
 from nnslicer_tf.instrument import InstrumentedModel
 
 _SAMPLES = 50

@@ -7,7 +7,6 @@ the outputs); then for every layer its weights row by row, and its biases one pe
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -72,26 +71,60 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     if not path.is_file():
         raise InvalidArgumentError(f"There is no file '{path}'.")
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"'{path}' is not a text file: {error}") from error
-    lines = _Lines(path, text)
-    depth, inputs, outputs, _ = lines.whole_numbers(4, "layers, inputs, outputs, largest layer")
-    sizes = lines.whole_numbers(depth + 1, "the layers' sizes")
+    number = 0
+
+    def failure(expected: str, received: object) -> CorruptFileError:
+        return CorruptFileError(
+            f"'{path}' is not a valid .nnet file: in line {number}, expected {expected}. "
+            f"Received: {received}."
+        )
+
+    def fields() -> list[str]:
+        """Return the fields of the next line that is not a comment."""
+        nonlocal number
+        while number < len(lines):
+            line = lines[number].strip()
+            number += 1
+            if line and not line.startswith("//"):
+                return [field.strip() for field in line.rstrip(",").split(",")]
+        raise failure("more lines", "the end of the file: it is truncated")
+
+    def numbers(count: int, what: str, whole: bool = False) -> np.ndarray:
+        received = fields()
+        if len(received) != count:
+            raise failure(f"{what}: {count} numbers", len(received))
+        try:
+            values = np.array(received, np.float64)
+        except ValueError as error:
+            raise failure(f"{what}: numbers", received) from error
+        if not np.isfinite(values).all():
+            raise failure(f"{what}: finite numbers", received)
+        if whole and ((values < 1).any() or (values != np.rint(values)).any()):
+            raise failure(f"{what}: positive whole numbers", values.tolist())
+        return values.astype(np.int64) if whole else values
+
+    depth, inputs, outputs, _ = numbers(4, "layers, inputs, outputs, largest layer", whole=True)
+    sizes = numbers(depth + 1, "the layers' sizes", whole=True).tolist()
     if (sizes[0], sizes[-1]) != (inputs, outputs):
-        raise lines.error(f"sizes from {inputs} inputs to {outputs} outputs", f"{sizes}")
-    next(lines)  # an unused flag
-    minima = lines.numbers(inputs, "the inputs' minima")
-    maxima = lines.numbers(inputs, "the inputs' maxima")
-    means = lines.numbers(inputs + 1, "the means")
-    ranges = lines.numbers(inputs + 1, "the ranges")
+        raise failure(f"sizes from {inputs} inputs to {outputs} outputs", sizes)
+    fields()  # an unused flag
+    minima = numbers(inputs, "the inputs' minima")
+    maxima = numbers(inputs, "the inputs' maxima")
+    means = numbers(inputs + 1, "the means")
+    ranges = numbers(inputs + 1, "the ranges")
     if not (ranges != 0).all():
-        raise lines.error("ranges other than zero", f"{ranges.tolist()}")
+        raise failure("ranges other than zero", ranges.tolist())
     weights, biases = [], []
     for before, after in pairwise(sizes):
-        weights.append(np.stack([lines.numbers(before, "a row of weights") for _ in range(after)]))
-        biases.append(np.concatenate([lines.numbers(1, "a bias") for _ in range(after)]))
-    lines.expect_end()
+        weights.append(np.stack([numbers(before, "a row of weights") for _ in range(after)]))
+        biases.append(np.concatenate([numbers(1, "a bias") for _ in range(after)]))
+    while number < len(lines):
+        number += 1
+        if lines[number - 1].strip():
+            raise failure("the end of the file", f"'{lines[number - 1][:40]}'")
     return NNet(tuple(weights), tuple(biases), minima, maxima, means, ranges)
 
 
@@ -117,53 +150,3 @@ def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
         dense.set_weights([weights.T, biases])
     x = layers.Rescaling(float(ranges[-1]), float(means[-1]), dtype=dtype, name="outputs")(x)
     return keras.Model(inputs, x, name="acas_xu")
-
-
-class _Lines(Iterator[list[str]]):
-    """The fields of a file's lines, without comments; errors give the line number."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._lines = enumerate(text.splitlines(), start=1)
-        self._number = 0
-
-    def __next__(self) -> list[str]:
-        for number, line in self._lines:
-            self._number = number
-            if line.strip() and not line.lstrip().startswith("//"):
-                return [field.strip() for field in line.rstrip().rstrip(",").split(",")]
-        raise self.error("more lines", "the end of the file: it is truncated")
-
-    def numbers(self, count: int, what: str) -> np.ndarray:
-        """Return the `count` numbers of the next line."""
-        fields = next(self)
-        if len(fields) != count:
-            raise self.error(f"{what}: {count} numbers", f"{len(fields)}")
-        try:
-            values = np.array([float(field) for field in fields])
-        except ValueError as error:
-            raise self.error(f"{what}: numbers", f"{fields}") from error
-        if not np.isfinite(values).all():
-            raise self.error(f"{what}: finite numbers", f"{fields}")
-        return values
-
-    def whole_numbers(self, count: int, what: str) -> list[int]:
-        """Return the `count` positive whole numbers of the next line."""
-        values = self.numbers(count, what)
-        if (values < 1).any() or (values != np.rint(values)).any():
-            raise self.error(f"{what}: positive whole numbers", f"{values.tolist()}")
-        return [int(value) for value in values]
-
-    def expect_end(self) -> None:
-        """Reject a file with further lines."""
-        for number, line in self._lines:
-            self._number = number
-            if line.strip():
-                raise self.error("the end of the file", f"'{line[:40]}'")
-
-    def error(self, expected: str, received: str) -> CorruptFileError:
-        """Return an error about the current line."""
-        return CorruptFileError(
-            f"'{self._path}' is not a valid .nnet file: in line {self._number}, expected "
-            f"{expected}. Received: {received}."
-        )

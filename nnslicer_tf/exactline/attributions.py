@@ -1,4 +1,9 @@
-"""Integrated gradients averaged exactly over a polygon of baselines.
+"""Exact integrated gradients: from one baseline, or their mean over a polygon of baselines.
+
+Integrated gradients attribute an output to the inputs by the mean gradient on the line
+from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every part of an
+exact line the gradient is constant, so that one gradient per part gives the integral
+(section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
 
 The paths from a polygon of baselines b to an input x in the same plane fill a part of that plane.
 On each region of its partition the gradient is constant, so that the mean over all baselines is a
@@ -12,12 +17,12 @@ import numpy as np
 
 from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._polygon import Plane, area_of
 from nnslicer_tf.exactline.gradients import Attributor
-from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
+from nnslicer_tf.exactline.mesh import cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.exactline.plane import PlaneWalker
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.exactline.polygon import Plane, area_of
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 _OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
@@ -25,71 +30,92 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BATCH = 64
 
 
-def mean_integrated_gradients(
+def integrated_gradients(
     im: ModelLike,
     x: np.ndarray,
-    baselines: np.ndarray,
+    baseline: np.ndarray,
     target: int,
     *,
-    max_regions: int | None = None,
-    progress: bool = False,
+    max_parts: int | None = None,
 ) -> np.ndarray:
-    """Return the exact mean of integrated gradients over a polygon of baselines, float64.
+    """Return the exact integrated gradients of a logit, `input shape` float64.
 
-    They add up to the logit at x minus its mean over the polygon.
+    They add up to the logit at x minus that at the baseline, or its mean over the baselines. For
+    many calls on one model, make an `Attributor` and reuse it.
 
     Args:
         im: A piecewise-linear model; a Keras model also works. A final softmax is ignored.
-        x: The input, of the model's input shape, in the plane of the baselines.
-        baselines: `(corners, *input shape)` corners of a convex polygon, in order.
+        x: The input, of the model's input shape.
+        baseline: Start of the line, of the same shape. Or `(corners, *input shape)`, the corners
+            of a convex polygon in one plane with x, in order: the result is then the exact mean
+            over all baselines in the polygon.
         target: Index of the logit.
-        max_regions: Stop with an error if there are more regions.
-        progress: Show a progress bar.
+        max_parts: Stop with an error if the line has more parts, or the plane more regions, as the
+            time grows with them.
 
     Raises:
-        InvalidArgumentError: if x is not in the plane of the baselines, these are not the corners
-            of a convex polygon, or there is no such logit.
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError, TooManyRegionsError: as
-            `exact_plane`.
+        InvalidArgumentError: if there is no such logit, x is not in the plane of the baselines, or
+            these are not the corners of a convex polygon.
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+        TooManyRegionsError: if there are more than `max_parts`.
     """
     im = instrumented(im)
+    if np.ndim(baseline) == len(im.input_shape) + 1:
+        return _mean_over_polygon(im, x, baseline, target, max_parts)
+    return Attributor(im).exact(x, baseline, target, max_parts)
+
+
+def _mean_over_polygon(
+    im: InstrumentedModel, x: np.ndarray, corners: np.ndarray, target: int, most: int | None
+) -> np.ndarray:
     x = check_points(x, "x", im.input_shape)
     check_target(target, im[im.logit_operation].size)
-    own = Plane.through(baselines, im.input_shape)
-    place = own.coordinates(x[None])[0]
-    distance = np.linalg.norm(own.at(place[None])[0] - x)
-    if distance > _OFF * np.ptp(own.corners, axis=0).max():
+    polygon = Plane.through(corners, im.input_shape)
+    place = polygon.coordinates(x[None])[0]
+    distance = np.linalg.norm(polygon.at(place[None])[0] - x)
+    if distance > _OFF * np.ptp(polygon.corners, axis=0).max():
         raise InvalidArgumentError(
             "x must lie in the plane of the baselines, so that the paths to it do. Received: a "
             f"point {distance:.3g} away from it"
         )
-    hull = own.at(_hull(np.concatenate([own.corners, place[None]])))
-    partition = PlaneWalker(im).plane(hull, max_regions=max_regions, progress=progress)
-    polygon = partition.coordinates(own.at(own.corners)) - partition.coordinates(x[None])[0]
-    if area_of(polygon) < 0:
-        polygon = polygon[::-1]
-    weights = _weights(partition, partition.coordinates(x[None])[0], polygon)
-    return _summed(Attributor(im, _BATCH), partition, weights, target)
 
-
-def _hull(places: np.ndarray) -> np.ndarray:
-    """Return the convex hull of places `(n, 2)`, counter-clockwise."""
+    # The regions of the convex hull of the polygon and x, and the weight of each.
     from scipy.spatial import ConvexHull
 
-    return places[ConvexHull(places).vertices]
+    places = np.concatenate([polygon.corners, place[None]])
+    hull = polygon.at(places[ConvexHull(places).vertices])
+    partition = PlaneWalker(im).plane(hull, max_regions=most)
+    end = partition.coordinates(x[None])[0]
+    relative = partition.coordinates(polygon.at(polygon.corners)) - end
+    weights = _weights(partition, end, relative if area_of(relative) > 0 else relative[::-1])
+
+    attributor = Attributor(im, _BATCH)
+    used = np.flatnonzero(weights.any(axis=1))
+    middles = partition.mesh().middles()
+    total = np.zeros(partition.origin.shape)
+    for first in range(0, len(used), _BATCH):
+        chosen = used[first : first + _BATCH]
+        gradients = attributor.gradients(partition.at(middles[chosen]), target)
+        total += (gradients * np.tensordot(weights[chosen], partition.axes, axes=1)).sum(axis=0)
+    return total
 
 
 def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> np.ndarray:
     """Return for each region the mean over baselines of (x - b) · its share of the path.
 
+    With y relative to x, s(y) = `shares` · y is the fraction of the way to a side that y covers.
+    An edge from a to b adds ∫ (1/(2 s_far²) - 1/6) y dτ · (a × b) in the polygon, and
+    ∫ (1/(2 s_far²) - 1/(2 s_near²)) y dτ · (a × b) before it.
+
     Args:
         partition: The regions.
         x: `(2,)` place of the input.
-        polygon: `(corners, 2)` the baselines' corners, relative to x.
+        polygon: `(corners, 2)` the baselines' corners, relative to x, counter-clockwise.
 
     Returns:
         `(regions, 2)`.
     """
+    # Regions are cut where rays from x change the sides at which they enter and leave the polygon.
     sides = np.roll(polygon, -1, axis=0) - polygon
     normals = np.stack([sides[:, 1], -sides[:, 0]], axis=1)  # outwards
     offsets = (normals * polygon).sum(axis=1)
@@ -97,70 +123,39 @@ def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> 
     mesh = partition.mesh()
     steps = mesh.places - x
     mesh = cut_by_lines(mesh, np.hstack([steps @ rays.T, steps @ normals.T - offsets]))
-    starts = mesh.start[:-1]
-    middles = np.add.reduceat(mesh.places[mesh.loop], starts) / np.diff(mesh.start)[:, None]
-    far, near, zone = _sides(middles - x, normals, offsets)
-    # A side whose line goes through x is neither far nor near.
-    shares = normals / np.where(offsets == 0, 1, offsets)[:, None]
-    own = _face_weights(mesh, x, shares, far, near, zone)
-    total = np.zeros((len(partition), 2))
-    np.add.at(total, partition.locate(middles), own / -area_of(polygon))
-    return total
 
-
-def _sides(
-    steps: np.ndarray, normals: np.ndarray, offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return where rays from x leave the polygon and where they enter it.
-
-    Args:
-        steps: `(faces, 2)` points of the rays.
-        normals: `(sides, 2)` outward normals of the polygon.
-        offsets: `(sides,)` their products with its points.
-
-    Returns:
-        `(faces,)` each: the side where the ray leaves; the one where it enters; and 2 for points
-        in the polygon, 1 for points before it, 0 for points on no path.
-    """
-    along = steps @ normals.T
+    # The sides at which the ray through each face leaves and enters.
+    middles = mesh.middles()
+    along = (middles - x) @ normals.T
     with np.errstate(divide="ignore", invalid="ignore"):
         share = offsets / along
     leaves = np.where(along > 0, share, np.inf)
     enters = np.where(along < 0, share, -np.inf)
     last, first = leaves.min(axis=1), enters.max(axis=1)
-    zone = np.where(first > 1, 1, 2)
-    zone[(last < 1) | (last <= np.maximum(first, 0))] = 0
-    return leaves.argmin(axis=1), enters.argmax(axis=1), zone
+    far, near = leaves.argmin(axis=1), enters.argmax(axis=1)
+    on_path = (last >= 1) & (last > np.maximum(first, 0))
+    before = on_path & (first > 1)  # else in the polygon
 
-
-def _face_weights(
-    mesh: Mesh,
-    x: np.ndarray,
-    shares: np.ndarray,
-    far: np.ndarray,
-    near: np.ndarray,
-    zone: np.ndarray,
-) -> np.ndarray:
-    """Return the integrals over the faces' edges, `(faces, 2)`.
-
-    With y relative to x, s(y) = `shares` · y is the fraction of the way to a side that y covers.
-    An edge from a to b adds ∫ (1/(2 s_far²) - 1/6) y dτ · (a × b) in the polygon, and
-    ∫ (1/(2 s_far²) - 1/(2 s_near²)) y dτ · (a × b) before it.
-    """
-    face = np.repeat(np.arange(len(mesh)), np.diff(mesh.start))
+    # The integrals over the faces' edges.
+    face = np.repeat(np.arange(mesh.faces), np.diff(mesh.start))
     after = np.arange(1, len(mesh.loop) + 1)
     after[mesh.start[1:] - 1] = mesh.start[:-1]
     a, b = mesh.places[mesh.loop] - x, mesh.places[mesh.loop[after]] - x
     cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
-    total = np.zeros_like(a)
     # An edge on a ray contributes nothing; at x itself its integral is not finite.
-    turns = np.abs(cross) > 1e-15 * np.abs(a).max() ** 2
-    inside, before = turns & (zone[face] == 2), turns & (zone[face] == 1)
-    on_path = inside | before
-    total[on_path] = _over_square(a[on_path], b[on_path], shares[far[face[on_path]]]) / 2
-    total[inside] -= (a[inside] + b[inside]) / 12
-    total[before] -= _over_square(a[before], b[before], shares[near[face[before]]]) / 2
-    return np.add.reduceat(total * cross[:, None], mesh.start[:-1])
+    turns = (np.abs(cross) > 1e-15 * np.abs(a).max() ** 2) & on_path[face]
+    ahead, inside = turns & before[face], turns & ~before[face]
+    # A side whose line goes through x is neither far nor near.
+    shares = normals / np.where(offsets == 0, 1, offsets)[:, None]
+    edges = np.zeros_like(a)
+    edges[turns] = _over_square(a[turns], b[turns], shares[far[face[turns]]]) / 2
+    edges[inside] -= (a[inside] + b[inside]) / 12
+    edges[ahead] -= _over_square(a[ahead], b[ahead], shares[near[face[ahead]]]) / 2
+    of_faces = np.add.reduceat(edges * cross[:, None], mesh.start[:-1])
+
+    total = np.zeros((len(partition), 2))
+    np.add.at(total, partition.locate(middles), of_faces / -area_of(polygon))
+    return total
 
 
 def _over_square(a: np.ndarray, b: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -181,20 +176,3 @@ def _over_square(a: np.ndarray, b: np.ndarray, shares: np.ndarray) -> np.ndarray
         s = first[even] + t * (last[even] - first[even])
         out[even] += weight / 2 * y / (s**2)[:, None]
     return out
-
-
-def _summed(
-    attributor: Attributor, partition: PlanarPartition, weights: np.ndarray, target: int
-) -> np.ndarray:
-    """Return the sum over regions of the gradient times the weight."""
-    used = np.flatnonzero(weights.any(axis=1))
-    starts = partition.start[:-1]
-    lengths = np.diff(partition.start)[:, None]
-    middles = np.add.reduceat(partition.vertices[partition.loop], starts) / lengths
-    total = np.zeros(partition.origin.shape)
-    for first in range(0, len(used), _BATCH):
-        chosen = used[first : first + _BATCH]
-        gradients = attributor.gradients(partition.at(middles[chosen]), target)
-        directions = np.tensordot(weights[chosen], partition.axes, axes=1)
-        total += (gradients * directions).sum(axis=0)
-    return total

@@ -1,8 +1,7 @@
 """Common bases of non-affine operations on exact lines and planes."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,14 +10,13 @@ from nnslicer_tf.exactline.curve import TOLERANCE, Curve
 from nnslicer_tf.exactline.steps import Steps
 
 
-@dataclass(frozen=True)
-class Bends:
+class Bends(NamedTuple):
     """Bends of an operation: points at which another value becomes the largest.
 
     Attributes:
         taps: Number of values over which each maximum is taken; a window has `taps · channels`
             values, and each channel its own maximum. A function of single values has one tap.
-        floors: `(floors,)` constants. Each channel has a maximum with each of them: for a
+        floors: `(floors,)` float64 constants. Each channel has a maximum with each of them: for a
             function of single values, these are its knots; -inf for a maximum without a constant.
     """
 
@@ -42,11 +40,8 @@ class BendingTransformer(ABC):
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the curve of the output, with points at the bends."""
-        return self.finish(self._bent(inputs))
-
-    def _bent(self, inputs: tuple[Curve, ...]) -> Curve:
         window = self.window(*inputs)
-        return window.insert(*self.bends.crossings(window))
+        return self.finish(window.insert(*self.bends.crossings(window)))
 
     @property
     @abstractmethod
@@ -70,7 +65,8 @@ class GradientTransformer(BendingTransformer):
 
         The curves must be on one line. The slopes have as many channels as the window.
         """
-        window = self._bent(inputs)
+        window = self.window(*inputs)
+        window = window.insert(*self.bends.crossings(window))
         following = np.append(window.values[1:], window.values[-1:], axis=0)
         middles = (window.values + following) / 2
         last = window.start[1:] - 1  # nothing of the position follows
@@ -94,22 +90,15 @@ class GradientTransformer(BendingTransformer):
         """Return the gradients of the inputs, given that of the window: the adjoint of `window`."""
 
 
-class PullsGradients(Protocol):
-    """A transformer that propagates gradients back.
-
-    It is either affine or a `GradientTransformer`, for which the output is the window.
-    """
-
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of each input, given that of the output."""
-
-
 def pulls_gradients(transformer: Any) -> bool:
-    """Return whether a transformer propagates gradients back."""
-    bends = isinstance(transformer, BendingTransformer)
-    return isinstance(transformer, GradientTransformer) or (
-        hasattr(transformer, "pull") and not bends
-    )
+    """Return whether a transformer propagates gradients back.
+
+    It does if it is a `GradientTransformer`, or affine with a method `pull` that maps the `Steps`
+    of the output's gradient to those of each input.
+    """
+    if isinstance(transformer, BendingTransformer):
+        return isinstance(transformer, GradientTransformer)
+    return hasattr(transformer, "pull")
 
 
 def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
@@ -121,10 +110,10 @@ def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
         floor: Where no value is above it, all are 0.
     """
     by_tap = values.reshape(len(values), taps, -1)
-    chosen = by_tap.argmax(axis=1)
-    above = np.take_along_axis(by_tap, chosen[:, None], axis=1) > floor
+    chosen = by_tap.argmax(axis=1)[:, None]
     out = np.zeros(by_tap.shape)
-    np.put_along_axis(out, chosen[:, None], above.astype(np.float64), axis=1)
+    above = np.take_along_axis(by_tap, chosen, axis=1) > floor
+    np.put_along_axis(out, chosen, above.astype(np.float64), axis=1)
     return out.reshape(values.shape)
 
 

@@ -8,8 +8,7 @@ image, so it has few points, however many there are in total. This saves memory 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ TOLERANCE = 1e-12
 """Ratios in [0, 1] that differ by at most this are treated as equal."""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """The values of an operation along lines.
 
     Attributes:
@@ -48,6 +46,15 @@ class Curve:
         return self.values.shape[1]
 
     @staticmethod
+    def straight(start: np.ndarray, end: np.ndarray) -> "Curve":
+        """Return the curve of lines that have only their ends, `(lines, *input shape)`."""
+        lines, channels = len(start), start.shape[-1]
+        ends = np.stack([x.reshape(lines, -1, channels) for x in (start, end)], axis=1)
+        values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
+        rows = 2 * np.arange(len(values) // 2 + 1)
+        return Curve(lines, rows, np.tile([0.0, 1.0], len(rows) - 1), values)
+
+    @staticmethod
     def common_rows(curves: "Sequence[Curve]", taps: Sequence[np.ndarray]) -> "CommonRows":
         """Return the common rows of windows over the positions of several curves."""
         return CommonRows(curves, taps)
@@ -60,7 +67,7 @@ class Curve:
 
     def with_values(self, values: np.ndarray) -> "Curve":
         """Return a curve with new values `(rows, channels)` at the same rows."""
-        return Curve(self.lines, self.start, self.ratio, values)
+        return self._replace(values=values)
 
     def insert(self, left: np.ndarray, alpha: np.ndarray) -> "Curve":
         """Return the curve with interpolated rows inserted after the rows `left`.
@@ -72,8 +79,8 @@ class Curve:
         """
         if not len(left):
             return self
-        source, weight, start, ratio = _kernels.insertion(self.start, self.ratio, left, alpha)
-        return Curve(self.lines, start, ratio, _kernels.interpolate(self.values, source, weight))
+        rows = _kernels.insert(self.start, self.ratio, self.values, left, alpha)
+        return Curve(self.lines, *rows)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Curve":
         """Return the curve of a tensor after reshaping it (flattening, for example) to `shape`."""
@@ -93,69 +100,38 @@ class Curve:
             np.ascontiguousarray(values).reshape(-1, channels),
         )
 
+    def line(self, index: int) -> "Curve":
+        """Return one of several lines, as a curve with a single position."""
+        if self.lines == 1:
+            return self
+        whole = self.regrouped((self.positions * self.channels,))
+        rows = slice(whole.start[index], whole.start[index + 1])
+        start = np.array([0, rows.stop - rows.start])
+        return Curve(1, start, whole.ratio[rows], whole.values[rows])
+
     def split_lines(self) -> tuple["Curve", "Curve"]:
         """Return the curves of the first and the second half of the lines."""
         middle = self.lines // 2
         first = np.tile(np.arange(self.lines) < middle, self.positions)
-        return self._segments(first, middle), self._segments(~first, self.lines - middle)
+        rows = np.repeat(first, np.diff(self.start))
+        return self._part(rows, middle), self._part(~rows, self.lines - middle)
 
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
         """Return the parts before and after the ratio `place`, where both have a row."""
         rows, weights = _kernels.cut(self.start, self.ratio, place)
-        at_cut = _kernels.interpolate(self.values, rows, weights)
-        before = self._assembled(self.start[:-1], np.where(weights > 0, rows + 1, rows))
-        after = self._assembled(rows + 1, self.start[1:])
-        return before._appended(place, at_cut), after._prepended(place, at_cut)
+        between = np.flatnonzero(weights)
+        whole = self.insert(rows[between], weights[between])
+        whole.ratio[rows[between] + np.arange(1, len(between) + 1)] = place
+        return (
+            whole._part(whole.ratio <= place, self.lines),
+            whole._part(whole.ratio >= place, self.lines),
+        )
 
-    def _segments(self, chosen: np.ndarray, lines: int) -> "Curve":
-        lengths = np.diff(self.start)
-        rows = np.repeat(chosen, lengths)
-        start = np.concatenate([[0], np.cumsum(lengths[chosen])])
+    def _part(self, rows: np.ndarray, lines: int) -> "Curve":
+        """Return the curve of those segments and rows that a mask `(rows,)` chooses."""
+        counts = np.add.reduceat(rows.astype(np.int64), self.start[:-1])
+        start = np.concatenate([[0], np.cumsum(counts[counts > 0])])
         return Curve(lines, start, self.ratio[rows], self.values[rows])
-
-    def _assembled(self, begin: np.ndarray, end: np.ndarray) -> "Curve":
-        """Return the rows from `begin` to `end` of every segment."""
-        start = np.concatenate([[0], np.cumsum(end - begin)])
-        rows = np.repeat(begin - start[:-1], end - begin) + np.arange(start[-1])
-        return Curve(self.lines, start, self.ratio[rows], self.values[rows])
-
-    def _appended(self, place: float, values: np.ndarray) -> "Curve":
-        start = self.start + np.arange(len(self.start))
-        ratio = np.insert(self.ratio, self.start[1:], place)
-        return Curve(self.lines, start, ratio, np.insert(self.values, self.start[1:], values, 0))
-
-    def _prepended(self, place: float, values: np.ndarray) -> "Curve":
-        start = self.start + np.arange(len(self.start))
-        ratio = np.insert(self.ratio, self.start[:-1], place)
-        return Curve(self.lines, start, ratio, np.insert(self.values, self.start[:-1], values, 0))
-
-
-class ByPosition(Protocol):
-    """Functions along lines, stored by position: all that `CommonRows` needs; see `Curve`."""
-
-    @property
-    def lines(self) -> int:
-        """Number of lines."""
-
-    @property
-    def positions(self) -> int:
-        """Number of positions."""
-
-    @property
-    def channels(self) -> int:
-        """Number of values at each position."""
-
-    @property
-    def start(self) -> np.ndarray:
-        """First rows of the positions."""
-
-    @property
-    def ratio(self) -> np.ndarray:
-        """The rows' ratios."""
-
-    @property
-    def values(self) -> np.ndarray:
-        """The rows' values."""
 
 
 class CommonRows:
@@ -164,15 +140,23 @@ class CommonRows:
     A window has a row at each ratio at which one of its positions has one.
 
     Args:
-        curves: Curves on the same lines.
+        curves: `Curve`s, or `Steps`, on the same lines.
         taps: For each curve, the positions that the windows read, `(windows, taps)`; -1 for none.
     """
 
-    def __init__(self, curves: Sequence[ByPosition], taps: Sequence[np.ndarray]) -> None:
+    def __init__(self, curves: Sequence[Any], taps: Sequence[np.ndarray]) -> None:
         self._curves = curves
         self._taps = taps
         self.lines = curves[0].lines
-        start, ratio, joined = _stacked(curves, taps)
+        start, ratio, joined = curves[0].start, curves[0].ratio, taps[0]
+        if len(curves) > 1:  # all curves together, with consecutive positions
+            rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
+            begins = [curve.start[:-1] + row for curve, row in zip(curves, rows, strict=False)]
+            start = np.concatenate([*begins, rows[-1:]])
+            ratio = np.concatenate([curve.ratio for curve in curves])
+            first = np.cumsum([0, *(curve.positions for curve in curves)])
+            tables = zip(taps, first, strict=False)
+            joined = np.hstack([np.where(t >= 0, t + position, -1) for t, position in tables])
         self.start, self.ratio = _kernels.common_rows(start, ratio, joined, self.lines, TOLERANCE)
 
     def __len__(self) -> int:
@@ -186,17 +170,7 @@ class CommonRows:
         """
         curve, taps = self._curves[index], self._taps[index]
         out = np.empty((last - first, taps.shape[1] * curve.channels))
-        _kernels.gather(
-            curve.start,
-            curve.ratio,
-            curve.values,
-            taps,
-            self.lines,
-            self.start,
-            self.ratio,
-            first,
-            out,
-        )
+        _kernels.gather(curve, taps, self.start, self.ratio, first, out)
         return out
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
@@ -208,18 +182,7 @@ class CommonRows:
             piece: Number of rows to gather at a time.
         """
         curve, taps = self._curves[0], self._taps[0]
-        return _kernels.window_sums(
-            curve.start,
-            curve.ratio,
-            curve.values,
-            taps,
-            self.lines,
-            self.start,
-            self.ratio,
-            kernel,
-            bias,
-            piece,
-        )
+        return _kernels.window_sums(curve, taps, self.start, self.ratio, kernel, bias, piece)
 
     def gathered(self) -> list[Curve]:
         """Return every curve's values at all rows."""
@@ -228,23 +191,3 @@ class CommonRows:
     def curve(self, values: np.ndarray) -> Curve:
         """Return the curve that has these rows, with values `(rows, channels)`."""
         return Curve(self.lines, self.start, self.ratio, values)
-
-
-def _stacked(
-    curves: Sequence[ByPosition], taps: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return start, ratio and taps of all curves together, with consecutive positions."""
-    if len(curves) == 1:
-        return curves[0].start, curves[0].ratio, taps[0]
-    rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
-    positions = np.cumsum([0, *(curve.positions for curve in curves)])
-    starts = [curve.start[:-1] + first for curve, first in zip(curves, rows, strict=False)]
-    joined = [
-        np.where(table >= 0, table + first, -1)
-        for table, first in zip(taps, positions, strict=False)
-    ]
-    return (
-        np.concatenate([*starts, rows[-1:]]),
-        np.concatenate([curve.ratio for curve in curves]),
-        np.hstack(joined),
-    )

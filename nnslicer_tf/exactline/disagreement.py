@@ -5,7 +5,6 @@ On each part the classes of both are known exactly, and so is the share of the l
 which they differ, which no number of samples can give.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ import numpy as np
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline.mesh import MOST_TAPS
+from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.partition import LinearPartition
-from nnslicer_tf.exactline.planar_partition import PlanarPartition, divided
+from nnslicer_tf.exactline.planar_partition import divided
 from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
@@ -92,54 +91,32 @@ def disagreement(
             f"inputs and outputs of shapes {shapes[0]} and {shapes[1]}"
         )
     if len(corners) == 2:
-        return _on_line(LineWalker.of_several(models).line(*corners), classes)
-    if classes > MOST_TAPS:
-        raise InvalidArgumentError(
-            f"On a polygon, disagreement takes classifiers of up to {MOST_TAPS} classes, on a line "
-            f"of any number. Received: {classes} classes"
-        )
-    walker = PlaneWalker.of_several(models)
-    return _on_plane(walker.plane(corners, max_regions=max_regions, progress=progress), classes)
+        line = LineWalker(models).line(*corners)
+        halves = [line.outputs[:, :classes], line.outputs[:, classes:]]
+        both = [LinearPartition(line.start, line.end, line.ratios, x).classify() for x in halves]
+        ratios = np.unique(np.concatenate([one.ratios for one in both]))
+        middles, sizes, parts = (ratios[1:] + ratios[:-1]) / 2, np.diff(ratios), len(line)
+        labels = [one.label_at(middles) for one in both]
+        points = line.at
+    else:
+        if classes > MAX_TAPS:
+            raise InvalidArgumentError(
+                f"On a polygon, disagreement takes classifiers of up to {MAX_TAPS} classes, on a "
+                f"line of any number. Received: {classes} classes"
+            )
+        walker = PlaneWalker(models)
+        plane = walker.plane(corners, max_regions=max_regions, progress=progress)
+        mesh, values = plane.mesh(), plane.values
+        for first in (0, classes):
+            mesh, values = divided(mesh, values, np.s_[first : first + classes])
+        halves = [values[:, :classes], values[:, classes:]]
+        labels = [mesh.integrals(x).argmax(axis=1) for x in halves]
+        middles, sizes, parts, points = mesh.middles(), mesh.areas(), len(plane), plane.at
 
-
-def _on_line(line: LinearPartition, classes: int) -> Disagreement:
-    halves = [line.outputs[:, :classes], line.outputs[:, classes:]]
-    regions = [LinearPartition(line.start, line.end, line.ratios, x).classify() for x in halves]
-    ratios = np.unique(np.concatenate([one.ratios for one in regions]))
-    middles, sizes = (ratios[1:] + ratios[:-1]) / 2, np.diff(ratios)
-    labels = [one.label_at(middles) for one in regions]
-    points = line.at(middles[[_largest(sizes, labels)]])
-    return _result(halves, labels, sizes, len(line), points[0])
-
-
-def _on_plane(plane: PlanarPartition, classes: int) -> Disagreement:
-    mesh, values = plane.mesh(), plane.values
-    for first in (0, classes):
-        mesh, values = divided(mesh, values, np.s_[first : first + classes])
-    halves = [values[:, :classes], values[:, classes:]]
-    labels = [mesh.means(x).argmax(axis=1) for x in halves]
-    sizes = mesh.areas()
-    index = _largest(sizes, labels)
-    corners = mesh.loop[mesh.start[index] : mesh.start[index + 1]]
-    point = plane.at(mesh.places[corners].mean(axis=0)[None])[0]
-    return _result(halves, labels, sizes, len(plane), point)
-
-
-def _largest(sizes: np.ndarray, labels: Sequence[np.ndarray]) -> int:
-    """Return the index of the largest part on which the labels differ."""
-    return int(np.argmax(sizes * (labels[0] != labels[1])))
-
-
-def _result(
-    values: Sequence[np.ndarray],
-    labels: Sequence[np.ndarray],
-    sizes: np.ndarray,
-    parts: int,
-    point: np.ndarray,
-) -> Disagreement:
-    classes = values[0].shape[1]
     shares = np.zeros((classes, classes))
     np.add.at(shares, tuple(labels), sizes / sizes.sum())
-    difference = float(np.abs(values[0] - values[1]).max())  # convex: largest at a vertex
-    differ = (labels[0] != labels[1]).any()
-    return Disagreement(shares, difference, parts, point if differ else None)
+    difference = float(np.abs(halves[0] - halves[1]).max())  # convex: largest at a vertex
+    differ = labels[0] != labels[1]
+    largest = int(np.argmax(sizes * differ))
+    point = points(middles[[largest]])[0] if differ.any() else None
+    return Disagreement(shares, difference, parts, point)

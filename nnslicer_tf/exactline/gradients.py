@@ -1,11 +1,6 @@
-"""Exact integrated gradients, and their usual approximations.
+"""`Attributor`: integrated gradients of many inputs, exact or approximated, and along the line.
 
-Integrated gradients attribute an output to the inputs by the mean gradient on the line
-from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every part of an
-exact line the gradient is constant, so that one gradient per part gives the integral
-(section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
-
-Exact gradients are computed by one walk back along the whole line (see `_gradient_walk`), many
+Exact gradients are computed by one walk back along the whole line (see `trace`), many
 times faster than part by part. Only a model with a transformer of your own that has no method
 `pull` has its gradients computed part by part, by the backend, at about two forward passes
 each. Everything is computed in float64.
@@ -35,34 +30,6 @@ if TYPE_CHECKING:
 
 RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
 """Rule of a sum → the weights of the line's start and end, relative to those of points between."""
-
-
-def integrated_gradients(
-    im: ModelLike,
-    x: np.ndarray,
-    baseline: np.ndarray,
-    target: int,
-    *,
-    max_parts: int | None = None,
-) -> np.ndarray:
-    """Return the exact integrated gradients of a logit, `input shape` float64.
-
-    For many calls on one model, make an `Attributor` and reuse it.
-
-    Args:
-        im: A piecewise-linear model; a Keras model also works. A final softmax is ignored.
-        x: The input, of the model's input shape.
-        baseline: Start of the line, of the same shape.
-        target: Index of the logit.
-        max_parts: Stop with an error if the line has more parts, as the time grows with them.
-
-    Raises:
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
-        InvalidArgumentError: if there is no such logit.
-        TooManyRegionsError: if the line has more than `max_parts`.
-    """
-    return Attributor(im).exact(x, baseline, target, max_parts)
-
 
 _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
 
@@ -95,7 +62,7 @@ class Attributor:
     def exact(
         self, x: np.ndarray, baseline: np.ndarray, target: int, max_parts: int | None = None
     ) -> np.ndarray:
-        """Return the exact integrated gradients; see `integrated_gradients`."""
+        """Return the exact integrated gradients from one baseline; see `integrated_gradients`."""
         x, baseline = self._checked(x, baseline, target)
         walker = self.walker
         if not walker.can_trace:
@@ -124,10 +91,18 @@ class Attributor:
             InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
             InvalidArgumentError: for an unknown rule, no samples, or no such logit.
         """
-        check_target(target, self._im[self._im.logit_operation].size)
-        ratios, weights = _sum_rule(samples, rule)
-        line = _straight_line(baseline, x, self._im.input_shape)
-        return (line.end - line.start) * self._weighted(line, ratios, weights, target)
+        x, baseline = self._checked(x, baseline, target)
+        _check_sum(samples, rule)
+        weights = np.ones(samples + 1)
+        weights[[0, -1]] = RULES[rule]
+        used = np.flatnonzero(weights)
+        line = LinearPartition(baseline, x, np.array([0.0, 1.0]), np.zeros((2, 0)))
+        total, first = np.zeros(x.shape), 0
+        for gradients in self.at(line, used / samples, target):
+            own = weights[used[first : first + len(gradients)]] / samples
+            total += np.tensordot(own, gradients, axes=1)
+            first += len(gradients)
+        return (x - baseline) * total
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
         """Partition the line from a baseline to an input, and return the gradients along it.
@@ -148,14 +123,17 @@ class Attributor:
         partition, trace = walker.traced(baseline, x)
         return PathGradients(partition, target, trace.gradients(target))
 
-    def along(self, partition: LinearPartition, target: int) -> "PathGradients":
-        """Return the gradients along a line that is already partitioned; see `path`."""
-        check_target(target, self._im[self._im.logit_operation].size)
-        walker = self.walker
-        if not walker.can_trace:
-            return self._part_by_part(partition, target)
-        _, trace = walker.traced(partition.start, partition.end)
-        return PathGradients(partition, target, trace.gradients(target))
+    def at(
+        self, partition: LinearPartition, ratios: np.ndarray, target: int
+    ) -> Iterator[np.ndarray]:
+        """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
+        for first in range(0, len(ratios), self._batch_size):
+            yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
+
+    def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
+        """Return a logit's gradients at inputs `(batch, *input shape)`, in one pass, float64."""
+        x = np.asarray(x, np.float64)
+        return self._gradients(x, np.full(len(x), target, np.int32))[0]
 
     def _checked(
         self, x: np.ndarray, baseline: np.ndarray, target: int
@@ -170,28 +148,6 @@ class Attributor:
         values = np.append(values, values[-1:], axis=0)
         steps = Steps(np.array([0, len(values)]), partition.ratios, values)
         return PathGradients(partition, target, steps)
-
-    def at(
-        self, partition: LinearPartition, ratios: np.ndarray, target: int
-    ) -> Iterator[np.ndarray]:
-        """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
-        for first in range(0, len(ratios), self._batch_size):
-            yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
-
-    def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
-        """Return a logit's gradients at inputs `(batch, *input shape)`, in one pass, float64."""
-        x = np.asarray(x, np.float64)
-        return self._gradients(x, np.full(len(x), target, np.int32))[0]
-
-    def _weighted(
-        self, line: LinearPartition, ratios: np.ndarray, weights: np.ndarray, target: int
-    ) -> np.ndarray:
-        total = np.zeros(line.start.shape)
-        first = 0
-        for gradients in self.at(line, ratios, target):
-            total += np.tensordot(weights[first : first + len(gradients)], gradients, axes=1)
-            first += len(gradients)
-        return total
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,41 +213,23 @@ class PathGradients(ShownAsTable):
             InvalidArgumentError: for an unknown rule, or no samples.
         """
         _check_sum(samples, rule)
+        # The sums at the ratios k/m, 0 < k < m, are those that all rules need. They are computed
+        # for many m at a time, while a position's steps are in the cache.
+        block, place = divmod(samples, _BLOCK)
+        if block not in self._sums:
+            counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            self._sums[block] = self.steps.sums_between(counts)
         (at_start, at_end), (first, last) = self._at_ends, RULES[rule]
-        total = first * at_start + self._sum_between(samples) + last * at_end
+        total = first * at_start + self._sums[block][place] + last * at_end
         return self._attributions(total / samples)
 
     @cached_property
     def _at_ends(self) -> np.ndarray:
         return self.steps.at(np.array([0.0, 1.0]))
 
-    def _sum_between(self, samples: int) -> np.ndarray:
-        """Return the sum of the gradients at the ratios k/m, 0 < k < m, which all rules need."""
-        block, place = divmod(samples, _BLOCK)
-        if block not in self._sums:  # many at a time, while a position's steps are in the cache
-            counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
-            self._sums[block] = self.steps.sums_between(counts)
-        return self._sums[block][place]
-
     def _attributions(self, mean: np.ndarray) -> np.ndarray:
-        return (self.partition.end - self.partition.start) * mean.reshape(
-            self.partition.start.shape
-        )
-
-
-def _straight_line(start: np.ndarray, end: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
-    """Return a line as a single part without outputs, used only for its points."""
-    start, end = check_points(start, "baseline", shape), check_points(end, "x", shape)
-    return LinearPartition(start, end, np.array([0.0, 1.0]), np.zeros((2, 0)))
-
-
-def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ratios at which a rule evaluates the gradient, and their weights."""
-    _check_sum(samples, rule)
-    weights = np.ones(samples + 1)
-    weights[[0, -1]] = RULES[rule]
-    used = np.flatnonzero(weights)
-    return used / samples, weights[used] / samples
+        start, end = self.partition.start, self.partition.end
+        return (end - start) * mean.reshape(start.shape)
 
 
 def _check_sum(samples: int, rule: str) -> None:

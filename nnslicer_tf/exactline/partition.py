@@ -10,8 +10,8 @@ import numpy as np
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._kernels import lines as _kernels
-from nnslicer_tf.exactline.curve import TOLERANCE, Curve
+from nnslicer_tf.exactline.bends import Bends
+from nnslicer_tf.exactline.curve import Curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,8 +85,13 @@ class Margin:
         return f"Margin({self.value:.6g}, of class {self.label} against {self.other})"
 
 
-def check_label(values: np.ndarray, label: int | None, first: int) -> int:
-    """Return `label`, checked, or by default the class of row `first` of values `(n, classes)`.
+def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int, int, float, int]:
+    """Return a class, the one that comes nearest in values `(n, classes)`, the margin, and the row.
+
+    Args:
+        values: Logits.
+        label: The class; None for that of the row `first`.
+        first: Index of a row.
 
     Raises:
         InvalidArgumentError: if there is no such class, or the values are not vectors.
@@ -97,20 +102,36 @@ def check_label(values: np.ndarray, label: int | None, first: int) -> int:
             f"Received outputs of shape {values.shape[1:]}"
         )
     if label is None:
-        return int(values[first].argmax())
+        label = int(values[first].argmax())
     if not isinstance(label, (int, np.integer)) or not 0 <= label < values.shape[1]:
         raise InvalidArgumentError(
             f"label must be one of {values.shape[1]} classes. Received: {label!r}"
         )
-    return int(label)
-
-
-def least_margin(values: np.ndarray, label: int) -> tuple[float, int, int]:
-    """Return the smallest margin of a class in `(n, classes)`: value, row and other class."""
     gaps = values[:, [label]] - values
     gaps[:, label] = np.inf
     row, other = np.unravel_index(np.argmin(gaps), gaps.shape)
-    return float(gaps[row, other]), int(row), int(other)
+    return int(label), int(other), float(gaps[row, other]), int(row)
+
+
+def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.ndarray:
+    """Return `(n, classes)` of which the largest wins; a single output counts against zero.
+
+    Args:
+        outputs: Logits.
+        lowest: Whether the lowest output wins.
+        most: Largest number of outputs.
+
+    Raises:
+        InvalidArgumentError: if the outputs are not vectors, or have too many values.
+    """
+    if outputs.ndim != 2 or (most is not None and outputs.shape[1] > most):
+        limit = f" of up to {most} values" if most else ""
+        raise InvalidArgumentError(
+            f"classify needs a model whose output is a vector{limit}. Received outputs of shape "
+            f"{outputs.shape[1:]}"
+        )
+    scores = -outputs if lowest else outputs
+    return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
 
 
 def check_ratios(ratios: np.ndarray) -> np.ndarray:
@@ -261,19 +282,9 @@ class LinearPartition(Saved):
         Raises:
             InvalidArgumentError: if the output is not a vector.
         """
-        if self.outputs.ndim != 2:
-            raise InvalidArgumentError(
-                "classify needs a model whose output is a vector. Received outputs of shape "
-                f"{self.outputs.shape[1:]}"
-            )
-        scores = -self.outputs if lowest else self.outputs
-        if scores.shape[1] == 1:
-            scores = np.hstack([np.zeros_like(scores), scores])
+        scores = scores_of(self.outputs, lowest)
         curve = Curve(1, np.array([0, len(scores)]), self.ratios, scores)
-        crossings = _kernels.window_crossings(
-            scores, curve.start, curve.ratio, 1, -np.inf, TOLERANCE
-        )
-        curve = curve.insert(*crossings)
+        curve = curve.insert(*Bends(scores.shape[1], np.array([-np.inf])).crossings(curve))
         scores, ratios = curve.values, curve.ratio
         labels = np.argmax(scores[1:] + scores[:-1], axis=1)  # at the middle of each piece
         begins = np.flatnonzero(np.diff(labels, prepend=-1))
@@ -292,6 +303,5 @@ class LinearPartition(Saved):
             InvalidArgumentError: if there is no such class, or the output is not a vector of two
                 values or more.
         """
-        label = check_label(self.outputs, label, 0)
-        value, place, other = least_margin(self.outputs, label)
-        return Margin(label, other, value, float(self.ratios[place]), self.points[place])
+        label, other, value, row = least_margin(self.outputs, label, 0)
+        return Margin(label, other, value, float(self.ratios[row]), self.points[row])

@@ -3,14 +3,26 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 from nnslicer_tf._environment import available_cores
 
-Work = TypeVar("Work")
+
+class Piece(Protocol):
+    """A piece of work that may grow while it is done."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is unfinished, and should and can be split."""
+
+    def split(self) -> tuple[Self, Self]:
+        """Return two pieces that replace it."""
 
 
-def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:
+P = TypeVar("P", bound=Piece)
+
+
+def run_splitting(first: P, advance: Callable[[P], bool], workers: int) -> None:
     """Do a piece of work and all pieces that it splits into; return when all are done.
 
     The first piece runs on this thread; threads are started only if it splits. The most recent
@@ -18,28 +30,30 @@ def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], worke
 
     Args:
         first: The first piece.
-        finish: Completes a piece, and appends the pieces that it splits off to the list.
+        advance: Does a step of a piece, and returns whether there was any left to do.
         workers: Number of threads; 0 for as many as there are cores.
 
     Raises:
-        BaseException: any exception that `finish` raises, and `KeyboardInterrupt`, as soon as the
+        BaseException: any exception that `advance` raises, and `KeyboardInterrupt`, as soon as the
             pieces in progress are finished.
     """
-    waiting: list[Work] = []
+    waiting: list[P] = []
+
+    def finish(piece: P, split: list[P]) -> None:
+        unfinished = True
+        while unfinished:
+            while piece.is_large:
+                piece, second = piece.split()
+                split.append(second)
+            unfinished = advance(piece)
+
     finish(first, waiting)
     workers = workers or available_cores()
+    while waiting and workers == 1:
+        finish(waiting.pop(), waiting)
     if not waiting:
         return
-    if workers == 1:
-        while waiting:
-            finish(waiting.pop(), waiting)
-        return
-    _run_on_threads(waiting, finish, workers)
 
-
-def _run_on_threads(
-    waiting: list[Work], finish: Callable[[Work, list[Work]], None], workers: int
-) -> None:
     changed = Condition()
     busy = 0
     failed = False
@@ -56,7 +70,7 @@ def _run_on_threads(
                     return
                 piece = waiting.pop()
                 busy += 1
-            split: list[Work] = []
+            split: list[P] = []
             try:
                 finish(piece, split)
             except BaseException:

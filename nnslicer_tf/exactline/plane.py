@@ -17,7 +17,8 @@ network is very wide; there is one per thread, and a few are waiting. Only the r
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from contextlib import closing
+from typing import Literal, overload
 
 import numpy as np
 
@@ -25,16 +26,15 @@ from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import available_cores, one_thread_a_product
 from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Store
-from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward
-from nnslicer_tf.exactline._polygon import Plane
-from nnslicer_tf.exactline._program import joined_program, line_program
-from nnslicer_tf.exactline._tiles import FinishedTiles
-from nnslicer_tf.exactline._workers import run_splitting
-from nnslicer_tf.exactline.mesh import MOST_TAPS
-from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.exactline.bends import BendingTransformer
+from nnslicer_tf.exactline.mesh import MAX_TAPS
+from nnslicer_tf.exactline.planar_boundary import PlanarBoundary, follow_boundaries
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.exactline.polygon import Plane
+from nnslicer_tf.exactline.program import program_of
+from nnslicer_tf.exactline.tiles import FinishedTiles, forward, walk_plane
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 
@@ -123,7 +123,7 @@ class PlaneWalker:
     """A model prepared for exact planes; later changes of its weights have no effect.
 
     Args:
-        im: The model.
+        im: The model, or several, as for `LineWalker`.
         fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
         workers: Number of threads; 0 for as many as there are cores. The regions do not depend
             on it.
@@ -133,28 +133,24 @@ class PlaneWalker:
             a maximum of more than 64 values.
     """
 
-    def __init__(self, im: InstrumentedModel, *, fuse: bool = True, workers: int = 0) -> None:
-        self.input_shape = im.input_shape
-        self.output_shape = im[im.logit_operation].shape
-        self._program = line_program(im, fuse)
+    def __init__(
+        self, im: ModelLike | Sequence[ModelLike], *, fuse: bool = True, workers: int = 0
+    ) -> None:
+        models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
+        self._program = program_of(models, fuse)
         self._workers = workers
-        self._identity: dict[str, object] = {"model": im.fingerprint, "fuse": fuse}
+        prints = [one.fingerprint for one in models]
+        self._identity = {"model": prints if len(prints) > 1 else prints[0], "fuse": fuse}
         for step in self._program.steps:
-            check_taps(step)
-
-    @classmethod
-    def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "PlaneWalker":
-        """Return a walker of several models at once, with all their logits as outputs.
-
-        Args:
-            models: Models with inputs of the same shape, and vectors as outputs.
-            options: The arguments of a walker.
-        """
-        walker = cls(models[0], **options)
-        walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
-        walker._program = joined_program(models, options.get("fuse", True))
-        walker._identity = {**walker._identity, "model": [im.fingerprint for im in models]}
-        return walker
+            if isinstance(step.transformer, BendingTransformer):
+                taps, floors = step.transformer.bends
+                values = taps + int(np.isfinite(floors).any())
+                if values > MAX_TAPS:
+                    raise UnsupportedLayerError(
+                        f"Operation '{step.name}' is a maximum of {values} values. Planes take "
+                        f"maxima of {MAX_TAPS} at most; a ReLU before or after it counts as one, "
+                        "unless fuse=False."
+                    )
 
     def plane(
         self,
@@ -167,13 +163,13 @@ class PlaneWalker:
         """Partition one polygon; see `exact_plane`."""
         if max_regions is not None:
             check_count("max_regions", max_regions)
-        plane = Plane.through(polygon, self.input_shape)
+        plane = Plane.through(polygon, self._program.input_shape)
         store = None
         if checkpoint is not None:
             corners = digest([plane.at(plane.corners)])
             store = Store(checkpoint, {**self._identity, "polygon": corners}, "plane")
         with one_thread_a_product():
-            return self._partition(plane, store, max_regions, progress, self._workers)
+            return self._partition(plane, max_regions, self._workers, store, progress)
 
     def boundary(
         self,
@@ -202,41 +198,35 @@ class PlaneWalker:
         check_count("seeds", seeds)
         if max_regions is not None:
             check_count("max_regions", max_regions)
-        if len(self.output_shape) != 1 or not 2 <= self.output_shape[0] <= MOST_TAPS:
+        shape = self._program.output_shape
+        if len(shape) != 1 or not 2 <= shape[0] <= MAX_TAPS:
             raise InvalidArgumentError(
-                f"Decision boundaries need a model whose output is a vector of 2 to {MOST_TAPS} "
-                f"values. Received outputs of shape {self.output_shape}"
+                f"Decision boundaries need a model whose output is a vector of 2 to {MAX_TAPS} "
+                f"values. Received outputs of shape {shape}"
             )
-        plane = Plane.through(polygon, self.input_shape)
-        workers = self._workers or available_cores()
-        follower = BoundaryFollower(plane, self._values, self._small_partition, workers)
+        plane = Plane.through(polygon, self._program.input_shape)
         with one_thread_a_product():
-            return follower.follow(seeds, max_regions, progress)
-
-    def _values(self, x: np.ndarray) -> np.ndarray:
-        """Return the logits `(points, outputs)` at points `(points, *input shape)`."""
-        return forward(self._program, x)[self._program.output].samples()
-
-    def _small_partition(self, plane: Plane, most: int) -> PlanarPartition:
-        """Partition a small polygon, on this thread."""
-        return self._partition(plane, None, most, progress=False, workers=1)
+            return follow_boundaries(
+                plane,
+                lambda x: forward(self._program, x),
+                lambda small, most: self._partition(small, most, workers=1),
+                seeds=seeds,
+                most=max_regions,
+                workers=self._workers or available_cores(),
+                progress=progress,
+            )
 
     def _partition(
-        self, plane: Plane, store: Store | None, most: int | None, progress: bool, workers: int
+        self,
+        plane: Plane,
+        most: int | None,
+        workers: int,
+        store: Store | None = None,
+        progress: bool = False,
     ) -> PlanarPartition:
         scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
-        finished = FinishedTiles(plane.area / scale.prod(), store, most, progress)
-        walk = PlaneWalk(self._program, plane, scale, finished)
-        with finished:
-            finished.check_count()
-            run_splitting(walk.first(), walk.finish, workers)
+        with closing(FinishedTiles(plane.area / scale.prod(), store, most, progress)) as finished:
+            walk_plane(self._program, plane, finished, scale, workers)
         mesh, outputs = finished.joined()
-        return PlanarPartition(
-            plane.origin,
-            plane.axes,
-            plane.corners,
-            mesh.places * scale,
-            mesh.start,
-            mesh.loop,
-            outputs.reshape(-1, *self.output_shape),
-        )
+        values = outputs.reshape(-1, *self._program.output_shape)
+        return PlanarPartition(*plane, mesh.places * scale, mesh.start, mesh.loop, values)

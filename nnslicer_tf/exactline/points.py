@@ -5,29 +5,28 @@ All positions have the same points.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import mesh_values
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(NamedTuple):
     """The values of an operation at points.
 
     Attributes:
-        count: Number of points.
-        values: `(positions · count, channels)` float64, position after position.
+        number: Number of points.
+        values: `(positions · number, channels)` float64, position after position.
     """
 
-    count: int
+    number: int
     values: np.ndarray
 
     @property
     def positions(self) -> int:
         """Number of positions."""
-        return len(self.values) // self.count
+        return len(self.values) // self.number
 
     @property
     def channels(self) -> int:
@@ -37,7 +36,7 @@ class Points:
     @property
     def by_position(self) -> np.ndarray:
         """The values as `(positions, points, channels)`."""
-        return self.values.reshape(-1, self.count, self.channels)
+        return self.values.reshape(-1, self.number, self.channels)
 
     @staticmethod
     def of(samples: np.ndarray) -> "Points":
@@ -47,7 +46,7 @@ class Points:
 
     def samples(self) -> np.ndarray:
         """Return the values by point, `(points, positions · channels)`."""
-        return np.ascontiguousarray(self.by_position.swapaxes(0, 1)).reshape(self.count, -1)
+        return np.ascontiguousarray(self.by_position.swapaxes(0, 1)).reshape(self.number, -1)
 
     @staticmethod
     def common_rows(points: "Sequence[Points]", taps: Sequence[np.ndarray]) -> "CommonPoints":
@@ -56,17 +55,17 @@ class Points:
 
     def rows_of(self, table: np.ndarray) -> np.ndarray:
         """Return the table entry of each row's position: `(positions, …)` becomes `(rows, …)`."""
-        return table if len(table) == 1 else np.repeat(table, self.count, axis=0)
+        return table if len(table) == 1 else np.repeat(table, self.number, axis=0)
 
     def with_values(self, values: np.ndarray) -> "Points":
         """Return points with new values `(rows, channels)` at the same rows."""
-        return Points(self.count, values)
+        return Points(self.number, values)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Points":
         """Return the points of a tensor after reshaping it (flattening, for example) to `shape`."""
         if (self.positions, self.channels) == (int(np.prod(shape[:-1])), shape[-1]):
             return self
-        return Points.of(self.samples().reshape(self.count, *shape))
+        return Points.of(self.samples().reshape(self.number, *shape))
 
     def take(self, chosen: np.ndarray) -> "Points":
         """Return the points with the indices `chosen`."""
@@ -81,7 +80,7 @@ class Points:
             weights: `(new points,)`, the place of each between its sources.
         """
         values = mesh_values.extended(self.by_position, sources, weights)
-        return Points(self.count + len(weights), values.reshape(-1, self.channels))
+        return Points(self.number + len(weights), values.reshape(-1, self.channels))
 
 
 class CommonPoints:
@@ -95,33 +94,22 @@ class CommonPoints:
     def __init__(self, points: Sequence[Points], taps: Sequence[np.ndarray]) -> None:
         self._points = points
         self._taps = taps
-        self._count = points[0].count
+        self._number = points[0].number
 
     def __len__(self) -> int:
-        return len(self._taps[0]) * self._count
+        return len(self._taps[0]) * self._number
 
     def gather(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return one operation's values at rows `first` to `last`.
-
-        Returns:
-            `(rows, taps · channels)`; 0 where a window has no position.
-        """
-        points, taps = self._points[index], self._taps[index]
-        begin, end = first // self._count, -(-last // self._count)  # the windows of these rows
-        taps = taps[begin:end]
-        values = points.by_position[taps]  # (windows, taps, points, channels)
+        """Return one operation's values at rows `first` to `last`; see `CommonRows.gather`."""
+        begin, end = first // self._number, -(-last // self._number)  # the windows of these rows
+        taps = self._taps[index][begin:end]
+        values = self._points[index].by_position[taps]  # (windows, taps, points, channels)
         values[taps < 0] = 0.0
-        rows = values.swapaxes(1, 2).reshape(len(taps) * self._count, -1)
-        return rows[first - begin * self._count : last - begin * self._count]
+        rows = values.swapaxes(1, 2).reshape(len(taps) * self._number, -1)
+        return rows[first - begin * self._number : last - begin * self._number]
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the weighted sums of the windows over a single operation, `(rows, outputs)`.
-
-        Args:
-            kernel: `(taps · channels, outputs)`.
-            bias: `(outputs,)`.
-            piece: Number of points to gather at a time.
-        """
+        """Return the weighted sums of the windows; see `CommonRows.window_sums`."""
         values = self._points[0].by_position
         sums = mesh_values.window_sums(values, self._taps[0], kernel, bias, piece)
         return sums.reshape(-1, len(bias))
@@ -132,4 +120,4 @@ class CommonPoints:
 
     def curve(self, values: np.ndarray) -> Points:
         """Return points with values `(rows, channels)`."""
-        return Points(self._count, values)
+        return Points(self._number, values)

@@ -1,6 +1,6 @@
 """`Plane`: the plane of a convex polygon in a model's input space, with coordinates."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ _FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's
 _THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(NamedTuple):
     """A convex polygon, and orthonormal coordinates in its plane.
 
     Attributes:
@@ -42,7 +41,11 @@ class Plane:
             raise InputShapeError(
                 f"Planes need inputs of two values or more. Received: input shape {shape}"
             )
-        flat = _without_repeats(flat)
+        # Corners that repeat the one before, or close the ring, are left out; the first is kept, as
+        # coordinates are relative to it.
+        flat = flat[np.append(True, np.any(flat[1:] != flat[:-1], axis=1))[: len(flat)]]
+        if len(flat) > 1 and np.array_equal(flat[0], flat[-1]):
+            flat = flat[:-1]
         if len(flat) < 3:
             raise InvalidArgumentError(
                 f"polygon must have three different corners or more. Received: {len(points)} "
@@ -70,7 +73,16 @@ class Plane:
             )
         if area_of(corners) < 0:
             axes[1], corners[:, 1] = -axes[1], -corners[:, 1]
-        _check_convex(corners)
+        # A convex polygon turns left at every corner, and around once in all.
+        edges = np.roll(corners, -1, axis=0) - corners
+        following = np.roll(edges, -1, axis=0)
+        turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
+        angles = np.arctan2(turns, (edges * following).sum(axis=1))
+        if (angles < -1e-9).any() or abs(angles.sum() - 2 * np.pi) > 1e-6:
+            raise InvalidArgumentError(
+                "polygon must be convex, with its corners in order around it. Divide it into "
+                f"convex ones. Received: corners at {np.round(corners, 6).tolist()} in its plane"
+            )
         return Plane(points[0], axes.reshape(2, *shape), corners)
 
     @property
@@ -92,28 +104,3 @@ def area_of(corners: np.ndarray) -> float:
     """Return the area of a polygon `(corners, 2)`, positive if counter-clockwise."""
     x, y = (corners - corners[0]).T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
-
-
-def _without_repeats(points: np.ndarray) -> np.ndarray:
-    """Remove points `(n, values)` that repeat the previous one, or close the ring.
-
-    The first is always kept, as coordinates are relative to it.
-    """
-    new = np.ones(len(points), bool)
-    new[1:] = np.any(points[1:] != points[:-1], axis=1)
-    points = points[new]
-    closed = len(points) > 1 and np.array_equal(points[0], points[-1])
-    return points[:-1] if closed else points
-
-
-def _check_convex(corners: np.ndarray) -> None:
-    """Reject a polygon that is not convex, or that goes around more than once."""
-    edges = np.roll(corners, -1, axis=0) - corners
-    following = np.roll(edges, -1, axis=0)
-    turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
-    angles = np.arctan2(turns, (edges * following).sum(axis=1))
-    if (angles < -1e-9).any() or abs(angles.sum() - 2 * np.pi) > 1e-6:
-        raise InvalidArgumentError(
-            "polygon must be convex, with its corners in order around it. Divide it into convex "
-            f"ones. Received: corners at {np.round(corners, 6).tolist()} in its plane"
-        )

@@ -1,7 +1,7 @@
 """The walk through a model as a list of steps, simplified without loss of exactness."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from nnslicer_tf.exactline.rules.weighted_sum import WeightedSumLine
 from nnslicer_tf.instrument import InstrumentedModel
 
 
-@dataclass(frozen=True)
-class LineStep:
+class LineStep(NamedTuple):
     """One operation of the walk.
 
     Attributes:
@@ -31,65 +30,80 @@ class LineStep:
     dead: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class LineProgram:
+class LineProgram(NamedTuple):
     """The steps from the input to the logits.
 
     Attributes:
         input: Name of the input.
         output: Name of the value that is the result.
         steps: The steps, in order.
+        input_shape: Shape of the input.
+        output_shape: Shape of the result.
     """
 
     input: str
     output: str
     steps: tuple[LineStep, ...]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
 
 
-def line_program(im: InstrumentedModel, fuse: bool) -> LineProgram:
-    """Return the program of a model, with a copy of its weights.
+def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
+    """Return the program of a model, with a copy of its weights, or of several models at once.
 
     Args:
-        im: The model.
+        models: The models. Several have inputs of the same shape, and vectors as outputs, which
+            are side by side in the result.
         fuse: Treat consecutive ReLU and max pooling as one operation.
 
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
     """
-    output = im.logit_operation
-    steps = [
-        LineStep(o.name, o.inputs, build_transformer(o))
-        for o in im.graph.ancestors([output])
-        if o.name != im.input_operation
-    ]
-    steps, output = _drop_identities(steps, output)
-    steps = _fuse_pairs(steps, output, fuse)
-    return LineProgram(im.input_operation, output, tuple(_mark_dead(steps, output)))
-
-
-def joined_program(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
-    """Return the program of several models with the same input, with their logits side by side.
-
-    Args:
-        models: The models.
-        fuse: As for `line_program`.
-
-    Raises:
-        UnsupportedLayerError: if an operation before the logits is not piecewise linear.
-    """
-    programs = [line_program(im, fuse) for im in models]
+    programs = [_program_of_one(im, fuse) for im in models]
+    if len(programs) == 1:
+        return programs[0]
     steps, outputs = [], []
     for i, program in enumerate(programs):
-
-        def renamed(name: str, i: int = i, own: str = program.input) -> str:
-            return "input" if name == own else f"{i}/{name}"
-
+        names = {step.name: f"{i}/{step.name}" for step in program.steps}
+        names[program.input] = "input"
         for step in program.steps:
-            inputs = tuple(map(renamed, step.inputs))
-            steps.append(LineStep(renamed(step.name), inputs, step.transformer))
-        outputs.append(renamed(program.output))
+            inputs = tuple(names[name] for name in step.inputs)
+            steps.append(LineStep(names[step.name], inputs, step.transformer))
+        outputs.append(names[program.output])
     steps.append(LineStep("output", tuple(outputs), _side_by_side))
-    return LineProgram("input", "output", tuple(_mark_dead(steps, "output")))
+    size = sum(program.output_shape[0] for program in programs)
+    shapes = programs[0].input_shape, (size,)
+    return LineProgram("input", "output", _mark_dead(steps, "output"), *shapes)
+
+
+def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
+    steps: list[LineStep] = []
+    same: dict[str, str] = {}  # operations that change at most the shape, which curves ignore
+    for operation in im.graph.ancestors([im.logit_operation]):
+        if operation.name == im.input_operation:
+            continue
+        transformer = build_transformer(operation)
+        inputs = tuple(same.get(name, name) for name in operation.inputs)
+        if isinstance(transformer, RoutingLine) and transformer.is_identity:
+            same[operation.name] = inputs[0]
+        else:
+            steps.append(LineStep(operation.name, inputs, transformer))
+    output = same.get(im.logit_operation, im.logit_operation)
+
+    # A step is merged into the one before it, if that has no other consumer.
+    uses = [name for step in steps for name in step.inputs] + [output]
+    merged: dict[str, LineStep] = {}
+    for step in steps:
+        only = step.inputs[0]
+        before = merged.get(only) if len(step.inputs) == 1 and uses.count(only) == 1 else None
+        transformer = _merged(before.transformer, step.transformer, fuse) if before else None
+        if before is not None and transformer is not None:
+            del merged[only]
+            step = LineStep(step.name, before.inputs, transformer)
+        merged[step.name] = step
+    marked = _mark_dead(list(merged.values()), output)
+    output_shape = im[im.logit_operation].shape
+    return LineProgram(im.input_operation, output, marked, im.input_shape, output_shape)
 
 
 def _side_by_side(*inputs: Curve) -> Curve:
@@ -99,63 +113,29 @@ def _side_by_side(*inputs: Curve) -> Curve:
     return rows.curve(np.hstack([curve.values for curve in rows.gathered()]))
 
 
-def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep], str]:
-    """Remove routing that at most changes the shape (flatten, dropout), which curves ignore."""
-    stands_for: dict[str, str] = {}
-    kept = []
-    for step in steps:
-        inputs = tuple(stands_for.get(name, name) for name in step.inputs)
-        if isinstance(step.transformer, RoutingLine) and step.transformer.is_identity:
-            stands_for[step.name] = inputs[0]
-        else:
-            kept.append(replace(step, inputs=inputs))
-    return kept, stands_for.get(output, output)
-
-
-def _fuse_pairs(steps: list[LineStep], output: str, fuse: bool) -> list[LineStep]:
-    """Merge a step into the one before it, if that has no other consumer."""
-    uses = [name for step in steps for name in step.inputs] + [output]
-    merged: dict[str, LineStep] = {}
-    for step in steps:
-        only = step.inputs[0]
-        alone = len(step.inputs) == 1 and uses.count(only) == 1
-        before = merged.get(only) if alone else None
-        transformer = _merged(before.transformer, step.transformer, fuse) if before else None
-        if before is None or transformer is None:
-            merged[step.name] = step
-        else:
-            del merged[only]
-            merged[step.name] = LineStep(step.name, before.inputs, transformer)
-    return list(merged.values())
-
-
 def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer | None:
     """Return one transformer for two, or None if they cannot be merged."""
     if isinstance(first, WeightedSumLine) and isinstance(second, ScaleLine):
         scale = second.per_channel()
-        if scale is not None:
-            first.scale(*scale)
-            return first
-    if fuse and isinstance(first, RectifyLine) and isinstance(second, MaximumLine):
-        return _with_floor(first, second)
-    if fuse and isinstance(first, MaximumLine) and isinstance(second, RectifyLine):
-        return _with_floor(second, first)
+        if scale is None:
+            return None
+        first.scale(*scale)
+        return first
+    for rectify, pool in ((first, second), (second, first)):
+        if fuse and isinstance(rectify, RectifyLine) and isinstance(pool, MaximumLine):
+            if len(rectify.knots) > 1:
+                return None
+            pool.floor = 0.0
+            return pool
     return None
 
 
-def _with_floor(rectify: RectifyLine, pool: MaximumLine) -> MaximumLine | None:
-    if len(rectify.knots) > 1:
-        return None
-    pool.floor = 0.0
-    return pool
-
-
-def _mark_dead(steps: list[LineStep], output: str) -> list[LineStep]:
+def _mark_dead(steps: Sequence[LineStep], output: str) -> tuple[LineStep, ...]:
     """Record for each step the values that no later step needs."""
     needed = {output}
     marked = []
     for step in reversed(steps):
         dead = tuple({name for name in step.inputs if name not in needed})
         needed.update(step.inputs)
-        marked.append(replace(step, dead=dead))
-    return marked[::-1]
+        marked.append(step._replace(dead=dead))
+    return tuple(marked[::-1])

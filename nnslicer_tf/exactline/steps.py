@@ -7,19 +7,21 @@ on a few thousand, because most of the network's bends are out of the pixel's re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import steps as _kernels
 from nnslicer_tf.exactline.curve import CommonRows
 
-_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
-_FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
+MAX_GATHERED = 1 << 17
+"""Largest number of float64 numbers in a piece of gathered windows: 1 MB."""
+
+MIN_ROWS = 32
+"""Smallest number of rows in a piece: products of smaller matrices are inefficient."""
 
 
-@dataclass(frozen=True)
-class Uses:
+class Uses(NamedTuple):
     """The windows that use each position: the inverse of a table of taps.
 
     Attributes:
@@ -45,8 +47,7 @@ class Uses:
         return cls(windows, by)
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(NamedTuple):
     """Step functions on one line, for each position and channel.
 
     Attributes:
@@ -97,14 +98,14 @@ class Steps:
         if len(parts) == 1:
             return parts[0]
         parts = sorted(parts, key=lambda part: part.begin)
-        kept = [np.ones(len(part.ratio), bool) for part in parts]
-        for part, rows in zip(parts[:-1], kept, strict=False):
-            rows[part.start[1:] - 1] = False  # the next part begins there
-        positions = [np.repeat(np.arange(part.positions), np.diff(part.start)) for part in parts]
-        position, ratio, values = (
-            np.concatenate([array[rows] for array, rows in zip(arrays, kept, strict=True)])
-            for arrays in (positions, [p.ratio for p in parts], [p.values for p in parts])
-        )
+        columns = []
+        for part in parts:
+            rows = np.ones(len(part.ratio), bool)
+            if part is not parts[-1]:
+                rows[part.start[1:] - 1] = False  # the next part begins there
+            position = np.repeat(np.arange(part.positions), np.diff(part.start))
+            columns.append((position[rows], part.ratio[rows], part.values[rows]))
+        position, ratio, values = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(position, kind="stable")
         start = np.append(0, np.cumsum(np.bincount(position)))
         return cls(start, ratio[order], values[order]).without_repetitions()
@@ -118,7 +119,7 @@ class Steps:
         rows = CommonRows(parts, [same] * len(parts))
         values = np.zeros((len(rows), parts[0].channels))
         for part in parts:
-            part._add_moved(same, np.zeros_like(same), rows, values)
+            _kernels.add_moved(part, same, np.zeros_like(same), rows.start, rows.ratio, values)
         return cls(rows.start, rows.ratio, values)
 
     def between(self, begin: float, end: float) -> "Steps":
@@ -132,29 +133,22 @@ class Steps:
         """Return the functions of a tensor after reshaping it."""
         if (self.positions, self.channels) == (positions, channels):
             return self
-        whole = self._at_one_position()
-        rows = len(whole.ratio)
-        values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
+        ratio, values = self.ratio, self.values
+        if self.positions > 1:  # at one position first
+            ratio = CommonRows([self], [np.arange(self.positions, dtype=np.int32)[None]]).ratio
+            values = self.at(np.append((ratio[1:] + ratio[:-1]) / 2, ratio[-1]))
+        values = values.reshape(len(ratio), positions, channels).swapaxes(0, 1)
         return Steps(
-            rows * np.arange(positions + 1),
-            np.tile(whole.ratio, positions),
+            len(ratio) * np.arange(positions + 1),
+            np.tile(ratio, positions),
             np.ascontiguousarray(values).reshape(-1, channels),
         )
-
-    def _at_one_position(self) -> "Steps":
-        if self.positions == 1:
-            return self
-        together = np.arange(self.positions, dtype=np.int32)[None]
-        rows = CommonRows([self], [together])
-        middles = (rows.ratio[1:] + rows.ratio[:-1]) / 2
-        values = self.at(np.append(middles, rows.ratio[-1]))
-        return Steps(rows.start, rows.ratio, values.reshape(len(rows), -1))
 
     def scaled(self, table: np.ndarray) -> "Steps":
         """Return the functions times a table `(positions or 1, channels or 1)`."""
         if len(table) > 1:
             table = np.repeat(table, np.diff(self.start), axis=0)
-        return Steps(self.start, self.ratio, self.values * table)
+        return self.with_values(self.values * table)
 
     def times(self, slopes: "Steps") -> "Steps":
         """Return the products with other functions of the same positions.
@@ -163,25 +157,12 @@ class Steps:
         """
         same = np.arange(self.positions, dtype=np.int32)[:, None]
         rows = CommonRows([self, slopes], [same, same])
-        values = _kernels.products(
-            self.start,
-            self.ratio,
-            self.values,
-            slopes.start,
-            slopes.ratio,
-            slopes.values,
-            rows.start,
-            rows.ratio,
-        )
+        values = _kernels.products(self, slopes, rows.start, rows.ratio)
         return Steps(rows.start, rows.ratio, values)
 
     def columns(self, first: int, last: int) -> "Steps":
         """Return the functions of the channels from `first` to `last`."""
-        return Steps(self.start, self.ratio, np.ascontiguousarray(self.values[:, first:last]))
-
-    def channel_sums(self) -> "Steps":
-        """Return the sums over the channels, as one channel."""
-        return Steps(self.start, self.ratio, self.values.sum(axis=1, keepdims=True))
+        return self.with_values(np.ascontiguousarray(self.values[:, first:last]))
 
     def moved(self, uses: Uses, channels: int) -> "Steps":
         """Return the sums of the windows that use each position: the adjoint of gathering windows.
@@ -194,7 +175,7 @@ class Steps:
         columns = uses.taps * channels if self.channels > channels else np.zeros_like(uses.taps)
         rows = CommonRows([self], [uses.windows])
         values = np.zeros((len(rows), channels))
-        self._add_moved(uses.windows, columns, rows, values)
+        _kernels.add_moved(self, uses.windows, columns, rows.start, rows.ratio, values)
         return Steps(rows.start, rows.ratio, values)
 
     def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
@@ -205,27 +186,20 @@ class Steps:
             kernel: `(taps, outputs, inputs)`.
         """
         rows = CommonRows([self], [uses.windows])
-        piece = max(_FEWEST, _GATHERED // (uses.windows.shape[1] * self.channels))
-        values = _kernels.pulled_sums(
-            self.start,
-            self.ratio,
-            self.values,
-            uses.windows,
-            uses.taps,
-            rows.start,
-            rows.ratio,
-            kernel.reshape(-1, kernel.shape[2]),
-            piece,
-        )
+        piece = max(MIN_ROWS, MAX_GATHERED // (uses.windows.shape[1] * self.channels))
+        weights = kernel.reshape(-1, kernel.shape[2])
+        values = _kernels.pulled_sums(self, *uses, rows.start, rows.ratio, weights, piece)
         return Steps(rows.start, rows.ratio, values)
 
     def with_values(self, values: np.ndarray) -> "Steps":
         """Return functions with new values `(rows, channels)` on the same pieces."""
-        return Steps(self.start, self.ratio, values)
+        return self._replace(values=values)
 
     def integrals(self) -> np.ndarray:
         """Return the integrals over the ratio, `(positions, channels)`."""
-        return _kernels.integrals(self.start, self.ratio, self.values)
+        widths = np.diff(self.ratio, append=0.0)
+        widths[self.start[1:] - 1] = 0.0
+        return np.add.reduceat(self.values * widths[:, None], self.start[:-1])
 
     def sums_between(self, counts: np.ndarray) -> np.ndarray:
         """Return the sums of the values at the ratios k/m, 0 < k < m, for each m in `counts`.
@@ -239,15 +213,8 @@ class Steps:
         """Return the values at ascending ratios, `(places, positions, channels)`."""
         return _kernels.values_at(self.start, self.ratio, self.values, places)
 
-    def _add_moved(
-        self, windows: np.ndarray, columns: np.ndarray, rows: CommonRows, out: np.ndarray
-    ) -> None:
-        _kernels.add_moved(
-            self.start, self.ratio, self.values, windows, columns, rows.start, rows.ratio, out
-        )
-
     def without_repetitions(self) -> "Steps":
         """Return the functions with only those rows at which a value changes, and the ends."""
-        kept = _kernels.changes(self.start, self.values)
-        start = np.append(0, np.cumsum(kept))[self.start]
-        return Steps(start, self.ratio[kept], self.values[kept])
+        changes = _kernels.changes(self.start, self.values)
+        start = np.append(0, np.cumsum(changes))[self.start]
+        return Steps(start, self.ratio[changes], self.values[changes])

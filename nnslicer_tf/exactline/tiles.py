@@ -4,205 +4,111 @@ The public interface is in `plane`, which also explains the method.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import numpy as np
+from tqdm.auto import tqdm
 
-from nnslicer_tf.errors import NonFiniteActivationError, UnsupportedLayerError
-from nnslicer_tf.exactline._polygon import Plane
-from nnslicer_tf.exactline._program import LineProgram, LineStep
-from nnslicer_tf.exactline._tiles import FinishedTiles
-from nnslicer_tf.exactline.bends import BendingTransformer, Bends
-from nnslicer_tf.exactline.mesh import MOST_TAPS, Mesh, Search, cut
+from nnslicer_tf._kernels.compiled import is_compiled
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
+from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
+from nnslicer_tf.exactline.bends import BendingTransformer
+from nnslicer_tf.exactline.mesh import Mesh, Search, cut
+from nnslicer_tf.exactline.pieces import run_splitting
 from nnslicer_tf.exactline.points import Points
+from nnslicer_tf.exactline.polygon import Plane
+from nnslicer_tf.exactline.program import LineProgram, LineStep
 
-TILE = 1 << 20  # live float64 values in a tile: 8 MB
-FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
+TILE = 1 << 20
+"""Number of live float64 values in a tile: 8 MB."""
+
+FEWEST = 128
+"""Smallest number of vertices in a tile, as each cut doubles those on its seam."""
+
 _NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
 _PROBES = 16  # points inside the polygon at which the size of values is measured
 
 
-class PlaneWalk:
-    """Walks a network through one plane and collects finished tiles."""
-
-    def __init__(
-        self, program: LineProgram, plane: Plane, scale: np.ndarray, finished: FinishedTiles
-    ) -> None:
-        self._program = program
-        self._plane = plane
-        self._scale = scale
-        self._finished = finished
-        self._tolerances = _tolerances(program, plane)
-
-    def first(self) -> "_Tile":
-        """Return the whole polygon."""
-        plane = self._plane
-        values = {self._program.input: Points.of(plane.at(plane.corners))}
-        return _Tile("", Mesh.polygon(plane.corners / self._scale), values)
-
-    def finish(self, tile: "_Tile", waiting: list["_Tile"]) -> None:
-        """Walk a tile to the end, appending tiles that are split off on the way to the list."""
-        if self._finished.has(tile.path):
-            return
-        while tile.next_step < len(self._program.steps):
-            if tile.is_large:
-                tile, second = tile.split()
-                waiting.append(second)
-                if self._finished.has(tile.path):
-                    return
-            else:
-                self._advance(tile)
-        self._finished.add(tile.path, tile.mesh, tile.values[self._program.output].samples())
-
-    def _advance(self, tile: "_Tile") -> None:
-        """Run one step, or part of one that cuts many faces."""
-        step = self._program.steps[tile.next_step]
-        if tile.search is not None:
-            tile.cut(tile.search)
-        elif isinstance(step.transformer, BendingTransformer):
-            window = step.transformer.window(*tile.inputs(step))
-            bends = step.transformer.bends
-            tile.begin(bends, window, self._tolerances[step.name])
-            if bends.taps > 1:
-                # Between old vertices, groups that do not bend there have affine outputs.
-                tile.values[step.name] = step.transformer.finish(window)
-            else:
-                tile.values[step.name] = window
-        else:
-            tile.values[step.name] = step.transformer(*tile.inputs(step))
-            tile.next_step += 1
-        search = tile.search
-        if search is None or len(search.waiting):
-            return
-        if isinstance(step.transformer, BendingTransformer):
-            tile.values[step.name] = _finished(step.transformer, tile.values[step.name], search)
-        tile.search = None
-        tile.next_step += 1
-
-
-def _finished(transformer: BendingTransformer, values: Points, search: Search) -> Points:
-    """Return an operation's output in a mesh that its bends have cut.
+def walk_plane(
+    program: LineProgram, plane: Plane, finished: "FinishedTiles", scale: np.ndarray, workers: int
+) -> None:
+    """Walk a network through one plane, and add all tiles to `finished`.
 
     Args:
-        transformer: The operation.
-        values: For an element-wise function, its inputs. Otherwise the outputs before the cut,
-            interpolated at new vertices; only the groups that bend differ from them.
-        search: The groups that bend.
+        program: The network's steps.
+        plane: The polygon.
+        finished: The tiles that already exist, and where to add the others.
+        scale: `(2,)` by which coordinates are divided in the mesh.
+        workers: Number of threads; 0 for as many as there are cores.
+
+    Raises:
+        NonFiniteActivationError: if the network's outputs are NaN or infinite.
+        TooManyRegionsError: as `FinishedTiles`.
     """
-    if search.taps == 1:
-        return transformer.finish(values)
-    position, channel = np.divmod(search.groups, values.channels)
-    values.by_position[position, :, channel] = transformer.finish(search.values).values.T
-    return values
-
-
-@dataclass
-class _Tile:
-    """Some faces of the plane, with the values at their vertices that later steps need.
-
-    Attributes:
-        path: How it was split off: "" for the whole polygon, then "0" or "1" for each split.
-        mesh: The faces.
-        values: Operation name → values at the vertices.
-        next_step: Index of the next step.
-        search: The bends of this step, while they cut faces.
-    """
-
-    path: str
-    mesh: Mesh
-    values: dict[str, Points]
-    next_step: int = 0
-    search: Search | None = None
-
-    @property
-    def _limit(self) -> int:
-        """Number of vertices above which the tile counts as large."""
-        live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
-        width = sum(points.positions * points.channels for points in live)
-        return max(FEWEST, TILE // width)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the tile should and can be split in two."""
-        return len(self.mesh.keys) > self._limit and len(self.mesh) > 1
-
-    def inputs(self, step: LineStep) -> list[Points]:
-        """Return the inputs of a step, and drop those that no later step needs."""
-        inputs = [self.values[name] for name in step.inputs]
-        for name in step.dead:
-            del self.values[name]
-        return inputs
-
-    def begin(self, bends: Bends, window: Points, tolerance: float) -> None:
-        """Start the search for the bends of a step."""
-        self.search = Search.of(window, bends, tolerance)
-        self.mesh = self.mesh.with_new_edge_keys()
-
-    def cut(self, search: Search) -> None:
-        """Cut the faces along waiting bends, as many as there is room for."""
-        limit = self._limit
-        room = max(limit - len(self.mesh.keys), limit // 4)
-        new, waiting = cut(self.mesh, search, room)
-        if new is None:
-            self.search = replace(search, waiting=waiting)
-            return
-        self.mesh = new.mesh
-        self.values = {name: new.apply(points) for name, points in self.values.items()}
-        self.search = search.applied(new, waiting)
-
-    def split(self) -> tuple["_Tile", "_Tile"]:
-        """Return two halves."""
-        first, second = (self._part(*half) for half in zip("01", self.mesh.halves(), strict=True))
-        return first, second
-
-    def _part(self, name: str, faces: np.ndarray) -> "_Tile":
-        mesh, used = self.mesh.part(faces)
-        return replace(
-            self,
-            path=self.path + name,
-            mesh=mesh,
-            values={name: points.take(used) for name, points in self.values.items()},
-            search=None if self.search is None else self.search.take(used),
-        )
-
-
-def check_taps(step: LineStep) -> None:
-    """Reject a maximum of too many values for their winners to fit an integer."""
-    if not isinstance(step.transformer, BendingTransformer):
-        return
-    bends = step.transformer.bends
-    values = bends.taps + int(np.isfinite(bends.floors).any())
-    if values > MOST_TAPS:
-        raise UnsupportedLayerError(
-            f"Operation '{step.name}' is a maximum of {values} values. Planes take maxima of "
-            f"{MOST_TAPS} at most; a ReLU before or after it counts as one, unless fuse=False."
-        )
-
-
-def _tolerances(program: LineProgram, plane: Plane) -> dict[str, float]:
-    """Return for each step that bends the difference within which its values count as equal."""
+    # The differences within which values of each step count as equal.
     corners = plane.at(plane.corners)
     shares = np.random.default_rng(0).dirichlet(np.ones(len(corners)), _PROBES)
     x = np.concatenate([corners, np.tensordot(shares, corners, axes=1)])
-    tolerances = {}
+    tolerances: dict[str, float] = {}
 
     def measure(step: LineStep, window: Points) -> None:
         tolerances[step.name] = _NOISE * float(np.abs(window.values).max())
 
-    values = forward(program, x, measure)
-    if not np.isfinite(values[program.output].values).all():
-        raise NonFiniteActivationError(
-            "The network's output on the polygon is NaN or infinite. Check the weights."
-        )
-    return tolerances
+    outputs = forward(program, x, measure)
+    if not np.isfinite(outputs).all():
+        raise _not_finite()
+
+    def advance(tile: Tile) -> bool:
+        """Run one step, or part of one that cuts many faces."""
+        if tile.path in finished.whole:
+            return False
+        if not tile.steps:
+            finished.add(tile.path, tile.mesh, tile.values[program.output].samples())
+            return False
+        step = tile.steps[0]
+        bending = step.transformer if isinstance(step.transformer, BendingTransformer) else None
+        if tile.search is not None:
+            tile.cut(tile.search)
+        else:
+            inputs = [tile.values[name] for name in step.inputs]
+            for name in step.dead:
+                del tile.values[name]
+            if bending is None:
+                tile.values[step.name] = step.transformer(*inputs)
+            else:
+                window = bending.window(*inputs)
+                tile.search = Search.of(window, bending.bends, tolerances[step.name])
+                tile.mesh = tile.mesh.with_new_edge_keys()
+                # Between old vertices, groups that do not bend there have affine outputs.
+                one = tile.search.taps == 1
+                tile.values[step.name] = window if one else bending.finish(window)
+        if tile.search is not None and len(tile.search.waiting):
+            return True
+        if tile.search is not None and bending is not None:
+            values = tile.values[step.name]
+            if tile.search.taps == 1:
+                tile.values[step.name] = bending.finish(values)
+            else:  # only the groups that bend differ from what was interpolated
+                position, channel = np.divmod(tile.search.groups, values.channels)
+                maxima = bending.finish(tile.search.values).values
+                values.by_position[position, :, channel] = maxima.T
+        tile.search = None
+        tile.steps = tile.steps[1:]
+        return True
+
+    values = {program.input: Points.of(corners)}
+    first = Tile("", Mesh.polygon(plane.corners / scale), values, program.steps, finished.whole)
+    run_splitting(first, advance, workers)
 
 
 def forward(
     program: LineProgram,
     x: np.ndarray,
     see: Callable[[LineStep, Points], None] = lambda step, window: None,
-) -> dict[str, Points]:
-    """Return the output at points `(points, *input shape)`, by name.
+) -> np.ndarray:
+    """Return the outputs `(points, outputs)` at points `(points, *input shape)`.
 
     Args:
         program: The steps.
@@ -220,4 +126,176 @@ def forward(
             values[step.name] = step.transformer(*inputs)
         for name in step.dead:
             del values[name]
-    return values
+    return values[program.output].samples()
+
+
+@dataclass
+class Tile:
+    """Some faces of the plane, with the values at their vertices that later steps need.
+
+    Attributes:
+        path: How it was split off: "" for the whole polygon, then "0" or "1" for each split.
+        mesh: The faces.
+        values: Operation name → values at the vertices.
+        steps: The steps that are left.
+        finished: Paths of tiles that need not be walked.
+        search: The bends of the next step, while they cut faces.
+    """
+
+    path: str
+    mesh: Mesh
+    values: dict[str, Points]
+    steps: tuple[LineStep, ...]
+    finished: set[str] = field(repr=False)
+    search: Search | None = None
+
+    @property
+    def _limit(self) -> int:
+        """Number of vertices above which the tile counts as large."""
+        live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
+        width = sum(points.positions * points.channels for points in live)
+        return max(FEWEST, TILE // width)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is unfinished, and should and can be split in two."""
+        if not self.steps or self.path in self.finished:
+            return False
+        return len(self.mesh.keys) > self._limit and self.mesh.faces > 1
+
+    def cut(self, search: Search) -> None:
+        """Cut the faces along waiting bends, as many as there is room for."""
+        limit = self._limit
+        room = max(limit - len(self.mesh.keys), limit // 4)
+        new = cut(self.mesh, search, room)
+        self.mesh, self.search = new.mesh, new.search
+        if len(new.weights) or new.used is not None:
+            self.values = {name: new.apply(points) for name, points in self.values.items()}
+
+    def split(self) -> tuple["Tile", "Tile"]:
+        """Return two halves."""
+        first, second = (self._part(*half) for half in zip("01", self.mesh.halves(), strict=True))
+        return first, second
+
+    def _part(self, name: str, faces: np.ndarray) -> "Tile":
+        mesh, used = self.mesh.part(faces)
+        values = {name: points.take(used) for name, points in self.values.items()}
+        search = self.search and self.search._replace(values=self.search.values.take(used))
+        return replace(self, path=self.path + name, mesh=mesh, values=values, search=search)
+
+
+class FinishedTiles:
+    """The finished tiles of a plane, in memory and in a checkpoint.
+
+    A tile's path records how it was split off, so that a resumed run recognises finished tiles;
+    a tile is also finished if both its halves are.
+
+    Args:
+        area: Area of all tiles.
+        store: Where tiles are kept; None keeps them in memory only.
+        most: Largest number of regions; None for no limit.
+        progress: Whether to show a progress bar, until `close`.
+
+    Attributes:
+        whole: Paths of finished tiles, and of those that were split into finished ones.
+
+    Raises:
+        TooManyRegionsError: if the checkpoint has more regions.
+    """
+
+    def __init__(self, area: float, store: Store | None, most: int | None, progress: bool) -> None:
+        self.whole: set[str] = set()
+        self._store = store
+        self._most = most
+        self._tiles: dict[str, tuple[Mesh, np.ndarray]] = {}
+        self._regions = 0
+        self._share = 0.0
+        self._area = area
+        self._lock = Lock()
+        desc = "Plane" if is_compiled(cut_faces) else "Compiling"
+        self._bar = tqdm(total=100, desc=desc, unit="%", disable=not progress, leave=False)
+        for key in [] if store is None else store.keys():
+            with store.open(key) as file:  # type: ignore[union-attr]  # there are keys
+                mesh = Mesh(
+                    file.array("places", np.float64, "vertices 2"),
+                    file.array("keys", np.uint64, "vertices"),
+                    file.array("start", np.int64, "starts"),
+                    file.array("loop", np.int64, "corners"),
+                    file.array("edge_keys", np.uint64, "corners"),
+                )
+                self._add(key[1:], mesh, file.array("outputs", np.floating, "vertices *"))
+        self._check_count()
+
+    def close(self) -> None:
+        """Remove the progress bar."""
+        self._bar.close()
+
+    def add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:
+        """Add a tile.
+
+        Args:
+            path: How it was split off.
+            mesh: Its faces.
+            outputs: `(vertices, outputs)`.
+
+        Raises:
+            TooManyRegionsError: if there are too many regions by now.
+            NonFiniteActivationError: if an output is NaN or infinite.
+        """
+        if not np.isfinite(outputs).all():
+            raise _not_finite()
+        with self._lock:
+            self._bar.set_description("Plane", refresh=False)
+            self._add(path, mesh, outputs)
+            if self._store is not None:
+                self._store.save(f"t{path}", {}, {**mesh._asdict(), "outputs": outputs})
+            self._check_count()
+
+    def joined(self) -> tuple[Mesh, np.ndarray]:
+        """Return the faces of all tiles, merging shared vertices, and the outputs."""
+        tiles = [self._tiles[path] for path in sorted(self._tiles)]
+        meshes = [mesh for mesh, _ in tiles]
+        keys, first, index = np.unique(
+            np.concatenate([mesh.keys for mesh in meshes]), return_index=True, return_inverse=True
+        )
+        begins = np.cumsum([0, *(len(mesh.keys) for mesh in meshes)])
+        corners = np.cumsum([0, *(len(mesh.loop) for mesh in meshes)])
+        loops = [mesh.loop + begin for mesh, begin in zip(meshes, begins, strict=False)]
+        starts = [mesh.start[:-1] + begin for mesh, begin in zip(meshes, corners, strict=False)]
+        mesh = Mesh(
+            np.concatenate([mesh.places for mesh in meshes])[first],
+            keys,
+            np.concatenate([*starts, corners[-1:]]),
+            index[np.concatenate(loops)],
+            np.concatenate([mesh.edge_keys for mesh in meshes]),
+        )
+        return mesh, np.concatenate([outputs for _, outputs in tiles])[first]
+
+    def _check_count(self) -> None:
+        if self._most is not None and self._regions > self._most:
+            raise TooManyRegionsError(
+                f"The polygon has more than {self._most:,} regions: {self._regions:,} were "
+                f"found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
+                "or a larger max_regions, or boundary_only=True."
+            )
+
+    def _add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:
+        self._tiles[path] = mesh, outputs
+        self._regions += mesh.faces
+        share = mesh.areas().sum() / self._area
+        self._share += share
+        self._bar.update(100 * share)
+        self._bar.set_postfix_str(f"{self._regions:,} regions")
+        self.whole.add(path)
+        while path:
+            other = path[:-1] + ("1" if path[-1] == "0" else "0")
+            if other not in self.whole:
+                break
+            path = path[:-1]
+            self.whole.add(path)
+
+
+def _not_finite() -> NonFiniteActivationError:
+    return NonFiniteActivationError(
+        "The network's output on the polygon is NaN or infinite. Check the weights."
+    )

@@ -11,49 +11,20 @@ As on the way forward, the line is cut where a step has more than `CHUNK` values
 kept for the whole line, and so are the gradients of the input, unless only their mean is asked for.
 """
 
-from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._environment import one_thread_a_product
-from nnslicer_tf.exactline._program import LineProgram, LineStep
-from nnslicer_tf.exactline._workers import run_splitting
-from nnslicer_tf.exactline.bends import GradientTransformer, PullsGradients
-from nnslicer_tf.exactline.curve import Curve
+from nnslicer_tf.exactline.pieces import run_splitting
+from nnslicer_tf.exactline.program import LineProgram
 from nnslicer_tf.exactline.steps import Steps
 
-CHUNK = 1 << 20  # float64 values in a chunk: 8 MB
-_FEWEST = 8  # smallest number of pieces of a position that is cut
+CHUNK = 1 << 20
+"""Number of float64 values in a chunk: 8 MB."""
 
-
-class TraceRecorder:
-    """Records the slopes and the shapes of a walk's operations."""
-
-    def __init__(self) -> None:
-        self._slopes: list[tuple[str, Steps]] = []
-        self._shapes: dict[str, tuple[int, int]] = {}
-
-    def apply(self, step: LineStep, inputs: list[Curve]) -> Curve:
-        """Return the curve of an operation, and record its slopes; called by several threads."""
-        if isinstance(step.transformer, GradientTransformer):
-            curve, slopes = step.transformer.traced(*inputs)
-            self._slopes.append((step.name, slopes))
-        else:
-            curve = step.transformer(*inputs)
-        self._shapes[step.name] = curve.positions, curve.channels
-        return curve
-
-    def trace(self, program: LineProgram, ends: Curve, workers: int) -> "LineTrace":
-        """Return the trace after the walk."""
-        shapes = {program.input: (ends.positions, ends.channels)} | self._shapes
-        parts: dict[str, list[Steps]] = defaultdict(list)
-        for name, slopes in self._slopes:
-            parts[name].append(slopes)
-        joined = {name: Steps.joined(slopes) for name, slopes in parts.items()}
-        return LineTrace(program, shapes, joined, workers)
+_MIN_PIECES = 8  # of a position that is cut
 
 
 @dataclass(frozen=True)
@@ -74,72 +45,60 @@ class LineTrace:
 
     def gradients(self, target: int) -> Steps:
         """Return the gradients of an output with respect to the input, along the line."""
-        return Steps.joined(self._walk(target, lambda name, g: g))
+        return Steps.joined(self.ranges(target))
 
     def mean_gradient(self, target: int) -> np.ndarray:
         """Return the mean of the gradients over the line, `(positions, channels)`."""
-        linear = self._linear_in_input()
+        return np.sum([part.integrals() for part in self.ranges(target, averaged=True)], axis=0)
 
-        def averaged(name: str, g: Steps) -> Steps:
-            if name not in linear:
-                return g
-            width = g.end - g.begin
-            return Steps.constant(g.integrals() / width, g.begin, g.end)
-
-        parts = self._walk(target, averaged)
-        return np.sum([part.integrals() for part in parts], axis=0)
-
-    def _linear_in_input(self) -> set[str]:
-        """Return the names of the values before any bend, the input's among them."""
-        linear = {self.program.input}
-        for step in self.program.steps:
-            if step.name not in self.slopes and linear.issuperset(step.inputs):
-                linear.add(step.name)
-        return linear
-
-    def _walk(self, target: int, simplified: Callable[[str, Steps], Steps]) -> list[Steps]:
+    def ranges(self, target: int, *, averaged: bool = False) -> list[Steps]:
         """Return the gradients with respect to the input, on consecutive ranges of the line.
 
         Args:
             target: Index of the output.
-            simplified: Called with the name of each value and its gradient, before that is
-                propagated further.
+            averaged: Replace gradients by their mean on each range as soon as only linear
+                operations are before them.
         """
-        output = self.program.output
-        positions, channels = self.shapes[output]
-        unit = np.zeros(positions * channels)
-        unit[target] = 1.0
-        whole = Steps.constant(unit.reshape(positions, channels), 0.0, 1.0)
+        linear = {self.program.input} if averaged else set()
+        for step in self.program.steps if averaged else ():
+            if step.name not in self.slopes and linear.issuperset(step.inputs):
+                linear.add(step.name)
         finished: list[Steps] = []
 
-        def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
-            while chunk.steps_left:
-                if chunk.is_large:
-                    chunk, second = chunk.split()
-                    waiting.append(second)
-                else:
-                    self._retreat(chunk, simplified)
-            finished.append(simplified(self.program.input, chunk.gradients[self.program.input]))
+        def simplified(name: str, g: Steps) -> Steps:
+            if name not in linear:
+                return g
+            return Steps.constant(g.integrals() / (g.end - g.begin), g.begin, g.end)
 
+        def advance(chunk: _Chunk) -> bool:
+            """Propagate the gradient of a chunk's last step to the step's inputs."""
+            if not chunk.steps_left:
+                name = self.program.input
+                finished.append(simplified(name, chunk.gradients[name]))
+                return False
+            chunk.steps_left -= 1
+            step = self.program.steps[chunk.steps_left]
+            g = simplified(step.name, chunk.gradients.pop(step.name))
+            if step.name in self.slopes:
+                slopes = self.slopes[step.name].between(g.begin, g.end)
+                window = slopes.positions, g.positions * g.channels // slopes.positions
+                g = g.regrouped(*window).times(slopes)
+            transformer: Any = step.transformer
+            for name, part in zip(step.inputs, transformer.pull(g), strict=True):
+                parts = [part.regrouped(*self.shapes[name])]
+                if name in chunk.gradients:
+                    parts.insert(0, chunk.gradients[name])
+                chunk.gradients[name] = Steps.total(parts)
+            return True
+
+        output = self.program.output
+        positions, channels = self.shapes[output]
+        unit = np.zeros((positions, channels))
+        unit.flat[target] = 1.0
+        whole = {output: Steps.constant(unit, 0.0, 1.0)}
         with one_thread_a_product():
-            first = _Chunk(len(self.program.steps), {output: whole})
-            run_splitting(first, finish, self.workers)
+            run_splitting(_Chunk(len(self.program.steps), whole), advance, self.workers)
         return finished
-
-    def _retreat(self, chunk: "_Chunk", simplified: Callable[[str, Steps], Steps]) -> None:
-        """Propagate the gradient of a chunk's last step to the step's inputs."""
-        chunk.steps_left -= 1
-        step = self.program.steps[chunk.steps_left]
-        g = simplified(step.name, chunk.gradients.pop(step.name))
-        if step.name in self.slopes:
-            slopes = self.slopes[step.name].between(g.begin, g.end)
-            window = slopes.positions, g.positions * g.channels // slopes.positions
-            g = g.regrouped(*window).times(slopes)
-        inputs = cast(PullsGradients, step.transformer).pull(g)
-        for name, pulled in zip(step.inputs, inputs, strict=True):
-            pulled = pulled.regrouped(*self.shapes[name])
-            known = chunk.gradients.get(name)
-            chunk.gradients[name] = pulled if known is None else Steps.total([known, pulled])
 
 
 @dataclass
@@ -156,9 +115,10 @@ class _Chunk:
 
     @property
     def is_large(self) -> bool:
-        """Whether it should and can be split."""
+        """Whether it is unfinished, and should and can be split."""
         size = sum(g.values.size for g in self.gradients.values())
-        return size > CHUNK and np.diff(self._longest.start).max() > _FEWEST
+        can_split = self.steps_left and np.diff(self._longest.start).max() > _MIN_PIECES
+        return bool(size > CHUNK and can_split)
 
     @property
     def _longest(self) -> Steps:
@@ -168,10 +128,8 @@ class _Chunk:
         """Return two halves, cut at a ratio where the position with most pieces has one."""
         longest = self._longest
         position = np.argmax(np.diff(longest.start))
-        own = longest.ratio[longest.start[position] : longest.start[position + 1]]
-        place = own[len(own) // 2]
-        ranges = ((longest.begin, place), (place, longest.end))
-        first, second = (
-            {name: g.between(*ends) for name, g in self.gradients.items()} for ends in ranges
-        )
-        return _Chunk(self.steps_left, first), _Chunk(self.steps_left, second)
+        ratios = longest.ratio[longest.start[position] : longest.start[position + 1]]
+        place = ratios[len(ratios) // 2]
+        before = {name: g.between(g.begin, place) for name, g in self.gradients.items()}
+        after = {name: g.between(place, g.end) for name, g in self.gradients.items()}
+        return _Chunk(self.steps_left, before), _Chunk(self.steps_left, after)

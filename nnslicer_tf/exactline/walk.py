@@ -10,27 +10,32 @@ number of waiting chunks is at most that of operations times the logarithm of th
 are distributed over threads, one per core.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import check_count, check_points
 from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError, TooManyRegionsError
-from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
 from nnslicer_tf.exactline._kernels import lines as _kernels
-from nnslicer_tf.exactline._program import LineStep, joined_program, line_program
-from nnslicer_tf.exactline._workers import run_splitting
-from nnslicer_tf.exactline.bends import pulls_gradients
+from nnslicer_tf.exactline.bends import GradientTransformer, pulls_gradients
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.partition import LinearPartition
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.exactline.pieces import run_splitting
+from nnslicer_tf.exactline.program import LineStep, program_of
+from nnslicer_tf.exactline.steps import Steps
+from nnslicer_tf.exactline.trace import LineTrace
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
-CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
-FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
+CHUNK = 1 << 18
+"""Number of live float64 values in a chunk: 2 MB, which fits into a cache."""
+
+FEWEST = 8
+"""Smallest number of points in a chunk, as each cut adds one."""
+
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 
@@ -63,33 +68,20 @@ def exact_line(
     return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
 
 
-def exact_lines(im: ModelLike, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
-    """Partition many segments in one walk.
-
-    A polyline through `vertices` has the segments from `vertices[:-1]` to `vertices[1:]`.
-
-    Args:
-        im: The model; a Keras model also works.
-        start: `(lines, *input shape)`.
-        end: As many points.
-
-    Raises:
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
-    """
-    im = instrumented(im)
-    return im.prepared(LineWalker, lambda: LineWalker(im)).lines(start, end)
-
-
 class LineWalker:
     """A model prepared for exact lines; later changes of its weights have no effect.
 
     Args:
-        im: The model.
+        im: The model; a Keras model also works. Several models, with inputs of the same shape and
+            vectors as outputs, are walked as one, with all their logits as outputs.
         fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
         every_crossing: Also keep the points at which an operation changes its affine piece but
             the network's output does not bend.
         workers: Number of threads for long work; 0 for as many as there are cores. The
             result does not depend on it.
+
+    Attributes:
+        program: The steps from the input to the logits.
 
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
@@ -97,54 +89,50 @@ class LineWalker:
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike | Sequence[ModelLike],
         *,
         fuse: bool = True,
         every_crossing: bool = False,
         workers: int = 0,
     ) -> None:
-        self.input_shape = im.input_shape
-        self.output_shape = im[im.logit_operation].shape
-        self._program = line_program(im, fuse)
+        models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
+        self.program = program_of(models, fuse)
         self._every_crossing = every_crossing
         self._workers = workers
-
-    @classmethod
-    def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "LineWalker":
-        """Return a walker of several models at once, with all their logits as outputs.
-
-        Args:
-            models: Models with inputs of the same shape, and vectors as outputs.
-            options: The arguments of a walker.
-        """
-        walker = cls(models[0], **options)
-        walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
-        walker._program = joined_program(models, options.get("fuse", True))
-        return walker
 
     def line(
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
     ) -> LinearPartition:
         """Partition one segment; see `exact_line`."""
-        start = check_points(start, "start", self.input_shape)
-        end = check_points(end, "end", self.input_shape)
-        return self._walk_lines(start[None], end[None], max_parts)[0]
+        start = check_points(start, "start", self.program.input_shape)
+        end = check_points(end, "end", self.program.input_shape)
+        return self._partitions(start[None], end[None], max_parts)[0]
 
     def lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
-        """Partition many segments in one walk; see `exact_lines`."""
-        start = check_points(start, "start", self.input_shape, 1)
-        end = check_points(end, "end", self.input_shape, 1)
+        """Partition many segments in one walk.
+
+        A polyline through `vertices` has the segments from `vertices[:-1]` to `vertices[1:]`.
+
+        Args:
+            start: `(lines, *input shape)`.
+            end: As many points.
+
+        Raises:
+            InputShapeError, NonFiniteActivationError: as `exact_line`.
+        """
+        start = check_points(start, "start", self.program.input_shape, 1)
+        end = check_points(end, "end", self.program.input_shape, 1)
         if start.shape != end.shape:
             raise InputShapeError(
                 "start and end must have the same number of points. "
                 f"Received: start of shape {start.shape}, end of shape {end.shape}"
             )
-        return self._walk_lines(start, end)
+        return self._partitions(start, end)
 
     @property
     def can_trace(self) -> bool:
         """Whether `traced` works: whether all transformers propagate gradients back."""
-        return all(pulls_gradients(step.transformer) for step in self._program.steps)
+        return all(pulls_gradients(step.transformer) for step in self.program.steps)
 
     def traced(
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
@@ -156,47 +144,53 @@ class LineWalker:
             end: As for `line`.
             max_parts: As for `exact_line`.
         """
-        start = check_points(start, "start", self.input_shape)
-        end = check_points(end, "end", self.input_shape)
-        recorder = TraceRecorder()
-        ends = _ends(start[None], end[None])
-        parts = [outputs for _, outputs in self._walk(ends, recorder.apply, max_parts)]
-        return self._partition(start, end, parts), recorder.trace(
-            self._program, ends, self._workers
-        )
+        start = check_points(start, "start", self.program.input_shape)
+        end = check_points(end, "end", self.program.input_shape)
+        ends = Curve.straight(start[None], end[None])
+        shapes = {self.program.input: (ends.positions, ends.channels)}
+        slopes: list[tuple[str, Steps]] = []  # of each chunk, added by several threads
 
-    def _walk_lines(
-        self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
-    ) -> list[LinearPartition]:
-        if not len(start):
-            return []
-        pieces: list[list[Curve]] = [[] for _ in start]
-        for first, outputs in self._walk(_ends(start, end), _apply, max_parts):
-            for line in range(outputs.lines):
-                pieces[first + line].append(_one_line(outputs, line))
-        return [self._partition(*line) for line in zip(start, end, pieces, strict=True)]
+        def apply(step: LineStep, inputs: list[Curve]) -> Curve:
+            if isinstance(step.transformer, GradientTransformer):
+                curve, slope = step.transformer.traced(*inputs)
+                slopes.append((step.name, slope))
+            else:
+                curve = step.transformer(*inputs)
+            shapes[step.name] = curve.positions, curve.channels
+            return curve
 
-    def _walk(
+        partition = self._partitions(start[None], end[None], max_parts, apply)[0]
+        parts: dict[str, list[Steps]] = defaultdict(list)
+        for name, slope in slopes:
+            parts[name].append(slope)
+        joined = {name: Steps.joined(own) for name, own in parts.items()}
+        return partition, LineTrace(self.program, shapes, joined, self._workers)
+
+    def _partitions(
         self,
-        ends: Curve,
-        apply: Callable[[LineStep, list[Curve]], Curve],
-        max_parts: int | None,
-    ) -> list[tuple[int, Curve]]:
-        """Return (first line, outputs) of each chunk, in the order of lines and ratios."""
+        start: np.ndarray,
+        end: np.ndarray,
+        max_parts: int | None = None,
+        apply: Callable[[LineStep, list[Curve]], Curve] = lambda step, x: step.transformer(*x),
+    ) -> list[LinearPartition]:
+        """Walk all lines from `start` to `end`; `apply` returns the curve after a step."""
         if max_parts is not None:
             check_count("max_parts", max_parts)
-        finished: list[tuple[int, float, Curve]] = []
+        if not len(start):
+            return []
+        finished: list[tuple[int, float, Curve]] = []  # first line, first ratio, outputs
 
-        def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
-            while chunk.next_step < len(self._program.steps):
-                if chunk.is_large:
-                    chunk, second = chunk.split()
-                    waiting.append(second)
-                else:
-                    self._advance(chunk, apply)
-            outputs = chunk.curves[self._program.output]
+        def advance(chunk: _Chunk) -> bool:
+            if chunk.steps:
+                step, *chunk.steps = chunk.steps
+                result = apply(step, [chunk.curves[name] for name in step.inputs])
+                for name in step.dead:
+                    del chunk.curves[name]
+                chunk.curves[step.name] = result
+                return True
+            outputs = chunk.curves[self.program.output]
             finished.append((chunk.first_line, outputs.ratio[0], outputs))
-            parts = sum(len(part.ratio) // part.positions - 1 for _, _, part in list(finished))
+            parts = sum(len(part.ratio) // part.positions - 1 for *_, part in list(finished))
             if max_parts is not None and parts > max_parts:
                 share = sum(part.ratio[part.start[1] - 1] - part.ratio[0] for *_, part in finished)
                 raise TooManyRegionsError(
@@ -204,35 +198,34 @@ class LineWalker:
                     f"{100 * share:.3g} % of its length. Choose a shorter line, or a larger "
                     "max_parts; attributions.sampled_gradients approximates integrated gradients."
                 )
+            return False
 
-        first = _Chunk(0, 0, {self._program.input: ends})
+        first = _Chunk([*self.program.steps], {self.program.input: Curve.straight(start, end)})
         with one_thread_a_product():
-            run_splitting(first, finish, self._workers)
+            run_splitting(first, advance, self._workers)
         finished.sort(key=lambda part: part[:2])
-        return [(line, outputs) for line, _, outputs in finished]
 
-    def _advance(self, chunk: "_Chunk", apply: Callable[[LineStep, list[Curve]], Curve]) -> None:
-        step = self._program.steps[chunk.next_step]
-        result = apply(step, [chunk.curves[name] for name in step.inputs])
-        for name in step.dead:
-            del chunk.curves[name]
-        chunk.curves[step.name] = result
-        chunk.next_step += 1
+        pieces: list[list[Curve]] = [[] for _ in start]
+        for first_line, _, outputs in finished:
+            for line in range(outputs.lines):
+                curve = outputs.line(line)
+                # A map's positions have bends of their own, so that all are joined to one first.
+                curve = curve.regrouped((curve.positions * curve.channels,))
+                pieces[first_line + line].append(curve)
+        return [self._partition(*line) for line in zip(start, end, pieces, strict=True)]
 
     def _partition(self, start: np.ndarray, end: np.ndarray, parts: list[Curve]) -> LinearPartition:
         """Join the chunks of a line; neighbouring chunks have one row in common."""
-        # A map's positions have bends of their own, so that all are joined to one first.
-        curves = [part.regrouped((part.positions * part.channels,)) for part in parts]
-        ratio = np.concatenate([curves[0].ratio[:1], *(curve.ratio[1:] for curve in curves)])
-        values = np.concatenate([curves[0].values[:1], *(curve.values[1:] for curve in curves)])
+        ratio = np.concatenate([parts[0].ratio[:1], *(curve.ratio[1:] for curve in parts)])
+        values = np.concatenate([parts[0].values[:1], *(curve.values[1:] for curve in parts)])
         if not np.isfinite(values).all():
             raise NonFiniteActivationError(
                 "The network's output on the line is NaN or infinite. Check the weights."
             )
         if not self._every_crossing:
-            kept = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
-            ratio, values = ratio[kept], values[kept]
-        return LinearPartition(start, end, ratio, values.reshape(-1, *self.output_shape))
+            bends = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
+            ratio, values = ratio[bends], values[bends]
+        return LinearPartition(start, end, ratio, values.reshape(-1, *self.program.output_shape))
 
 
 @dataclass
@@ -240,23 +233,23 @@ class _Chunk:
     """Consecutive points of some lines, with the curves that later steps need.
 
     Attributes:
-        first_line: Index of the first of its lines.
-        next_step: Index of the next step.
+        steps: The steps that are left.
         curves: Operation name → curve.
+        first_line: Index of the first of its lines.
     """
 
-    first_line: int
-    next_step: int
+    steps: list[LineStep]
     curves: dict[str, Curve]
+    first_line: int = 0
 
     @property
     def is_large(self) -> bool:
-        """Whether it should and can be split: it has several lines, or inner points."""
+        """Whether it is unfinished, should be split, and has several lines or inner points."""
         width = sum(curve.positions * curve.channels for curve in self.curves.values())
         size = sum(curve.values.size for curve in self.curves.values())
         longest = self._longest
         inside = longest.lines > 1 or len(longest.ratio) > 2 * longest.positions
-        return size > max(CHUNK, FEWEST * width) and inside
+        return bool(self.steps) and size > max(CHUNK, FEWEST * width) and inside
 
     @property
     def _longest(self) -> Curve:
@@ -264,43 +257,16 @@ class _Chunk:
 
     def split(self) -> tuple["_Chunk", "_Chunk"]:
         """Return two halves: of the lines, or of a single line, cut at one of its points."""
-        lines = self._longest.lines
-        if lines > 1:
+        longest = self._longest
+        if longest.lines > 1:
             halves = {name: curve.split_lines() for name, curve in self.curves.items()}
         else:
-            place = _middle(self._longest)
+            ratio = longest.ratio
+            inside = np.sort(ratio[(ratio > ratio[0]) & (ratio < ratio[-1])])
+            place = float(inside[len(inside) // 2])
             halves = {name: curve.split_at(place) for name, curve in self.curves.items()}
         first, second = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
         return (
-            _Chunk(self.first_line, self.next_step, first),
-            _Chunk(self.first_line + lines // 2, self.next_step, second),
+            _Chunk(self.steps, first, self.first_line),
+            _Chunk(self.steps, second, self.first_line + longest.lines // 2),
         )
-
-
-def _apply(step: LineStep, inputs: list[Curve]) -> Curve:
-    return step.transformer(*inputs)
-
-
-def _middle(curve: Curve) -> float:
-    """Return the median of the inner ratios of a curve with one line."""
-    inside = (curve.ratio > curve.ratio[0]) & (curve.ratio < curve.ratio[-1])
-    ratios = np.sort(curve.ratio[inside])
-    return float(ratios[len(ratios) // 2])
-
-
-def _ends(start: np.ndarray, end: np.ndarray) -> Curve:
-    """Return the curve of lines that have only their ends, `(lines, *input shape)`."""
-    lines, channels = len(start), start.shape[-1]
-    ends = np.stack([start.reshape(lines, -1, channels), end.reshape(lines, -1, channels)], axis=1)
-    values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
-    rows = 2 * np.arange(len(values) // 2 + 1)
-    return Curve(lines, rows, np.tile([0.0, 1.0], len(rows) - 1), values)
-
-
-def _one_line(curve: Curve, line: int) -> Curve:
-    """Return one line of a curve, as a curve with a single position if it has several lines."""
-    if curve.lines == 1:
-        return curve
-    curve = curve.regrouped((curve.positions * curve.channels,))
-    first, last = curve.start[line], curve.start[line + 1]
-    return Curve(1, np.array([0, last - first]), curve.ratio[first:last], curve.values[first:last])

@@ -117,7 +117,7 @@ def test_sums_are_what_they_are_called():
     im = nns.InstrumentedModel(model)
     x, baseline = np.array([0.7, 0, 0, 0]), np.array([-0.3, 0, 0, 0])  # kink at 0.3
     expected = {"left": 2 / 4, "right": 3 / 4, "trapezoid": 2.5 / 4}
-    path = Attributor(im).along(Attributor(im).walker.line(baseline, x), 0)
+    path = Attributor(im).path(x, baseline, 0)
     for rule, value in expected.items():
         sums = Attributor(im).approximate(x, baseline, 0, samples=4, rule=rule)
         np.testing.assert_allclose(sums, [value, 0, 0, 0], atol=1e-12)
@@ -148,7 +148,7 @@ def test_relative_errors():
 def test_gradients_of_parts_give_the_sums(rule):
     _, im, x, baseline = relu_model()
     attributor = Attributor(im, batch_size=7)
-    path = attributor.along(attributor.walker.line(baseline, x), 1)
+    path = attributor.path(x, baseline, 1)
     np.testing.assert_allclose(path.exact(), attributor.exact(x, baseline, 1), atol=1e-12)
     np.testing.assert_allclose(
         path.approximate(13, rule),

@@ -1,39 +1,59 @@
 import signal
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 
-from nnslicer_tf.exactline._workers import run_splitting
+from nnslicer_tf.exactline.pieces import run_splitting
+
+
+@dataclass
+class Range:
+    """Whole numbers, which split until three are left."""
+
+    start: int
+    stop: int
+
+    @property
+    def is_large(self):
+        return self.stop - self.start > 3
+
+    def split(self):
+        middle = (self.start + self.stop) // 2
+        return Range(self.start, middle), Range(middle, self.stop)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_piece_is_done_once(workers):
     done, threads = [], set()
 
-    def finish(piece, waiting):
-        start, stop = piece
-        while stop - start > 3:
-            middle = (start + stop) // 2
-            waiting.append((middle, stop))
-            stop = middle
+    def advance(piece):
+        if piece.start == piece.stop:
+            return False
+        done.append(piece.start)
         threads.add(threading.get_ident())
-        done.extend(range(start, stop))
+        piece.start += 1
+        return True
 
-    run_splitting((0, 1_000), finish, workers)
+    run_splitting(Range(0, 1_000), advance, workers)
     assert sorted(done) == list(range(1_000))
     assert len(threads) <= workers + 1
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_ends_the_work(workers):
-    def finish(piece, waiting):
-        if piece == 20:
-            raise RuntimeError("piece 20")
-        waiting.append(piece + 1)
+    done = []
 
-    with pytest.raises(RuntimeError, match="piece 20"):
-        run_splitting(0, finish, workers)
+    def advance(piece):
+        if piece.start >= 20:
+            raise RuntimeError(f"piece {piece.start}")
+        done.append(piece.start)
+        return False
+
+    with pytest.raises(RuntimeError, match="piece"):
+        run_splitting(Range(0, 1_000), advance, workers)
+    assert len(done) < 20
 
 
 @pytest.fixture
@@ -47,15 +67,13 @@ def interruptible():
 def test_an_interrupt_leaves_what_is_waiting(interruptible):
     done = []
 
-    def finish(piece, waiting):
-        if piece == 0:
-            waiting.extend(range(1, 300))
-            return
-        if piece == 280:  # the last are taken first
+    def advance(piece):
+        if len(done) == 10:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.02)
-        done.append(piece)
+        done.append(piece.start)
+        return False
 
     with pytest.raises(KeyboardInterrupt):
-        run_splitting(0, finish, 2)
+        run_splitting(Range(0, 3_000), advance, 2)
     assert len(done) < 100

@@ -10,12 +10,12 @@ from nnslicer_tf.exactline import (
     LineWalker,
     PlanarPartition,
     PlaneWalker,
-    _plane_walk,
     exact_line,
     exact_plane,
-    rectangle,
     register_transformer,
+    tiles,
 )
+from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import Step
 
 from .lines import float64_model
@@ -164,8 +164,8 @@ def test_tiles_and_threads_change_nothing(name, monkeypatch):
     im = nns.InstrumentedModel(model)
     corners = polygon(model)
     whole = PlaneWalker(im, workers=1).plane(corners)
-    monkeypatch.setattr(_plane_walk, "TILE", 1)
-    monkeypatch.setattr(_plane_walk, "FEWEST", 12)
+    monkeypatch.setattr(tiles, "TILE", 1)
+    monkeypatch.setattr(tiles, "FEWEST", 12)
     for workers in (1, 3):
         tiled = PlaneWalker(im, workers=workers).plane(corners)
         assert len(tiled) == len(whole) and len(tiled.vertices) == len(whole.vertices)
@@ -191,8 +191,8 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     im = nns.InstrumentedModel(model)
     corners = polygon(model)
     whole = PlaneWalker(im).plane(corners)
-    monkeypatch.setattr(_plane_walk, "TILE", 1)
-    monkeypatch.setattr(_plane_walk, "FEWEST", 12)
+    monkeypatch.setattr(tiles, "TILE", 1)
+    monkeypatch.setattr(tiles, "FEWEST", 12)
     walker = PlaneWalker(im, workers=1)
     folder = tmp_path / "checkpoint"
     with pytest.raises(nns.errors.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):

@@ -7,7 +7,6 @@ import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     LineWalker,
     exact_line,
-    exact_lines,
     integrated_gradients,
     register_transformer,
     walk,
@@ -227,7 +226,7 @@ def ends(model, lines=1, scale=3.0, seed=1):
 def test_network_is_affine_on_parts_that_differ(name):
     model = float64_model(MODELS[name])
     im = nns.InstrumentedModel(model)
-    partitions = exact_lines(im, *ends(model, lines=4))
+    partitions = LineWalker(im).lines(*ends(model, lines=4))
     for partition in partitions:
         check_partition(partition, without_softmax(model))
     assert (sum(map(len, partitions)) > 8) == (name != "affine")
@@ -359,7 +358,7 @@ def test_batches_and_chunks_change_nothing(name, monkeypatch):
     im = nns.InstrumentedModel(model)
     q, r = ends(model, lines=7)
     alone = [exact_line(im, *pair) for pair in zip(q, r, strict=True)]
-    together = exact_lines(im, q, r)
+    together = LineWalker(im).lines(q, r)
     monkeypatch.setattr(walk, "CHUNK", 200)
     in_chunks = [LineWalker(im, workers=workers).lines(q, r) for workers in (1, 3)]
     for one, *others in zip(alone, together, *in_chunks, strict=True):
@@ -381,7 +380,7 @@ def test_polyline_is_its_segments():
     model = float64_model(MODELS["dense"])
     im = nns.InstrumentedModel(model)
     vertices = np.random.default_rng(0).normal(size=(4, 4))
-    for i, partition in enumerate(exact_lines(im, vertices[:-1], vertices[1:])):
+    for i, partition in enumerate(LineWalker(im).lines(vertices[:-1], vertices[1:])):
         segment = exact_line(im, vertices[i], vertices[i + 1])
         np.testing.assert_allclose(partition.ratios, segment.ratios, atol=1e-12)
 
@@ -489,8 +488,8 @@ def test_bad_points_are_refused(q, r, error, message):
 def test_bad_batches_are_refused():
     im = nns.InstrumentedModel(MODELS["affine"]())
     with pytest.raises(nns.errors.InputShapeError, match="same number of points"):
-        exact_lines(im, np.zeros((2, 4)), np.zeros((3, 4)))
-    assert exact_lines(im, np.zeros((0, 4)), np.zeros((0, 4))) == []
+        LineWalker(im).lines(np.zeros((2, 4)), np.zeros((3, 4)))
+    assert LineWalker(im).lines(np.zeros((0, 4)), np.zeros((0, 4))) == []
 
 
 @pytest.mark.parametrize(

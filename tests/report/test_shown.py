@@ -14,7 +14,8 @@ from nnslicer_tf.detection.attacks import ATTACKS, AdversarialExamples
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import LinearPartition, PathGradients, acas
+from nnslicer_tf.exactline import LinearPartition, acas
+from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.protection import AttackReport

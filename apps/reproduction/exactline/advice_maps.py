@@ -98,7 +98,7 @@ def _walker(nnet: acas.NNet) -> PlaneWalker:
 
 def _physical(mesh: Mesh) -> np.ndarray:
     """Return the physical areas of faces in (ρ, θ), which are the integrals of ρ."""
-    return mesh.means(mesh.places[:, :1])[:, 0]
+    return mesh.integrals(mesh.places[:, :1])[:, 0]
 
 
 def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
@@ -109,8 +109,7 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     centres = (np.arange(count)[:, None] + 0.5) / count * size
     grid = np.stack(np.meshgrid(*centres.T, indexing="ij"), axis=-1)
     sampled = classes.label_at(grid.reshape(-1, 2)).reshape(count, count)
-    starts = mesh.start[:-1]
-    middles = np.add.reduceat(mesh.places[mesh.loop], starts) / np.diff(mesh.start)[:, None]
+    middles = mesh.middles()
     cell = np.clip((middles / size * count).astype(int), 0, count - 1)
     areas = _physical(mesh)
     differ = sampled[cell[:, 0], cell[:, 1]] != classes.label_at(middles)

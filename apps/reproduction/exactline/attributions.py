@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import available_cores, track
-from nnslicer_tf.exactline import Attributor, PathGradients
-from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.exactline import Attributor
+from nnslicer_tf.exactline.gradients import RULES, PathGradients
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from reproduction.exactline.measures import (

@@ -9,12 +9,8 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._checks import as_generator
 from nnslicer_tf._environment import track
-from nnslicer_tf.exactline import (
-    Attributor,
-    exact_plane,
-    mean_integrated_gradients,
-    rectangle,
-)
+from nnslicer_tf.exactline import Attributor, exact_plane, integrated_gradients
+from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image
 from reproduction.exactline.measures import relative_error
@@ -42,7 +38,7 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
         noise *= np.linalg.norm(x) / np.linalg.norm(noise)
         corners = rectangle(x / 2, x / 2, noise / 2)
         target = int(im.logits(data.x[i : i + 1])[0].argmax())
-        exact = mean_integrated_gradients(im, x, corners, target)
+        exact = integrated_gradients(im, x, corners, target)
         mean = exact_plane(im, corners).integrate()[target]
         change = attributor.walker.line(x, corners[0]).outputs[0, target] - mean
         row: dict[str, object] = {"image": i, "target": target}

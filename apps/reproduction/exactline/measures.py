@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._environment import track
-from nnslicer_tf.exactline import Attributor, LinearPartition, PathGradients
+from nnslicer_tf.exactline import Attributor, LinearPartition
+from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike

@@ -16,8 +16,8 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
-from nnslicer_tf.exactline import Attributor, PathGradients
-from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.exactline import Attributor
+from nnslicer_tf.exactline.gradients import RULES, PathGradients
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.exactline.attributions import path_rows
 from reproduction.exactline.linearities import directions, trainings

@@ -99,7 +99,7 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
                 if before[c] == now[c]:  # by convexity, the same tap in between
                     continue
                 if len(alpha) - found < taps + 1:
-                    left, alpha = _grown(left, taps), _grown(alpha, taps)
+                    left, alpha = grown(left, taps), grown(alpha, taps)
                 found = _follow(values[j - 1], values[j], channels, c, floor, alpha, found)
             width = ratio[j] - ratio[j - 1]
             found = _keep_distinct(left, alpha, j - 1, first, found, width, tolerance)
@@ -107,8 +107,9 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
 
 
 @compiled()
-def _grown(array, more):
-    bigger = np.empty(2 * len(array) + more + 1, array.dtype)
+def grown(array, more):
+    """Return an array with room for more than twice as many rows; `more` is not a literal."""
+    bigger = np.empty((2 * len(array) + more + 1, *array.shape[1:]), array.dtype)
     bigger[: len(array)] = array
     return bigger
 
@@ -158,35 +159,26 @@ def _follow(begin, end, channels, c, floor, alpha, found):
 
 
 @compiled()
-def insertion(start, ratio, left, alpha):
-    """Return the rows after an insertion: preceding row, weight of the next, start, ratio."""
+def insert(start, ratio, values, left, alpha):
+    """Return start, ratio and values with interpolated rows after the rows `left`."""
     total = len(ratio) + len(left)
-    source = np.empty(total, np.int64)
-    weight = np.zeros(total)
-    new_ratio = np.empty(total)
     new_start = np.empty(len(start), np.int64)
+    new_ratio = np.empty(total)
+    new_values = np.empty((total, values.shape[1]))
     at = taken = 0
     for s in range(len(start) - 1):
         new_start[s] = at
         for j in range(start[s], start[s + 1]):
-            source[at], new_ratio[at] = j, ratio[j]
+            new_ratio[at] = ratio[j]
+            _blend(values, j, 0.0, new_values[at])
             at += 1
             while taken < len(left) and left[taken] == j:
-                source[at], weight[at] = j, alpha[taken]
                 new_ratio[at] = ratio[j] + alpha[taken] * (ratio[j + 1] - ratio[j])
+                _blend(values, j, alpha[taken], new_values[at])
                 at += 1
                 taken += 1
     new_start[-1] = at
-    return source, weight, new_start, new_ratio
-
-
-@compiled()
-def interpolate(values, source, weight):
-    """Return the values `(1 - weight) · values[source] + weight · values[source + 1]`."""
-    out = np.empty((len(source), values.shape[1]))
-    for r in range(len(source)):
-        _blend(values, source[r], weight[r], out[r])
-    return out
+    return new_start, new_ratio, new_values
 
 
 @compiled(inline="always")
@@ -255,20 +247,18 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
 
 
 @compiled()
-def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
+def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position.
 
     Args:
-        start: The curve's segments.
-        ratio: The curve's ratios.
-        values: The curve's values.
+        curve: `Curve`.
         taps: `(windows, taps)` its positions, -1 for none.
-        lines: Number of lines.
         new_start: The common rows' segments.
         new_ratio: The common rows' ratios.
         first: The first common row to write.
         out: Output, `(rows, taps · channels)`.
     """
+    lines, start, ratio, values = curve
     channels = values.shape[1]
     stop = first + len(out)
     s = np.searchsorted(new_start, first, side="right") - 1
@@ -339,24 +329,22 @@ def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
 
 
 @compiled()
-def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel, bias, piece):
+def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
     """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
 
     Channels that are zero along the whole lines (most are, after a ReLU) are left out of
     the matrix products.
 
     Args:
-        start: The curve's segments.
-        ratio: The curve's ratios.
-        values: The curve's values.
+        curve: `Curve`.
         taps: `(windows, taps)` its positions, -1 for none.
-        lines: Number of lines.
         new_start: The common rows' segments.
         new_ratio: The common rows' ratios.
         kernel: `(taps · channels, outputs)`.
         bias: `(outputs,)`.
         piece: Number of rows to gather at a time.
     """
+    lines, start, ratio, values = curve
     windows, width = taps.shape
     nonzero = nonzero_channels(start, values, lines)
     out = np.empty((len(new_ratio), len(bias)))

@@ -8,19 +8,10 @@ maximum of one value and 0. It bends where another tap becomes the largest. A ve
 convexity, a group does not bend in a face if one tap wins at all its corners.
 """
 
-from collections import namedtuple
-
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.mesh_keys import grown
-
-# The groups of a search: the taps of all groups `(vertices, taps · all groups)`; number of taps;
-# `(groups,)` those to consider; `(all groups,)` numbers from which keys are made, and constants,
-# -inf for none; values that differ by at most the tolerance are equal.
-Maxima = namedtuple("Maxima", ["values", "taps", "columns", "names", "floors", "tolerance"])
-# The groups that bend in each face: starts of the faces, groups, the group before which to stop.
-Bending = namedtuple("Bending", ["counts", "groups", "stop"])
+from nnslicer_tf.exactline._kernels.lines import grown
 
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
@@ -97,52 +88,49 @@ def group_values(values, taps, kinds, groups):
 
 
 @compiled()
-def winners(values, taps, columns, floors, tolerance, out):
-    """Write the winners of some groups at every vertex.
+def bending_groups(search, start, loop, winners):
+    """Return, for each face, the waiting groups that bend in it.
 
     Args:
-        values: `(vertices, taps · all groups)`.
-        taps: Number of taps.
-        columns: `(groups,)` the groups to consider.
-        floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values this close to the largest win too.
-        out: `(vertices, groups)` unsigned integers.
+        search: `Search`.
+        start: First corners of the faces.
+        loop: The corners.
+        winners: Output: those of the waiting groups, `(vertices, waiting)` unsigned integers.
+
+    Returns:
+        Starts of the faces in the list, and the list of groups, as indices of waiting ones.
     """
+    values, taps, waiting = search.values.values, search.taps, search.waiting
     vertices, size = values.shape[0], values.shape[1] // taps
-    one, none = out.dtype.type(1), out.dtype.type(0)
+    one, none = winners.dtype.type(1), winners.dtype.type(0)
     for v in range(vertices):
         row = values[v]
-        for i in range(len(columns)):
-            j = columns[i]
-            floor = floors[j]
+        for i in range(len(waiting)):
+            j = waiting[i]
+            floor = search.floors[j]
             largest = floor
             for t in range(taps):
                 largest = max(largest, row[t * size + j])
-            least = largest - tolerance
-            found = none
+            least = largest - search.tolerance
+            wins = none
             for t in range(taps):
                 if row[t * size + j] >= least:
-                    found |= one << out.dtype.type(t)
+                    wins |= one << winners.dtype.type(t)
             if floor >= least:
-                found |= one << out.dtype.type(taps)
-            out[v, i] = found
-
-
-@compiled()
-def bending_groups(sets, start, loop):
-    """Return, for each face, the groups (columns of `sets`) that bend in it: (starts, groups)."""
-    faces, size = len(start) - 1, sets.shape[1]
+                wins |= one << winners.dtype.type(taps)
+            winners[v, i] = wins
+    faces = len(start) - 1
     counts = np.zeros(faces + 1, np.int64)
     found = np.empty(64, np.int64)
-    common = np.empty(size, sets.dtype)
+    common = np.empty(len(waiting), winners.dtype)
     at = 0
     for f in range(faces):
-        common[:] = sets[loop[start[f]]]
+        common[:] = winners[loop[start[f]]]
         for c in range(start[f] + 1, start[f + 1]):
-            row = sets[loop[c]]
-            for g in range(size):
-                common[g] &= row[g]
-        for g in range(size):
+            also = winners[loop[c]]
+            for g in range(len(waiting)):
+                common[g] &= also[g]
+        for g in range(len(waiting)):
             if common[g] == 0:
                 if at == len(found):
                     found = grown(found, at)
@@ -150,27 +138,3 @@ def bending_groups(sets, start, loop):
                 at += 1
         counts[f + 1] = at
     return counts, found[:at].copy()
-
-
-@compiled()
-def last_group(counts, groups, order, size, most):
-    """Return the group before which to stop, so that at most about `most` vertices are added.
-
-    Args:
-        counts: Starts of the faces in `groups`.
-        groups: The groups that bend in each face.
-        order: Their stable order.
-        size: Total number of groups.
-        most: Number of vertices; at least one group is always cut.
-    """
-    face = np.empty(len(groups), np.int64)
-    for f in range(len(counts) - 1):
-        face[counts[f] : counts[f + 1]] = f
-    cuts = np.zeros(len(counts) - 1, np.int64)
-    expected = 0.0
-    for i in order:
-        if expected > most and groups[i] > groups[order[0]]:
-            return groups[i]
-        expected += 1 + cuts[face[i]] / 2
-        cuts[face[i]] += 1
-    return size

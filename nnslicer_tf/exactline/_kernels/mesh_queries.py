@@ -30,19 +30,34 @@ def areas(places, start, loop):
 
 
 @compiled()
-def edge_faces(start, loop, edge_of, edges):
-    """Return the faces on both sides of each edge, `(edges, 2)`; -1 outside, -2 if too many."""
-    out = np.full((edges, 2), -1, np.int64)
+def edges(start, loop):
+    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each; -1 outside.
+
+    A third face of an edge, which no valid mesh has, is given as -2.
+    """
+    size = 64
+    while size < 2 * len(loop):
+        size *= 2
+    table = np.full(size, -1)
+    ends = np.empty((len(loop), 2), np.int64)
+    faces = np.full((len(loop), 2), -1)
+    count = 0
     for f in range(len(start) - 1):
         for c in range(start[f], start[f + 1]):
-            e = edge_of[c]
-            if out[e, 0] < 0:
-                out[e, 0] = f
-            elif out[e, 1] == -1:
-                out[e, 1] = f
+            after = c + 1 if c + 1 < start[f + 1] else start[f]
+            a, b = min(loop[c], loop[after]), max(loop[c], loop[after])
+            place = (a * 2654435761 + b * 40503) & (size - 1)
+            while table[place] >= 0 and (ends[table[place], 0] != a or ends[table[place], 1] != b):
+                place = (place + 1) & (size - 1)
+            if table[place] < 0:
+                table[place] = count
+                ends[count, 0], ends[count, 1] = a, b
+                faces[count, 0] = f
+                count += 1
             else:
-                out[e, 1] = -2
-    return out
+                e = table[place]
+                faces[e, 1] = f if faces[e, 1] == -1 else -2
+    return ends[:count].copy(), faces[:count].copy()
 
 
 @compiled()
@@ -58,36 +73,6 @@ def means(places, start, loop, values):
             third = (x0 * y1 - x1 * y0) / 6
             for i in range(values.shape[1]):
                 out[f, i] += third * (values[a, i] + values[b, i] + values[d, i])
-    return out
-
-
-@compiled()
-def slopes(places, start, loop, values):
-    """Return the gradients of the values in every face, `(faces, outputs, 2)`.
-
-    Each is computed on the face's largest triangle of three corners that includes the first.
-    """
-    out = np.zeros((len(start) - 1, values.shape[1], 2))
-    for f in range(len(out)):
-        a = loop[start[f]]
-        largest, best = 0.0, (start[f] + 1, start[f] + 2)
-        for c in range(start[f] + 1, start[f + 1] - 1):
-            for d in range(c + 1, start[f + 1]):
-                x0, y0 = places[loop[c], 0] - places[a, 0], places[loop[c], 1] - places[a, 1]
-                x1, y1 = places[loop[d], 0] - places[a, 0], places[loop[d], 1] - places[a, 1]
-                size = abs(x0 * y1 - x1 * y0)
-                if size > largest:
-                    largest, best = size, (c, d)
-        if largest == 0.0:
-            continue
-        b, d = loop[best[0]], loop[best[1]]
-        x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
-        x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
-        det = x0 * y1 - x1 * y0
-        for i in range(values.shape[1]):
-            up, on = values[b, i] - values[a, i], values[d, i] - values[a, i]
-            out[f, i, 0] = (up * y1 - on * y0) / det
-            out[f, i, 1] = (on * x0 - up * x1) / det
     return out
 
 

@@ -17,13 +17,13 @@ _CELLS = 4096  # of an index that finds the row at a ratio
 @compiled()
 def changes(start, values):
     """Mark the rows that begin or end a position, or whose values differ from the row before."""
-    kept = np.ones(len(values), np.bool_)
+    marks = np.ones(len(values), np.bool_)
     for p in range(len(start) - 1):
         for j in range(start[p] + 1, start[p + 1] - 1):
-            kept[j] = False
+            marks[j] = False
             for c in range(values.shape[1]):
-                kept[j] |= values[j, c] != values[j - 1, c]
-    return kept
+                marks[j] |= values[j, c] != values[j - 1, c]
+    return marks
 
 
 @compiled()
@@ -48,19 +48,18 @@ def between(start, ratio, begin, end):
 
 
 @compiled()
-def add_moved(start, ratio, values, uses, columns, new_start, new_ratio, out):
+def add_moved(steps, uses, columns, new_start, new_ratio, out):
     """Add to each position the values of the windows that use it.
 
     Args:
-        start: First rows of the windows.
-        ratio: Their ratios.
-        values: Their values, `(rows, columns)`.
+        steps: `Steps` of the windows.
         uses: `(positions, uses)` windows, -1 for none.
         columns: `(positions, uses)` the first of the columns to add.
         new_start: First rows of the positions.
         new_ratio: Their ratios.
         out: Changed in place, `(new rows, channels)`.
     """
+    start, ratio, values = steps
     for p in range(len(uses)):
         for u in range(uses.shape[1]):
             window, column = uses[p, u], columns[p, u]
@@ -74,31 +73,27 @@ def add_moved(start, ratio, values, uses, columns, new_start, new_ratio, out):
 
 
 @compiled()
-def products(start, ratio, values, other_start, other_ratio, others, new_start, new_ratio):
+def products(steps, others, new_start, new_ratio):
     """Return each position's values times others, `(new rows, other channels)`.
 
     Args:
-        start: First rows of the positions.
-        ratio: Their ratios.
-        values: Their values, `(rows, channels)`.
-        other_start: First rows of the positions, for the others.
-        other_ratio: Their ratios.
-        others: Their values, `(rows, k · channels)`; each block is multiplied by `values`.
+        steps: `Steps` with `channels`.
+        others: `Steps` with k · `channels`; each block is multiplied by the values of `steps`.
         new_start: First rows of the positions in the result.
         new_ratio: Their ratios.
     """
-    channels = values.shape[1]
-    out = np.empty((len(new_ratio), others.shape[1]))
-    for p in range(len(start) - 1):
-        j, last = start[p], start[p + 1] - 1
-        i, other_last = other_start[p], other_start[p + 1] - 1
+    channels, other_channels = steps.values.shape[1], others.values.shape[1]
+    out = np.empty((len(new_ratio), other_channels))
+    for p in range(len(steps.start) - 1):
+        j, last = steps.start[p], steps.start[p + 1] - 1
+        i, other_last = others.start[p], others.start[p + 1] - 1
         for r in range(new_start[p], new_start[p + 1]):
             place = _middle(new_ratio, r, new_start[p + 1] - 1)
-            j = _advanced(ratio, j, last, place)
-            i = _advanced(other_ratio, i, other_last, place)
-            for first in range(0, others.shape[1], channels):
+            j = _advanced(steps.ratio, j, last, place)
+            i = _advanced(others.ratio, i, other_last, place)
+            for first in range(0, other_channels, channels):
                 for c in range(channels):
-                    out[r, first + c] = values[j, c] * others[i, first + c]
+                    out[r, first + c] = steps.values[j, c] * others.values[i, first + c]
     return out
 
 
@@ -115,16 +110,14 @@ def _advanced(ratio, j, last, place):
 
 
 @compiled()
-def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, piece):
+def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
     """Return each position's sum of the windows that use it, times their weights.
 
     Channels that are zero on all pieces (most are, behind a ReLU) are left out of the matrix
     products.
 
     Args:
-        start: First rows of the windows.
-        ratio: Their ratios.
-        values: Their values, `(rows, outputs)`.
+        steps: `Steps` of the windows, whose channels are the outputs.
         uses: `(positions, uses)` windows, -1 for none.
         taps: `(positions, uses)` the tap by which a window uses the position.
         new_start: First rows of the positions.
@@ -135,6 +128,7 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
     Returns:
         `(new rows, inputs)`.
     """
+    start, ratio, values = steps
     positions, most = uses.shape
     outputs = values.shape[1]
     nonzero = nonzero_channels(start, values, 1)
@@ -161,18 +155,6 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
                         gathered[r - first, i] = values[j, used[i]]
             np.dot(gathered, matrix[:count], out[first:last])
         out[end] = out[end - 1]  # the last row repeats the one before
-    return out
-
-
-@compiled()
-def integrals(start, ratio, values):
-    """Return each position's sum of values times widths, `(positions, channels)`."""
-    out = np.zeros((len(start) - 1, values.shape[1]))
-    for p in range(len(out)):
-        for j in range(start[p], start[p + 1] - 1):
-            width = ratio[j + 1] - ratio[j]
-            for c in range(values.shape[1]):
-                out[p, c] += width * values[j, c]
     return out
 
 

@@ -80,7 +80,7 @@ def _pull_broadcast(
     pulled = []
     for g, shape, table in zip(parts, shapes, taps, strict=True):
         if shape[-1] < g.channels:
-            g = g.channel_sums()
+            g = g.with_values(g.values.sum(axis=1, keepdims=True))
         positions = int(np.prod(shape[:-1]))
         if positions < len(table):
             g = g.moved(Uses.of(table, positions), g.channels)

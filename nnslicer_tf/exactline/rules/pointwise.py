@@ -51,7 +51,7 @@ class RectifyLine(GradientTransformer):
         return [g]
 
 
-class _PiecewiseLine(GradientTransformer):
+class PiecewiseLine(GradientTransformer):
     """The transformer of any continuous piecewise-linear function of single values.
 
     Such a function is determined by its values at the knots and the slopes between them. Both
@@ -59,20 +59,37 @@ class _PiecewiseLine(GradientTransformer):
     between the knots.
 
     Raises:
+        UnsupportedLayerError: if the operation has no knots.
         InvalidArgumentError: if the function is not linear between its knots, or the
             backend does not compute in float64.
     """
 
     def __init__(self, operation: Operation) -> None:
+        if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
+            raise not_piecewise_linear(operation)
         self._shape = operation.shape
         self._knots = np.unique(np.asarray(operation.params.knots, np.float64))
-        self._ends = self._knots if len(self._knots) else np.zeros(1)
-        places = np.concatenate([[self._ends[0] - 1], self._ends, [self._ends[-1] + 1]])
+        self._ends = ends = self._knots if len(self._knots) else np.zeros(1)
+        places = np.concatenate([[ends[0] - 1], ends, [ends[-1] + 1]])
         values = self._compute(operation, places)
-        widths = np.diff(places).reshape(-1, *(1,) * (values.ndim - 1))
-        self._first = _by_position(values[1], self._shape)
-        self._slopes = [_by_position(v, self._shape) for v in np.diff(values, axis=0) / widths]
-        self._check(operation)
+        self._first = values[1]
+        self._slopes = list(np.diff(values, axis=0) / np.diff(places)[:, None, None])
+
+        reach = np.concatenate([[ends[0] - 4], ends, [ends[-1] + 4]])
+        middles, halves = (reach[1:] + reach[:-1]) / 2, (reach[1:] - reach[:-1]) / 2
+        places = (middles[:, None] + halves[:, None] * _PROBES).ravel()
+        for place, expected in zip(places, self._compute(operation, places), strict=True):
+            value = self._evaluate(np.full_like(expected, place), self._first, self._slopes)
+            if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
+                raise InvalidArgumentError(
+                    f"Operation '{operation.name}' ({operation.params.function}) is "
+                    f"not continuous and linear between its knots {tuple(self._knots)}: at "
+                    f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
+                    f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
+                )
+        # Tables with one position where all positions have the same function.
+        self._first = _by_position(self._first)
+        self._slopes = [_by_position(slope) for slope in self._slopes]
 
     @property
     def bends(self) -> Bends:
@@ -109,10 +126,9 @@ class _PiecewiseLine(GradientTransformer):
         return out
 
     def _compute(self, operation: Operation, places: np.ndarray) -> np.ndarray:
-        """Return the function's float64 values with all neurons set to each of `places`."""
-        x = np.broadcast_to(
-            places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
-        )
+        """Return the values `(places, positions, channels)` if all neurons are set to a place."""
+        shape = (len(places), *self._shape)
+        x = np.broadcast_to(places.reshape(-1, *(1,) * len(self._shape)), shape)
         tensor = keras.ops.convert_to_tensor(x, dtype="float64")
         out = keras.ops.convert_to_numpy(operation.compute(tensor))
         if out.dtype != np.float64:
@@ -120,32 +136,29 @@ class _PiecewiseLine(GradientTransformer):
                 f"Operation '{operation.name}' computes in {out.dtype} for float64 inputs. "
                 "Let the function keep the dtype of its input; on JAX set JAX_ENABLE_X64=1."
             )
-        return out
-
-    def _check(self, operation: Operation) -> None:
-        reach = np.concatenate([[self._ends[0] - 4], self._ends, [self._ends[-1] + 4]])
-        middles, halves = (reach[1:] + reach[:-1]) / 2, (reach[1:] - reach[:-1]) / 2
-        places = (middles[:, None] + halves[:, None] * _PROBES).ravel()
-        computed = self._compute(operation, places).reshape(len(places), -1, self._shape[-1])
-        for place, expected in zip(places, computed, strict=True):
-            value = self._evaluate(np.full_like(expected, place), self._first, self._slopes)
-            if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
-                raise InvalidArgumentError(
-                    f"Operation '{operation.name}' ({operation.params.function}) is "
-                    f"not continuous and linear between its knots {tuple(self._knots)}: at "
-                    f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
-                    f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
-                )
+        return out.reshape(len(places), -1, self._shape[-1])
 
 
 class ScaleLine:
-    """The transformer of x · factor + offset: batch normalisation, rescaling, constants."""
+    """The transformer of x · factor + offset: batch normalisation, rescaling, constants.
+
+    Raises:
+        UnsupportedLayerError: if factor and offset are not constant.
+    """
 
     def __init__(self, operation: Operation) -> None:
-        factor, offset = operation.params.read()
-        self._shape = operation.shape
-        self._factor = _table(factor, operation.shape)
-        self._offset = _table(offset, operation.shape)
+        if not isinstance(operation.params, Affine):
+            raise not_piecewise_linear(operation)
+        self._shape = shape = operation.shape
+
+        def table(array: np.ndarray) -> np.ndarray:
+            """Return an array as `(positions or 1, channels)` float64."""
+            array = np.asarray(array, np.float64)
+            if array.size == 1 or array.size == array.shape[-1]:
+                return np.broadcast_to(array.reshape(1, -1), (1, shape[-1]))
+            return np.broadcast_to(array, shape).reshape(-1, shape[-1])
+
+        self._factor, self._offset = map(table, operation.params.read())
 
     def per_channel(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return factor and offset `(channels,)`, or None if they differ by position."""
@@ -165,32 +178,10 @@ class ScaleLine:
         return [g.scaled(self._factor)]
 
 
-def _elementwise_line(operation: Operation) -> _PiecewiseLine:
-    if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
-        raise not_piecewise_linear(operation)
-    return _PiecewiseLine(operation)
-
-
-def _scale_line(operation: Operation) -> ScaleLine:
-    if not isinstance(operation.params, Affine):
-        raise not_piecewise_linear(operation)
-    return ScaleLine(operation)
-
-
-def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array as `(positions, channels)`, or with one position if all are equal."""
-    table = array.reshape(-1, shape[-1])
+def _by_position(table: np.ndarray) -> np.ndarray:
     return table[:1] if (table == table[:1]).all() else table
 
 
-def _table(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array that broadcasts to `shape` as `(positions or 1, channels)` float64."""
-    array = np.asarray(array, np.float64)
-    if array.size == 1 or array.size == array.shape[-1]:
-        return np.broadcast_to(array.reshape(1, -1), (1, shape[-1]))
-    return np.broadcast_to(array, shape).reshape(-1, shape[-1])
-
-
 register_transformer("rectify", RectifyLine)
-register_transformer("elementwise", _elementwise_line)
-register_transformer("scale", _scale_line)
+register_transformer("elementwise", PiecewiseLine)
+register_transformer("scale", ScaleLine)

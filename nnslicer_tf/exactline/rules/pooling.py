@@ -7,10 +7,8 @@ import numpy as np
 from nnslicer_tf.exactline.bends import Bends, GradientTransformer, is_largest_tap, largest_tap
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.rules.table import register_transformer
-from nnslicer_tf.exactline.steps import Steps, Uses
+from nnslicer_tf.exactline.steps import MAX_GATHERED, Steps, Uses
 from nnslicer_tf.instrument.operations import Operation
-
-_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
 
 
 class AverageLine:
@@ -26,7 +24,7 @@ class AverageLine:
         x = x.regrouped(self._input_shape)
         rows = x.common_rows([x], [self._taps])
         taps = self._taps.shape[1]
-        piece = max(1, _GATHERED // (taps * x.channels))
+        piece = max(1, MAX_GATHERED // (taps * x.channels))
         out = np.empty((len(rows), x.channels))
         for first in range(0, len(rows), piece):
             gathered = rows.gather(0, first, min(first + piece, len(rows)))

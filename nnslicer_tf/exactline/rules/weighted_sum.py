@@ -1,20 +1,14 @@
 """Exact lines through dense layers and all kinds of convolutions."""
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import lines
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.rules.table import register_transformer
-from nnslicer_tf.exactline.steps import Steps, Uses
+from nnslicer_tf.exactline.steps import MAX_GATHERED, MIN_ROWS, Steps, Uses
 from nnslicer_tf.instrument.operations import Operation, Synapses
-
-_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
-
-
-_FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
 
 
 class WeightedSumLine:
@@ -23,9 +17,10 @@ class WeightedSumLine:
     def __init__(self, operation: Operation) -> None:
         synapses: Synapses = operation.params
         bias = synapses.bias()
-        kernel = synapses.from_kernel(float64(synapses.variable()))
-        self._kernel = np.ascontiguousarray(kernel)
-        self._bias = np.zeros(kernel.shape[-1]) if bias is None else float64(bias)
+        weights = synapses.variable().numpy().astype(np.float64)
+        self._kernel = np.ascontiguousarray(synapses.from_kernel(weights))
+        outputs = self._kernel.shape[-1]
+        self._bias = np.zeros(outputs) if bias is None else bias.numpy().astype(np.float64)
         self._groups = synapses.groups
         self._taps = synapses.taps
         self._input_shape = operation.input_shapes[0]
@@ -40,10 +35,26 @@ class WeightedSumLine:
     def __call__(self, x: Curve) -> Curve:
         """Return the curve of the weighted sums."""
         if self._pointwise and x.channels == self._input_shape[-1]:
-            return x.with_values(self._sum(x.values))
+            if self._groups > 1:
+                return x.with_values(self._grouped_sum(x.values))
+            out = x.values @ self._kernel[0]
+            out += self._bias
+            return x.with_values(out)
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
-            return self._sum_windows(x, np.arange(x.positions, dtype=np.int32)[None])
-        return self._sum_windows(x.regrouped(self._input_shape), self._taps)
+            taps = np.arange(x.positions, dtype=np.int32)[None]
+        else:
+            x, taps = x.regrouped(self._input_shape), self._taps
+        rows = x.common_rows([x], [taps])
+        # As many rows at a time as fit into the cache.
+        width = taps.shape[1] * x.channels
+        piece = max(MIN_ROWS, MAX_GATHERED // width)
+        if self._groups == 1:
+            return rows.curve(rows.window_sums(self._kernel.reshape(width, -1), self._bias, piece))
+        out = np.empty((len(rows), len(self._bias)))
+        for first in range(0, len(rows), piece):
+            gathered = rows.gather(0, first, min(first + piece, len(rows)))
+            out[first : first + piece] = self._grouped_sum(gathered)
+        return rows.curve(out)
 
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradient of the input, given that of the sums."""
@@ -69,34 +80,8 @@ class WeightedSumLine:
             whole[:, group, :, group] = by_group[:, :, group].transpose(0, 2, 1)
         return whole.reshape(taps, outputs, -1)
 
-    def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
-        """Gather and sum the windows of as many rows at a time as fit into the cache."""
-        rows = x.common_rows([x], [taps])
-        width = taps.shape[1] * x.channels
-        piece = max(_FEWEST, _GATHERED // width)
-        if self._groups == 1:
-            out = rows.window_sums(self._kernel.reshape(width, -1), self._bias, piece)
-        else:
-            out = np.empty((len(rows), len(self._bias)))
-            for first in range(0, len(rows), piece):
-                gathered = rows.gather(0, first, min(first + piece, len(rows)))
-                out[first : first + piece] = self._grouped_sum(gathered)
-        return rows.curve(out)
-
-    def _sum(self, x: np.ndarray) -> np.ndarray:
-        if self._groups > 1:
-            return self._grouped_sum(x)
-        out = x @ self._kernel[0]
-        out += self._bias
-        return out
-
     def _grouped_sum(self, gathered: np.ndarray) -> np.ndarray:
         return lines.grouped_sum(gathered, self._groups, self._kernel, self._bias)
-
-
-def float64(variable: Any) -> np.ndarray:
-    """Return a copy of a Keras variable as a float64 array."""
-    return variable.numpy().astype(np.float64)
 
 
 register_transformer("weighted_sum", WeightedSumLine)
