@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-from nnslicer_tf.instrument.tokens import vocabulary
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Counterpart(ABC):
 
 def input_places(im: InstrumentedModel, tensor: str, stored: str) -> list[Place]:
     """Return the place of a model's input; none for tokens, which are not rounded."""
-    if vocabulary(im.graph, im.input_operation) is not None:
+    if im.graph.vocabulary(im.input_operation) is not None:
         return []
     return [Place(im.input_operation, None, tensor, stored, 0)]
 

@@ -32,8 +32,8 @@ from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
 from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
 from nnslicer_tf.engine import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
-from nnslicer_tf.instrument.data import DataLike, check_batch_size
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,12 +210,10 @@ def _items(
     behaviours.check_length(sum(sizes))  # not known earlier for an iterable
 
 
-def _blocks(
-    samples: Samples | SeveralSamples, size: int, shuffled: bool
-) -> Iterator[tuple[np.ndarray, Any]]:
+def _blocks(samples: Samples, size: int, shuffled: bool) -> Iterator[tuple[np.ndarray, Any]]:
     """Yield the indices of records and the records, in the order of the data or a random one."""
     if shuffled:
-        x: Any = samples.inputs if isinstance(samples, SeveralSamples) else samples.array()
+        x = samples.array()
         order = np.random.default_rng(0).permutation(len(x))
         for start in range(0, len(x), size):
             rows = order[start : start + size]

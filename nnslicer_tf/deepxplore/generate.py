@@ -26,8 +26,9 @@ from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, f
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.data import check_array
 
 _MIN_SEEDS = 8  # fewer seeds say nothing about the models
 _MIN_RIGHT, _MIN_AGREE = 0.5, 0.25

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -51,9 +51,9 @@ class Call:
     reuse: int
     inputs: tuple[int, ...]
     input_shapes: tuple[tuple[int, ...], ...]
-    constants: dict[int, Any]
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    constants: dict[int, Any] = field(default_factory=dict)
     input_dtypes: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     masks: tuple[int | None, ...] = ()
@@ -93,21 +93,35 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     Raises:
         InputShapeError: if the shape of a subclassed model's input is not known.
     """
-    functional = functional_class()
+    if isinstance(model, functional_class()) or (
+        isinstance(model, keras.Sequential) and model.built
+    ):
+        return model
+    shape: Any = input_shape
+    if shape is None and not isinstance(model, keras.Sequential):
+        shape = (model.get_build_config() or {}).get("input_shape")
+        if isinstance(shape, Mapping):
+            shape = {name: tuple(one[1:]) for name, one in shape.items()}
+        elif isinstance(shape, (list, tuple)):
+            shape = tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
+    if not shape and shape != ():
+        raise InputShapeError(
+            f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
+            "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
+        )
     if isinstance(model, keras.Sequential):
-        if not model.built:
-            if input_shape is None:
-                raise _unknown_shape(model)
-            model.build((None, *input_shape))
+        model.build((None, *shape))
         return model
-    if isinstance(model, functional):
-        return model
-    shape = input_shape or _built_shape(model)
-    if shape is None:
-        raise _unknown_shape(model)
-    inputs = _symbolic(shape)
+    inputs: Any
+    if isinstance(shape, Mapping):
+        inputs = {name: keras.Input(one, name=name) for name, one in shape.items()}
+    elif _is_shape(shape):
+        inputs = keras.Input(shape, name="input_layer")
+    else:
+        inputs = [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
+    takes_training = "training" in inspect.signature(model.call).parameters
     try:
-        outputs = model.call(inputs, **_inference_arguments(model))
+        outputs = model.call(inputs, **({"training": False} if takes_training else {}))
         return keras.Model(inputs, outputs, name=model.name)
     except UnsupportedLayerError:
         raise
@@ -133,13 +147,26 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
 
     Raises:
         InputShapeError: if the model has axes of unknown size.
-        UnsupportedLayerError: if a layer has an argument that cannot be traced.
+        UnsupportedLayerError: if a layer has an argument that cannot be traced, or an input takes
+            anything but dense numbers.
     """
     for tensor in model.inputs:
-        _check_input(model, tensor)
+        what = ""
+        if tensor.dtype == "string":
+            what = "text. Make a model of the layers after the one that turns it into numbers"
+        elif getattr(tensor, "sparse", False):
+            what = (
+                "sparse tensors. Build it with keras.Input(…, sparse=False), and pass x.toarray()"
+            )
+        elif getattr(tensor, "ragged", False):
+            what = "ragged tensors. Build it for one length, and pad: x.to_tensor()"
+        if what:
+            raise UnsupportedLayerError(
+                f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
+            )
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
     if input_shape:
-        shapes = tuple(_flat_shapes(input_shape))
+        shapes = tuple(flat_shapes(input_shape))
     for shape in shapes:
         if any(extent is None for extent in shape):
             raise InputShapeError(
@@ -151,34 +178,30 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         keras.Input(shape, dtype=tensor.dtype)
         for shape, tensor in zip(shapes, model.inputs, strict=True)
     ]
-    outputs = visitor.run(model, sources, prefix="")
+    outputs = visitor.ids(visitor.run(model, sources, prefix=""))
+
+    # Calls that no output depends on are dropped, such as masks that Keras computes itself.
+    reached = set(outputs)
+    calls = []
+    for call in reversed(visitor.calls):  # the call that makes the mask of an output precedes it
+        if not reached.isdisjoint(call.outputs):
+            masks = (*call.masks, *call.paddings, call.mask)
+            reached.update(call.inputs, (mask for mask in masks if mask is not None))
+            calls.append(call)
     return Trace(
         inputs=tuple(map(id, sources)),
         input_names=tuple(map(input_name, model.inputs)),
         input_shapes=shapes,
-        calls=_needed(visitor.calls, visitor.ids(outputs)),
-        outputs=tuple(visitor.ids(outputs)),
+        calls=tuple(reversed(calls)),
+        outputs=outputs,
     )
 
 
-def _check_input(model: keras.Model, tensor: keras.KerasTensor) -> None:
-    """Check that an input takes dense numbers."""
-    if tensor.dtype == "string":
-        what = "text. Make a model of the layers after the one that turns it into numbers"
-    elif getattr(tensor, "sparse", False):
-        what = "sparse tensors. Build it with keras.Input(…, sparse=False), and pass x.toarray()"
-    elif getattr(tensor, "ragged", False):
-        what = "ragged tensors. Build it for one length, and pad: x.to_tensor()"
-    else:
-        return
-    raise UnsupportedLayerError(
-        f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
-    )
-
-
+@cache
 def functional_class() -> type[keras.Model]:
     """Return the class of functional models, which Keras does not export."""
-    return type(keras.Model(*_identity_graph()))
+    tensor = keras.Input((1,))
+    return type(keras.Model(tensor, tensor))
 
 
 def input_name(tensor: keras.KerasTensor) -> str:
@@ -186,24 +209,36 @@ def input_name(tensor: keras.KerasTensor) -> str:
     return tensor._keras_history.operation.name
 
 
-def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
-    """Drop calls that no output depends on, such as masks that Keras computes itself."""
-    reached = set(outputs)
-    needed = []
-    for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
-        if not reached.isdisjoint(call.outputs):
-            reached.update(call.inputs)
-            masks = (*call.masks, *call.paddings, call.mask)
-            reached.update(mask for mask in masks if mask is not None)
-            needed.append(call)
-    return tuple(reversed(needed))
+def structure_of(model: keras.Model, which: str) -> Any:
+    """Return the structure of a functional or sequential model's "input" or "output" tensors."""
+    if isinstance(model, keras.Sequential):  # it may not have been called yet
+        return getattr(model, f"{which}s")[0]
+    return getattr(model, which)
+
+
+def flat_shapes(shape: Any) -> list[Shape]:
+    """Return the shapes of all inputs as a list."""
+    if isinstance(shape, Mapping):
+        return [tuple(one) for one in shape.values()]
+    return [tuple(shape)] if _is_shape(shape) else [tuple(one) for one in shape]
+
+
+def _is_shape(shape: Any) -> bool:
+    return all(extent is None or isinstance(extent, int) for extent in shape)
 
 
 class _Visitor:
+    """Records the calls of a model.
+
+    Attributes:
+        calls: The calls, in topological order.
+    """
+
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        # Id of a tensor → its padding mask, and the mask with which a layer receives it.
         self._paddings: dict[int, Any] = {}
-        self._found: dict[int, Any] = {}
+        self._received: dict[int, Any] = {}
         self._reuse: Counter[int] = Counter()
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
@@ -221,8 +256,9 @@ class _Visitor:
         # A plain Model of the same graph, without the user's class and compile().
         plain = keras.Model(model.inputs, model.outputs)
         entries = [keras.Input(source.shape[1:], dtype=source.dtype) for source in sources]
-        for entry, source in zip(entries, sources, strict=True):
-            self._same_as[id(entry)] = self._resolve(id(source))
+        self._same_as |= {
+            id(entry): self.ids([source])[0] for entry, source in zip(entries, sources, strict=True)
+        }
         clone = keras.models.clone_model(
             plain,
             input_tensors=entries,
@@ -232,93 +268,115 @@ class _Visitor:
         self._alive.append(clone)
         return clone.outputs
 
+    def ids(self, tensors: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the ids under which tensors were traced; None for None."""
+        ids = []
+        for tensor in tensors:
+            tensor_id = None if tensor is None else id(tensor)
+            while tensor_id in self._same_as:
+                tensor_id = self._same_as[tensor_id]
+            ids.append(tensor_id)
+        return tuple(ids)
+
     def visit(
-        self, layer: keras.Operation, prefix: str, args: tuple, kwargs: dict | None = None
+        self, layer: keras.Operation, prefix: str, args: tuple, kwargs: Mapping | None = None
     ) -> Any:
-        """Record one call and return its symbolic outputs."""
+        """Record one call and return its symbolic outputs.
+
+        Raises:
+            UnsupportedLayerError: if the call is always in training mode, such as
+                `dropout(x, training=True)`, and that makes a difference.
+        """
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
-        _check_inference(layer, path, kwargs or {})
-        named, explicit = _bound(layer, args, kwargs or {})
+        kwargs = kwargs or {}
+        is_layer = isinstance(layer, keras.layers.Layer)
+        for part in layer._flatten_layers() if is_layer and kwargs.get("training") else ():
+            batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
+            if batch or getattr(part, "seed_generator", None) is not None:
+                why = "uses the statistics of the batch" if batch else "draws random numbers"
+                raise UnsupportedLayerError(
+                    f"Layer '{path}' ({type(part).__name__}) is called with training=True, so that "
+                    f"it {why} at inference, too. Analyses need a model that treats each sample "
+                    "alike: build it without that argument, and set_weights of this model."
+                )
+        # Arguments by name: those other than propagated masks, and the masks
+        parameters = inspect.signature(layer.call)
+        named: dict[str, Any] = {}
+        explicit: dict[str, Any] = {}
+        for name, value in parameters.bind_partial(*args, **kwargs).arguments.items():
+            of = name.removesuffix("_mask")
+            travels = name == "mask" or (of != name and of in parameters.parameters)
+            (explicit if travels and is_layer else named)[name] = value
         tensors = _tensors(tuple(named.values()))
-        paddings = _masks_of(named, explicit, lambda x: self._paddings.get(self._resolve(id(x))))
-        masks = _masks_of(named, explicit, lambda x: self._found.get(self._resolve(id(x))))
-        masks = self._handed_over(named, explicit, masks, paddings)
-        specs = layer.compute_output_spec(*args, **(kwargs or {}))
+        # Symbolic outputs that stand for the call's
+        specs = layer.compute_output_spec(*args, **kwargs)
         outputs = _Placeholder(specs)(*tensors)
         flat = _tensors((outputs,))
         self._alive.append(outputs)
         if isinstance(layer, keras.Model):
             shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
             inner = self.run(as_functional(layer, shapes), tensors, f"{path}/")
-            for outside, inside in zip(flat, inner, strict=True):
-                self._same_as[id(outside)] = id(inside)
+            self._same_as |= {
+                id(outside): id(inside) for outside, inside in zip(flat, inner, strict=True)
+            }
             return outputs
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
-        self._paddings[id(flat[0])] = self._mask_after(layer, path, named, paddings)
-        self._found[id(flat[0])] = self._paddings[id(flat[0])]
+        paddings, masks = self._masks_of(named, explicit)
+        mask = self._mask_after(layer, path, named, paddings)
+        self._paddings[id(flat[0])] = self._received[id(flat[0])] = mask
         if list(map(id, masks)) != list(map(id, paddings)):
-            self._found[id(flat[0])] = self._mask_after(layer, path, named, masks)
-        self._record(layer, path, args, named, masks, paddings, flat)
-        if isinstance(layer, keras.layers.MultiHeadAttention) and _attention_takes_masks():
-            self._found.update({self._resolve(id(tensor)): None for tensor in tensors})
-        return outputs
-
-    def ids(self, tensors: Iterable[Any]) -> list[int]:
-        """Return the ids under which `tensors` were traced."""
-        return [self._resolve(id(tensor)) for tensor in tensors]
-
-    def _record(
-        self,
-        layer: keras.Operation,
-        path: str,
-        args: tuple,
-        named: Mapping[str, Any],
-        masks: list[Any],
-        paddings: list[Any],
-        outputs: list[Any],
-    ) -> None:
-        tensors = _tensors(tuple(named.values()))
+            self._received[id(flat[0])] = self._mask_after(layer, path, named, masks)
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
         call = Call(
             layer=layer,
             path=path,
             reuse=self._reuse[id(layer)],
-            inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
+            inputs=self.ids(tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
             input_dtypes=tuple(tensor.dtype for tensor in tensors),
             constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
-            outputs=tuple(map(id, outputs)),
-            output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
-            arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), dict(named)),
-            masks=tuple(self._id(mask) for mask in masks),
-            paddings=tuple(self._id(mask) for mask in paddings),
-            mask=self._id(self._paddings[id(outputs[0])]),
+            outputs=tuple(map(id, flat)),
+            output_shapes=tuple(tuple(output.shape[1:]) for output in flat),
+            arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), named),
+            masks=self.ids(masks),
+            paddings=self.ids(paddings),
+            mask=self.ids([mask])[0],
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
+        if isinstance(layer, keras.layers.MultiHeadAttention) and attention_takes_masks():
+            self._received.update(dict.fromkeys(self.ids(tensors)))
+        return outputs
 
-    def _id(self, mask: Any) -> int | None:
-        return None if mask is None else self._resolve(id(mask))
+    def _masks_of(
+        self, named: Mapping[str, Any], explicit: Mapping[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the padding mask of each input, and the mask that the layer receives with it.
 
-    def _handed_over(
-        self,
-        named: Mapping[str, Any],
-        explicit: Mapping[str, Any],
-        masks: list[Any],
-        paddings: list[Any],
-    ) -> list[Any]:
-        """Return the masks that a layer receives, including those that were passed as "mask".
-
-        Keras passed these when the model was built, so they are not lost when it runs.
+        Args:
+            named: The arguments of a layer, by name.
+            explicit: Masks that were passed as arguments: "mask" for the first argument, or
+                "key_mask" for the argument "key". Keras passes propagated masks in this way too,
+                and did when the model was built: those of "mask" are not lost when it runs.
         """
-        given = keras.tree.flatten(explicit.get("mask"))
-        count = len(_tensors(next(iter(named.values()), None)))
-        handed = [isinstance(mask, keras.KerasTensor) for mask in given][:count]
-        handed += [False] * (len(masks) - len(handed))
-        return [p if h else m for p, m, h in zip(paddings, masks, handed, strict=True)]
+        paddings: list[Any] = []
+        received: list[Any] = []
+        for position, (name, value) in enumerate(named.items()):
+            by_default = explicit.get("mask") if position == 0 else None
+            passed = keras.tree.flatten(explicit.get(f"{name}_mask", by_default))
+            of_mask = keras.tree.flatten(by_default)
+            for i, tensor_id in enumerate(self.ids(_tensors((value,)))):
+                given = passed[i] if i < len(passed) else None
+                given = given if isinstance(given, keras.KerasTensor) else None
+                padding, mask = self._paddings.get(tensor_id), self._received.get(tensor_id)
+                paddings.append(given if padding is None else padding)
+                received.append(given if mask is None else mask)
+                if i < len(of_mask) and isinstance(of_mask[i], keras.KerasTensor):
+                    received[-1] = paddings[-1]
+        return paddings, received
 
     def _mask_after(
         self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
@@ -331,9 +389,16 @@ class _Visitor:
             named: The layer's arguments, by name.
             masks: The mask tensors of its inputs, None for those without one.
         """
-        compute = _mask_rule(layer)
-        if compute is None or named.get("reverse"):  # a ReversibleEmbedding's second use
+        if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
             return None
+        if named.get("reverse"):  # a ReversibleEmbedding's second use
+            return None
+        compute: Callable[[Any, Any], Any] = layer.compute_mask
+        if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
+            compute = lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # noqa: E731
+        elif isinstance(layer, keras.layers.Embedding):
+            # Not a subclass's method: ReversibleEmbedding computes its mask in `call`.
+            compute = lambda x, masks: keras.layers.Embedding.compute_mask(layer, x, masks)  # noqa: E731
         first = next(iter(named.values()))
         tensors = _tensors((first,))
         own = masks[: len(tensors)]
@@ -347,8 +412,8 @@ class _Visitor:
         known = [mask for mask in own if mask is not None]
 
         def make(*values: Any) -> Any:
-            given = iter(values[len(tensors) :])
-            present = [None if mask is None else next(given) for mask in own]
+            stream = iter(values[len(tensors) :])
+            present = [None if mask is None else next(stream) for mask in own]
             result = compute(_replaced(first, values), _replaced(first, present))
             return next(v for v in keras.tree.flatten(result) if v is not None)
 
@@ -360,20 +425,14 @@ class _Visitor:
                 layer=layer,
                 path=path,
                 reuse=self._reuse[id(layer)],
-                inputs=tuple(self._resolve(id(tensor)) for tensor in inputs),
+                inputs=self.ids(inputs),
                 input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in inputs),
-                constants={},
                 outputs=(id(mask),),
                 output_shapes=(tuple(found.shape[1:]),),
                 mask_function=make,
             )
         )
         return mask
-
-    def _resolve(self, tensor_id: int) -> int:
-        while tensor_id in self._same_as:
-            tensor_id = self._same_as[tensor_id]
-        return tensor_id
 
 
 _MERGES = (
@@ -382,92 +441,20 @@ _MERGES = (
 )
 
 
-def _masks_of(
-    named: Mapping[str, Any], explicit: Mapping[str, Any], known: Callable[[Any], Any]
-) -> list[Any]:
-    """Return the mask tensor of each input, None for inputs without one.
-
-    Args:
-        named: The arguments of a layer, by name.
-        explicit: Masks that were passed as arguments: "mask" for the first argument, or
-            "key_mask" for the argument "key". Keras passes propagated masks in this way too.
-        known: Maps a tensor to its mask, or to None; an explicit mask is then used instead.
-    """
-    masks = []
-    for position, (name, value) in enumerate(named.items()):
-        found = [known(tensor) for tensor in _tensors((value,))]
-        given = explicit.get(f"{name}_mask", explicit.get("mask") if position == 0 else None)
-        for i, mask in enumerate(keras.tree.flatten(given)[: len(found)]):
-            if found[i] is None and isinstance(mask, keras.KerasTensor):
-                found[i] = mask
-        masks.extend(found)
-    return masks
-
-
 @cache
-def _attention_takes_masks() -> bool:
+def attention_takes_masks() -> bool:
     """Whether this version of Keras removes the masks of `MultiHeadAttention`'s inputs."""
     embedded = keras.layers.Embedding(2, 1, mask_zero=True)(np.ones((1, 2), np.int32))
     keras.layers.MultiHeadAttention(1, 1)(embedded, embedded)
     return getattr(embedded, "_keras_mask", None) is None
 
 
-def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:
-    """Return the function that maps a layer's inputs and their masks to its output's mask.
-
-    None if the layer's output has no mask.
-    """
-    if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
-        return None
-    if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
-        return lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # the queries'
-    if isinstance(layer, keras.layers.Embedding):
-        # Not a subclass's method: ReversibleEmbedding computes its mask in `call`.
-        return lambda inputs, masks: keras.layers.Embedding.compute_mask(layer, inputs, masks)
-    return layer.compute_mask
-
-
 def _replaced(structure: Any, values: Iterable[Any]) -> Any:
     """Return `structure` with its tensors replaced by `values`."""
-    values = iter(values)
+    stream = iter(values)
     return keras.tree.map_structure(
-        lambda x: next(values) if isinstance(x, keras.KerasTensor) else x, structure
+        lambda x: next(stream) if isinstance(x, keras.KerasTensor) else x, structure
     )
-
-
-def _bound(
-    layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a call's arguments by name: those other than propagated masks, and the masks."""
-    signature = inspect.signature(layer.call)
-    bound = signature.bind_partial(*args, **kwargs).arguments
-    named: dict[str, Any] = {}
-    masks: dict[str, Any] = {}
-    for name, value in bound.items():
-        of = name.removesuffix("_mask")
-        travels = name == "mask" or (of != name and of in signature.parameters)
-        is_mask = travels and isinstance(layer, keras.layers.Layer)
-        (masks if is_mask else named)[name] = value
-    return named, masks
-
-
-def _check_inference(layer: keras.Operation, path: str, kwargs: Mapping[str, Any]) -> None:
-    """Check that a call is not always in training mode, such as `dropout(x, training=True)`.
-
-    Raises:
-        UnsupportedLayerError: if it is, and that makes a difference.
-    """
-    if not kwargs.get("training") or not isinstance(layer, keras.layers.Layer):
-        return
-    for part in layer._flatten_layers():
-        batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
-        if batch or getattr(part, "seed_generator", None) is not None:
-            why = "uses the statistics of the batch" if batch else "draws random numbers"
-            raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(part).__name__}) is called with training=True, so that it "
-                f"{why} at inference, too. Analyses need a model that treats each sample alike: "
-                "build it without that argument, and set_weights of this model."
-            )
 
 
 class _Placeholder(keras.Operation):
@@ -485,51 +472,3 @@ class _Placeholder(keras.Operation):
 
 def _tensors(structure: Any) -> list[Any]:
     return [x for x in keras.tree.flatten(structure) if isinstance(x, keras.KerasTensor)]
-
-
-def _identity_graph() -> tuple[Any, Any]:
-    tensor = keras.Input((1,))
-    return tensor, tensor
-
-
-def _symbolic(shape: Shapes) -> Any:
-    """Return symbolic inputs in the structure of their shapes; their names are always the same."""
-    if isinstance(shape, Mapping):
-        return {name: keras.Input(one, name=name) for name, one in shape.items()}
-    if _is_shape(shape):
-        return keras.Input(shape, name="input_layer")
-    return [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
-
-
-def _flat_shapes(shape: Shapes) -> list[Shape]:
-    if isinstance(shape, Mapping):
-        return [tuple(one) for one in shape.values()]
-    if _is_shape(shape):
-        return [cast(Shape, tuple(shape))]
-    return [tuple(one) for one in cast(Sequence[Shape], shape)]
-
-
-def _is_shape(shape: Any) -> bool:
-    return all(extent is None or isinstance(extent, int) for extent in shape)
-
-
-def _built_shape(model: keras.Model) -> Shapes | None:
-    """Return the input shapes that a subclassed model was built with, if it has them."""
-    shape = (model.get_build_config() or {}).get("input_shape")
-    if isinstance(shape, Mapping):
-        return {name: tuple(one[1:]) for name, one in shape.items()}
-    if not isinstance(shape, (list, tuple)):
-        return None
-    return tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
-
-
-def _inference_arguments(model: keras.Model) -> dict[str, Any]:
-    takes_training = "training" in inspect.signature(model.call).parameters
-    return {"training": False} if takes_training else {}
-
-
-def _unknown_shape(model: keras.Model) -> InputShapeError:
-    return InputShapeError(
-        f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
-        "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
-    )

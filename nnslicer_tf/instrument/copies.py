@@ -2,13 +2,15 @@
 
 `copy_model` gives a copy with equal outputs, and checks it; `rebuild` gives one with other weights,
 sizes or layers. Both copy nested models and everything that a layer keeps outside its variables,
-such as the statistics of an adapted `Normalization`. LoRA weights are merged into their kernels.
+such as the statistics of an adapted `Normalization`, and functions that the user wrote. LoRA
+weights are merged into their kernels.
 
 Cost: the layers are built again, and the check runs both models on four samples.
 """
 
+import inspect
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,12 +19,13 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument._trace import (
     Shapes,
-    _flat_shapes,
     as_functional,
+    flat_shapes,
     functional_class,
     input_name,
+    structure_of,
 )
-from nnslicer_tf.instrument.comparison import structure_of
+from nnslicer_tf.instrument.comparison import difference, random_input
 
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 """Function of a layer, its copy, the copy's output and arguments; it returns what follows it."""
@@ -45,7 +48,18 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
         check_copyable(model)
         copy = rebuild(as_functional(model, input_shape))  # which builds a sequential model
     else:
-        copy = _copy_of_subclass(model, input_shape)
+        try:
+            copy = type(model).from_config(model.get_config())
+        except (NotImplementedError, TypeError):  # Keras raises these for a model without a config
+            functional = as_functional(model, input_shape)
+            check_copyable(functional)
+            copy = rebuild(functional)
+        else:
+            if not copy.built:
+                shape = model.get_build_config()["input_shape"]
+                copy(np.zeros((1, *shape[1:]), np.float32))
+            _keep_functions(model, copy)
+            transfer(model, copy, {})
     check_copy(model, copy, input_shape)
     return copy
 
@@ -75,8 +89,7 @@ def rebuild(
         UnsupportedLayerError: as in `copy_model`.
     """
     builder = _Builder(values or {}, configs or {}, dict(replacements or {}), after)
-    sizes = None if shapes is None else _flat_shapes(shapes)
-    return builder.model(model, sizes)
+    return builder.model(model, None if shapes is None else flat_shapes(shapes))
 
 
 def check_copyable(model: keras.Model) -> None:
@@ -110,10 +123,10 @@ def check_copy(
     x = examples(model, input_shape)
     if x is None:
         return
-    expected, outputs = _outputs(model, x), _outputs(copy, x)
-    if all(map(agree, expected, outputs)):
+    expected = _outputs(model, x)
+    if _agree(expected, _outputs(copy, x)):
         return
-    if not all(map(agree, expected, _outputs(model, x))):
+    if not _agree(expected, _outputs(model, x)):
         raise UnsupportedLayerError(
             f"Model '{model.name}' gives different outputs for the same input: a layer is random "
             "even in inference. Was one called with training=True? Call it without."
@@ -130,38 +143,34 @@ def check_copy(
 def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     """Return four samples in the structure of a model's inputs, in the dtypes that it declares.
 
-    They are random: between 0 and 1, of both signs, and large; the last is zero. Tokens are in the
-    range of all vocabularies. Returns None if the model's inputs are not known.
+    As in `random_input`; tokens are in the range of all vocabularies. Returns None if the model's
+    inputs are not known.
     """
-    tensors = keras.tree.flatten(_structure(model))
-    if not tensors:
+    structure: Any = []
+    if has_graph(model):
+        structure = structure_of(model, "input") if model.built else []
+    else:
+        shape: Any = (model.get_build_config() or {}).get("input_shape")
+        if isinstance(shape, (tuple, list)) and all(isinstance(n, int | None) for n in shape):
+            structure = keras.KerasTensor(tuple(shape))
+    tensors = keras.tree.flatten(structure)
+    if not tensors or any(tensor.dtype == "string" for tensor in tensors):
         return None
     shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
     if input_shape is not None:
-        shapes = [tuple(shape) for shape in _flat_shapes(input_shape)]
-    layers = list(sublayers(model))
-    limits = [n for layer in layers for n in [_token_count(layer)] if n is not None]
+        shapes = [tuple(shape) for shape in flat_shapes(input_shape)]
+    tables = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
+    counts = [
+        layer.input_dim if isinstance(layer, tables) else getattr(layer, "num_tokens", None)
+        for layer in sublayers(model)
+    ]
+    tokens = min((n for n in counts if isinstance(n, int)), default=None)
     rng = np.random.default_rng(0)
     arrays = []
     for tensor, shape in zip(tensors, shapes, strict=True):
-        dtype = keras.backend.standardize_dtype(tensor.dtype)
-        if dtype == "string":
-            return None
-        samples = tensor.shape[0] or 4
-        size = (samples, *(64 if n is None else n for n in shape))
-        kind = np.arange(samples).reshape(-1, *[1] * len(shape)) % 4
-        x = np.choose(
-            kind, [rng.random(size), rng.normal(size=size), 30 * rng.normal(size=size), 0]
-        )
-        if limits:
-            x = rng.integers(0, min(limits), size)
-            x[-1, ..., -(-size[-1] // 2) :] = 0
-        elif dtype == "bool":
-            x = x > 0
-        elif dtype.startswith("uint"):
-            x = np.where(kind == 3, 0, rng.integers(0, 256, size))
-        arrays.append(x.astype(dtype if dtype != "bfloat16" else "float32"))
-    return keras.tree.pack_sequence_as(_structure(model), arrays)
+        size = (tensor.shape[0] or 4, *(64 if n is None else n for n in shape))
+        arrays.append(random_input(rng, size, tensor.dtype, tokens, padded=tokens is not None))
+    return keras.tree.pack_sequence_as(structure, arrays)
 
 
 def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | None = None) -> Any:
@@ -188,6 +197,11 @@ def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
     yield from layer._flatten_layers(include_self=True, recursive=True)
 
 
+def has_graph(model: keras.Model) -> bool:
+    """Whether a model is functional or sequential."""
+    return isinstance(model, (keras.Sequential, functional_class()))
+
+
 class _Builder:
     """Builds a copy; see `rebuild`."""
 
@@ -210,7 +224,21 @@ class _Builder:
         if isinstance(model, keras.Sequential) and self._after is None:
             copy = self._sequential(model, shapes)
         else:
-            copy = self._functional(model, shapes)
+            # A plain model of the same graph, without the user's class and compile().
+            plain = keras.Model(structure_of(model, "input"), structure_of(model, "output"))
+            entries = inputs_like(plain, shapes)
+            clone = keras.models.clone_model(
+                plain,
+                input_tensors=entries,
+                clone_function=lambda layer: layer,
+                call_function=self._call,
+            )
+            # A class of the user's is kept if it is created from inputs and outputs.
+            keeps_class = type(model).__init__ is functional_class().__init__
+            kind = type(model) if keeps_class else keras.Model
+            copy = kind(entries, structure_of(clone, "output"), name=model.name)
+            if not model.trainable:
+                copy.trainable = False
         if model.compiled:
             try:
                 copy.compile_from_config(model.get_compile_config())
@@ -232,25 +260,6 @@ class _Builder:
             self._fill(layer, stack[-1])
         return keras.Sequential([entry, *stack], name=model.name, trainable=model.trainable)
 
-    def _functional(
-        self, model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None
-    ) -> keras.Model:
-        # A plain model of the same graph, without the user's class and compile().
-        plain = keras.Model(structure_of(model, "input"), structure_of(model, "output"))
-        entries = inputs_like(plain, shapes)
-        clone = keras.models.clone_model(
-            plain,
-            input_tensors=entries,
-            clone_function=lambda layer: layer,
-            call_function=self._call,
-        )
-        is_plain = isinstance(model, keras.Sequential) or not _has_constructor_of_keras(model)
-        kind = keras.Model if is_plain else type(model)
-        copy = kind(entries, structure_of(clone, "output"), name=model.name)
-        if not model.trainable:
-            copy.trainable = False
-        return copy
-
     def _call(self, layer: keras.Operation, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
@@ -262,21 +271,20 @@ class _Builder:
 
     def _copy(self, layer: keras.Operation, args: tuple) -> keras.Operation:
         """Return the copy of a layer, which is made at its first call."""
-        if id(layer) not in self._copies:
-            self._copies[id(layer)] = self._new(layer, args)
-        return self._copies[id(layer)]
-
-    def _new(self, layer: keras.Operation, args: tuple) -> keras.Operation:
-        if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
-            return layer
-        if has_graph(layer):
+        if id(layer) in self._copies:
+            return self._copies[id(layer)]
+        copy = layer
+        if isinstance(layer, keras.layers.Layer) and has_graph(layer):
             # Axes without a size stay so; others may be smaller in the copy.
             shapes = [
                 tuple(a and b for a, b in zip(tensor.shape[1:], value.shape[1:], strict=True))
                 for tensor, value in zip(layer.inputs, keras.tree.flatten(args), strict=True)
             ]
-            return self.model(layer, shapes)
-        return _created(layer, self._configs.get(id(layer), {}))
+            copy = self.model(layer, shapes)
+        elif isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
+            copy = _created(layer, self._configs.get(id(layer), {}))
+        self._copies[id(layer)] = copy
+        return copy
 
     def _fill(self, layer: keras.Operation, copy: keras.Operation) -> None:
         """Give a copied layer the state of the original, once it is built."""
@@ -352,72 +360,41 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
         config = {**layer.get_config(), **entries}
         # The kernel of the copy has the LoRA weights merged.
         config = {k: v for k, v in config.items() if k not in ("lora_rank", "lora_alpha")}
-        return type(layer).from_config(config)
+        copy = type(layer).from_config(config)
     except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError) as error:
-        reason = ", ".join(_unregistered(layer)) or str(error).strip().partition("\n")[0][:200]
+        names = []
+        for name, value in vars(layer).items():
+            kind = value if hasattr(value, "__name__") else type(value)
+            is_foreign = (kind.__module__ or "keras").split(".")[0] not in ("keras", "builtins")
+            is_registered = keras.saving.get_registered_name(kind) != kind.__name__
+            if is_foreign and callable(value) and not name.startswith("_") and not is_registered:
+                names.append(f"{name}='{kind.__name__}' is not registered")
+        reason = ", ".join(names) or str(error).strip().partition("\n")[0][:200]
         raise UnsupportedLayerError(
             f"Layer '{layer.name}' ({type(layer).__name__}) cannot be copied, because Keras cannot "
             f"create it from its config: {reason}. Register its class and the functions that it "
             "uses with @keras.saving.register_keras_serializable(), and return all arguments of "
             "__init__ from get_config()."
         ) from error
-
-
-def _unregistered(layer: keras.layers.Layer) -> list[str]:
-    """Return the functions and classes in a layer's attributes that are not registered."""
-    names = []
-    for name, value in vars(layer).items():
-        kind = value if hasattr(value, "__name__") else type(value)
-        is_foreign = (kind.__module__ or "keras").split(".")[0] not in ("keras", "builtins")
-        is_public = callable(value) and not name.startswith("_")
-        is_registered = keras.saving.get_registered_name(kind) != kind.__name__
-        if is_foreign and is_public and not is_registered:
-            names.append(f"{name}='{kind.__name__}' is not registered")
-    return names
-
-
-def _copy_of_subclass(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
-    """Return a copy of a subclassed model, a functional one if the class has no config."""
-    try:
-        copy = type(model).from_config(model.get_config())
-    except (NotImplementedError, TypeError):  # what Keras raises for a model without a config
-        functional = as_functional(model, input_shape)
-        check_copyable(functional)
-        return rebuild(functional)
-    if not copy.built:
-        shape = model.get_build_config()["input_shape"]
-        copy(np.zeros((1, *shape[1:]), np.float32))
-    transfer(model, copy, {})
+    _keep_functions(layer, copy, entries)
     return copy
 
 
-def has_graph(model: keras.Model) -> bool:
-    """Whether a model is functional or sequential."""
-    return isinstance(model, (keras.Sequential, functional_class()))
+def _keep_functions(
+    layer: keras.layers.Layer, copy: keras.layers.Layer, changed: Container[str] = ()
+) -> None:
+    """Give a copy the functions of the original, except those that differ on purpose.
+
+    A config has only their names: a function of the user's called "relu" would become Keras's own.
+    """
+    for part, twin in zip(sublayers(layer), sublayers(copy), strict=False):
+        for name, value in vars(part).items():
+            is_option = not name.startswith("_") and not hasattr(type(part), name)
+            if is_option and inspect.isfunction(value) and name not in changed:
+                setattr(twin, name, value)
 
 
-def _has_constructor_of_keras(model: keras.Model) -> bool:
-    """Whether the class of a functional model is created from inputs and outputs."""
-    return type(model).__init__ is functional_class().__init__
-
-
-def _structure(model: keras.Model) -> Any:
-    """Return the tensors of a model's inputs in their structure; empty if they are not known."""
-    if has_graph(model):
-        return structure_of(model, "input") if model.built else []
-    shape: Any = (model.get_build_config() or {}).get("input_shape")
-    is_one = isinstance(shape, (tuple, list)) and all(isinstance(n, int | None) for n in shape)
-    return keras.KerasTensor(tuple(shape)) if is_one else []
-
-
-def _token_count(layer: keras.layers.Layer) -> int | None:
-    """Return the number of tokens that a layer accepts, None for one that takes no tokens."""
-    count = getattr(layer, "num_tokens", None)
-    is_table = isinstance(layer, (keras.layers.Embedding, keras.layers.ReversibleEmbedding))
-    return layer.input_dim if is_table else count if isinstance(count, int) else None
-
-
-def _outputs(model: keras.Model, x: Any) -> list[np.ndarray]:
+def _outputs(model: keras.Model, x: Any) -> list[Any]:
     """Return a model's outputs; the states of stateful layers stay as they are."""
     states = [
         (variable, keras.ops.copy(variable))
@@ -427,18 +404,12 @@ def _outputs(model: keras.Model, x: Any) -> list[np.ndarray]:
     values = keras.tree.flatten(model(x, training=False))
     for variable, state in states:
         variable.assign(state)
-    return [keras.ops.convert_to_numpy(value).astype(np.float64) for value in values]
+    return values
 
 
-def agree(expected: np.ndarray, values: np.ndarray, tolerance: float = 1e-5) -> bool:
-    """Whether values of two models agree up to a share of each sample's largest."""
-    if expected.shape != values.shape:
-        return False
-    for one, other in zip(expected, values, strict=True):
-        scale = np.abs(one[np.isfinite(one)]).max(initial=1e-6)
-        if not np.allclose(other, one, rtol=10 * tolerance, atol=tolerance * scale, equal_nan=True):
-            return False
-    return True
+def _agree(expected: Sequence[Any], values: Sequence[Any]) -> bool:
+    pairs = zip(expected, values, strict=True)
+    return all(difference(one, other, tolerance=1e-5) <= 1 for one, other in pairs)
 
 
 def _first_difference(
@@ -456,7 +427,7 @@ def _first_difference(
             ]
         except (AttributeError, ValueError):  # it is called more than once
             continue
-        if all(map(agree, *(_outputs(one, x) for one in pair))):
+        if _agree(*(_outputs(one, x) for one in pair)):
             continue
         inner = examples(layer) if has_graph(layer) else None
         if inner is not None:

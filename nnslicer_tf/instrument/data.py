@@ -21,6 +21,7 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
 )
+from nnslicer_tf.instrument.inputs import Inputs
 
 DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike
 """Samples in any of these forms:
@@ -32,23 +33,12 @@ DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathL
 - for a model with several inputs: a dict, list or tuple of arrays, or an iterable of these.
 """
 
-_KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
-_LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
-
-
-def check_batch_size(batch_size: int) -> int:
-    """Return `batch_size`.
-
-    Raises:
-        InvalidArgumentError: if it is not a positive int.
-    """
-    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise InvalidArgumentError(f"batch_size must be a positive int. Received: {batch_size!r}")
-    return int(batch_size)
-
-
+Shape: TypeAlias = Sequence[int]
 Bounds: TypeAlias = tuple[float, float]
 """Smallest and largest value of an input."""
+
+_KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+_LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
 
 
 class WholeBounds(tuple[float, float]):
@@ -67,9 +57,18 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
 
 
-def check_array(
-    x: DataLike, shape: Sequence[int], first: int = 0, bounds: Bounds | None = None
-) -> np.ndarray:
+def check_batch_size(batch_size: int) -> int:
+    """Return `batch_size`.
+
+    Raises:
+        InvalidArgumentError: if it is not a positive int.
+    """
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise InvalidArgumentError(f"batch_size must be a positive int. Received: {batch_size!r}")
+    return int(batch_size)
+
+
+def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None) -> np.ndarray:
     """Return `x` as a finite float32 array `(batch, *shape)`.
 
     Args:
@@ -83,77 +82,99 @@ def check_array(
         InputRangeError: if `x` has values outside the bounds, or fractions where integers belong.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
-    array = as_array(x)
+    array = _dense(x)
     if array.dtype.kind not in "fiub":
-        raise InputShapeError(f"Data must be real numbers. Received an array of {array.dtype}.")
+        text = " Turn text into numbers first, as for training." if array.dtype.kind in "US" else ""
+        raise InputShapeError(
+            f"Data must be real numbers. Received an array of {array.dtype}.{text}"
+        )
     if array.ndim != len(shape) + 1 or array.shape[1:] != tuple(shape):
         expected = ", ".join(["samples", *map(str, shape)])
         raise InputShapeError(
             f"The model takes data of shape ({expected}). Received shape {array.shape}."
         )
     array = np.ascontiguousarray(array, dtype=np.float32)
-    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
-    if not finite.all():
-        sample = first + int(np.argmin(finite))
+
+    def sample_of(bad: np.ndarray) -> int:
+        """Return the place of the first sample with a bad value."""
+        return int(np.argmax(bad.any(axis=tuple(range(1, array.ndim)))))
+
+    if not np.isfinite(array).all():
         raise NonFiniteActivationError(
-            f"Sample {sample} of the data has NaN or infinite values. Remove or repair it."
+            f"Sample {first + sample_of(~np.isfinite(array))} of the data has NaN or infinite "
+            "values. Remove or repair it."
         )
-    if bounds is not None:
-        _check_bounds(array, bounds, first)
-    return array
-
-
-def _check_bounds(array: np.ndarray, bounds: Bounds, first: int) -> None:
-    low, high = bounds
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
-        sample = first + int(np.argmax(fractions.any(axis=tuple(range(1, array.ndim)))))
         raise InputRangeError(
-            f"The model takes integers and would cut off fractions. Sample {sample} of the data "
-            f"has the value {array[fractions][0]:.4g}. Pass the integers of the training data."
+            "The model takes integers and would cut off fractions. Sample "
+            f"{first + sample_of(fractions)} of the data has the value "
+            f"{array[fractions][0]:.4g}. Pass the integers of the training data."
         )
-    outside = ((array < low) | (array > high)).any(axis=tuple(range(1, array.ndim)))
-    if outside.any():
-        sample = array[np.argmax(outside)]
+    if bounds is not None and (outside := (array < bounds[0]) | (array > bounds[1])).any():
+        place = sample_of(outside)
         raise InputRangeError(
-            f"Sample {first + int(np.argmax(outside))} of the data ranges from {sample.min():.4g} "
-            f"to {sample.max():.4g}; the bounds of the model are {low:g} and {high:g}. Scale data "
-            "as for training, or let the model do it: InstrumentedModel(model, preprocess=…)."
+            f"Sample {first + place} of the data ranges from {array[place].min():.4g} to "
+            f"{array[place].max():.4g}; the bounds of the model are {bounds[0]:g} and "
+            f"{bounds[1]:g}. Scale data as for training, or let the model do it: "
+            "InstrumentedModel(model, preprocess=…)."
         )
+    return array
 
 
 class Samples:
     """Checked samples: arrays are checked as a whole before any work, other data as it is read.
 
     Args:
-        data: Samples in one of the forms of `DataLike`.
-        shape: The model's input shape, without the batch axis.
-        bounds: Smallest and largest value of an input, if they are known.
+        data: Samples in one of the forms of `DataLike`. For several inputs: arrays in a dict by
+            input name, or in a list or tuple in the inputs' order; or an iterable of such batches
+            or samples, each alone or first in a tuple `(x, …)`.
+        shape: The model's input shape, without the batch axis; name → shape for several inputs.
+        bounds: Smallest and largest value of an input, if they are known; by name for several.
+        aliases: Alternative keys that a dict may use → names of the inputs.
 
     Attributes:
         count: Number of samples, None if it is not known in advance.
 
     Raises:
-        InvalidArgumentError: if an array is empty.
+        InvalidArgumentError: if an array is empty, or inputs are missing, unknown or of different
+            lengths.
         InputShapeError: if an array has a different shape or is not numeric, or `data` is not data.
         InputRangeError: if an array has values outside the bounds.
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
 
-    def __init__(self, data: DataLike, shape: Sequence[int], bounds: Bounds | None = None) -> None:
-        self._shape = tuple(shape)
-        self._bounds = bounds
-        self._data: np.ndarray | Iterable[Any]
-        x = _opened(data, self._shape, labels=False)[0]
-        self.count = count_samples(x)
-        if not isinstance(x, np.ndarray):
-            self._data = x
-            return
-        self._data = check_array(x, self._shape, bounds=bounds)
-        if not len(x):
-            raise _empty()
+    def __init__(
+        self,
+        data: Any,
+        shape: Shape | Mapping[str, Shape],
+        bounds: Bounds | Mapping[str, Bounds | None] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self._is_single = not isinstance(shape, Mapping)
+        self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
+        self._bounds: Any = {"": bounds} if self._is_single else bounds or {}
+        self._aliases = dict(aliases or {})
+        self._whole: Any = None
+        self._stream: Iterable[Any] = ()
+        self.count: int | None = None
+        if self._is_single:
+            x = _opened(data, self._shapes[""], labels=False)[0]
+            self.count = count_samples(x)
+            arrays = {"": x} if isinstance(x, np.ndarray) else None
+        else:
+            x, arrays = data, None
+            if isinstance(data, (Mapping, list, tuple)):
+                arrays = self._by_name(data)
+            elif not isinstance(data, Iterable) or hasattr(data, "shape"):
+                raise InputShapeError(f"{self._expected()} Received one {type(data).__name__}.")
+        if arrays is None:
+            self._stream = x
+        else:
+            self._whole = self._checked(arrays, 0)
+            self.count = len(self._whole)
 
-    def batches(self, size: int) -> Iterator[np.ndarray]:
-        """Yield float32 batches `(≤ size, *shape)`, in order.
+    def batches(self, size: int) -> Iterator[Any]:
+        """Yield float32 batches `(≤ size, *shape)`, or `Inputs` of several arrays, in order.
 
         Raises:
             InvalidArgumentError: if there are no samples, or `size` is not a positive int.
@@ -161,37 +182,99 @@ class Samples:
                 an iterable.
         """
         size = check_batch_size(size)
-        if isinstance(self._data, np.ndarray):
-            for start in range(0, len(self._data), size):
-                yield self._data[start : start + size]
+        if self._whole is not None:
+            for start in range(0, len(self._whole), size):
+                yield self._whole[start : start + size]
             return
-        first = 0
-        for chunk in _chunks(self._data, self._shape, size):
-            batch = check_array(chunk, self._shape, first, self._bounds)
-            first += len(batch)
-            if len(batch):
-                yield batch
-        if first == 0:
+        first, waiting = 0, 0
+        pending: list[dict[str, np.ndarray]] = []
+
+        def joined() -> dict[str, np.ndarray]:
+            return {name: np.concatenate([part[name] for part in pending]) for name in self._shapes}
+
+        # Elements are joined or cut into batches.
+        for element in self._stream:
+            pending.append(self._arrays(element))
+            waiting += max(map(len, pending[-1].values()))
+            if waiting >= size:
+                arrays = joined()
+                whole = waiting - waiting % size
+                for start in range(0, whole, size):
+                    rows = slice(start, start + size)
+                    yield self._checked({k: v[rows] for k, v in arrays.items()}, first)
+                    first += size
+                pending, waiting = [{k: v[whole:] for k, v in arrays.items()}], waiting - whole
+        if waiting:
+            yield self._checked(joined(), first)
+        elif first == 0:
             raise _empty()
 
-    def array(self) -> np.ndarray:
-        """Return all samples as one float32 array `(samples, *shape)`; errors as in `batches`."""
-        if isinstance(self._data, np.ndarray):
-            return self._data
-        return np.concatenate(list(self.batches(1024)))
+    def array(self) -> Any:
+        """Return all samples as one float32 array or `Inputs`; errors as in `batches`."""
+        if self._whole is not None:
+            return self._whole
+        parts = list(self.batches(1024))
+        if self._is_single:
+            return np.concatenate(parts)
+        return Inputs({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
+    def _arrays(self, element: Any) -> dict[str, np.ndarray]:
+        """Return the arrays of an element, which may be `(x, …)` with labels after the inputs."""
+        if self._is_single:
+            return {"": _pair(element, self._shapes[""])[0]}
+        if isinstance(element, tuple) and isinstance(element[0], (Mapping, list, tuple)):
+            element = element[0]
+        if not isinstance(element, (Mapping, list, tuple)):
+            raise InputShapeError(f"{self._expected()} Received one {type(element).__name__}.")
+        arrays = self._by_name(element)
+        ranks = {name: len(shape) for name, shape in self._shapes.items()}
+        return {name: a[None] if a.ndim == ranks[name] else a for name, a in arrays.items()}
 
-def batches(data: DataLike, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
-    """Yield float32 batches `(≤ batch_size, *shape)` of `data`; see `Samples`."""
-    check_batch_size(batch_size)
-    yield from Samples(data, shape).batches(batch_size)
+    def _by_name(self, data: Any) -> dict[str, np.ndarray]:
+        if not isinstance(data, Mapping):
+            if len(data) != len(self._shapes):
+                raise InvalidArgumentError(f"{self._expected()} Received {len(data)}.")
+            data = dict(zip(self._shapes, data, strict=True))
+        data = {self._aliases.get(key, key): value for key, value in data.items()}
+        missing = [name for name in self._shapes if name not in data]
+        unknown = [key for key in data if key not in self._shapes]
+        if missing or unknown:
+            raise InvalidArgumentError(
+                f"{self._expected()} Missing: {missing}, unknown: {unknown}."
+            )
+        return {name: self._about(name, _dense, data[name]) for name in self._shapes}
+
+    def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
+        checked = {
+            name: self._about(name, check_array, array, shape, first, self._bounds.get(name))
+            for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True)
+        }
+        lengths = {name: len(array) for name, array in checked.items()}
+        if len(set(lengths.values())) > 1:
+            raise InvalidArgumentError(f"Inputs have different numbers of samples: {lengths}")
+        if not any(lengths.values()):
+            raise _empty()
+        return checked[""] if self._is_single else Inputs(checked)
+
+    def _about(self, name: str, check: Any, *arguments: Any) -> np.ndarray:
+        """Check an array; the message begins with the name of the input if there are several."""
+        if self._is_single:
+            return check(*arguments)
+        try:
+            return check(*arguments)
+        except InputShapeError as error:
+            raise InputShapeError(f"Input '{name}': {error}") from error
+
+    def _expected(self) -> str:
+        described = ", ".join(f"'{name}' {shape}" for name, shape in self._shapes.items())
+        return (
+            f"The model has {len(self._shapes)} inputs: {described}. Give an array for each, as a "
+            "dict by name or as a list in this order."
+        )
 
 
 def read_labelled(
-    data: DataLike,
-    y: ArrayLike | None,
-    shape: Sequence[int],
-    bounds: Bounds | None = None,
+    data: Any, y: ArrayLike | None, shape: Shape, bounds: Bounds | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
 
@@ -209,21 +292,24 @@ def read_labelled(
     if y is not None:
         x = Samples(data, shape, bounds).array()
         return x, check_labels(y, len(x))
-    found, labels = _opened(data, tuple(shape), labels=True)
-    if not isinstance(found, np.ndarray):
-        pairs = [_pair(element, tuple(shape)) for element in found]
-        each = [label for _, label in pairs if label is not None]
-        if len(each) < len(pairs):
-            raise _no_labels(data)
-        found = np.concatenate([x for x, _ in pairs]) if pairs else np.zeros((0, *shape))
-        labels = np.concatenate(each) if each else np.zeros(0, np.int64)
-    if labels is None or (len(found) and not len(labels)):
-        raise _no_labels(data)
-    x = Samples(found, shape, bounds).array()
+    samples, labels = _opened(data, tuple(shape), labels=True)
+    if not isinstance(samples, np.ndarray):
+        pairs = [_pair(element, tuple(shape)) for element in samples]
+        parts = [label for _, label in pairs]
+        labels = None if any(part is None for part in parts) else np.zeros(0, np.int64)
+        samples = np.concatenate([x for x, _ in pairs]) if pairs else np.zeros((0, *shape))
+        if parts and labels is not None:
+            labels = np.concatenate(parts)
+    if labels is None or (len(samples) and not len(labels)):
+        raise InvalidArgumentError(
+            "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "
+            f"iterable of pairs (x, y). Received: {type(data).__name__}"
+        )
+    x = Samples(samples, shape, bounds).array()
     return x, check_labels(labels, len(x))
 
 
-def count_samples(data: DataLike) -> int | None:
+def count_samples(data: Any) -> int | None:
     """Return the number of samples in `data`, None if it is not known in advance."""
     if isinstance(data, Dataset):
         return len(data)
@@ -235,16 +321,28 @@ def _empty() -> InvalidArgumentError:
     return InvalidArgumentError("The data set is empty: no samples were given.")
 
 
-def _no_labels(data: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "
-        f"iterable of pairs (x, y). Received: {type(data).__name__}"
-    )
+def _dense(x: Any) -> np.ndarray:
+    """Return `as_array(x)`.
+
+    Raises:
+        InputShapeError: also if `x` is sparse or ragged.
+    """
+    kind = type(x).__name__
+    remedy = ""
+    if hasattr(x, "toarray"):  # SciPy
+        remedy = "is sparse; pass x.toarray()"
+    elif kind == "SparseTensor":
+        remedy = "is sparse; pass tf.sparse.to_dense(x)"
+    elif getattr(x, "is_sparse", False) is True:  # PyTorch
+        remedy = "is sparse; pass x.to_dense()"
+    elif kind in ("RaggedTensor", "RaggedTensorValue"):
+        remedy = "has rows of different lengths; pad them to one length: x.to_tensor()"
+    if remedy:
+        raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
+    return as_array(x)
 
 
-def _opened(
-    data: Any, shape: tuple[int, ...], labels: bool
-) -> tuple[np.ndarray | Iterable[Any], Any]:
+def _opened(data: Any, shape: tuple[int, ...], labels: bool) -> tuple[Any, Any]:
     """Return samples as an array or iterable, and their labels if they are known.
 
     Args:
@@ -259,23 +357,18 @@ def _opened(
     if isinstance(data, Mapping):
         return _from_mapping(data)
     if hasattr(data, "shape"):
-        x = as_array(data)
-        if x.ndim == 0:
-            raise _no_data(data)
-        return x, None
-    if isinstance(data, (list, tuple)):
+        x = _dense(data)
+        if x.ndim:
+            return x, None
+    elif isinstance(data, (list, tuple)):
         return _from_sequence(data, shape)
-    if hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
+    elif hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
         return _Items(data, data.num_batches), None
-    if isinstance(data, Iterable):
+    elif isinstance(data, Iterable):
         return data, None
-    if isinstance(data, Sized) and hasattr(data, "__getitem__"):  # a data set of PyTorch
+    elif isinstance(data, Sized) and hasattr(data, "__getitem__"):  # a data set of PyTorch
         return _Items(data, len(data)), None
-    raise _no_data(data)
-
-
-def _no_data(data: object) -> InputShapeError:
-    return InputShapeError(
+    raise InputShapeError(
         "Data must be an array, list, tensor or data frame of samples, a datasets.Dataset, a "
         "tf.data.Dataset or other iterable, or the name of a data set, file or folder. Received: "
         f"{type(data).__name__} {str(data)[:60]}"
@@ -293,45 +386,31 @@ class _Items(Iterable):
         return (self._data[i] for i in range(self._count))
 
 
-def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the samples in a list or tuple of samples, batches or pairs, or in one pair (x, y)."""
-    ranks = [_rank(item) for item in data]
-    of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
-    if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
-        return as_array(data[0]), data[1]
-    has_keys = any(isinstance(item, Mapping) for item in data)
-    if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
-        return as_array(data), None
-    return data, None
-
-
-def _rank(item: Any) -> int:
-    """Return the number of axes of an array, or of nested lists judging by their first entries."""
-    if hasattr(item, "shape"):
-        return len(item.shape)
-    if isinstance(item, (list, tuple)):
-        return 1 + _rank(item[0]) if item else 1
-    return 0
-
-
-def _entry(element: Mapping, keys: Sequence[str]) -> Any:
-    """Return the entry of a dictionary under one of several keys, None if there is none."""
-    return next((value for key, value in element.items() if str(key).lower() in keys), None)
-
-
 def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
-    """Return the samples in a dictionary, and the labels if it has any, otherwise None.
-
-    Raises:
-        InputShapeError: if it has no samples.
-    """
-    x = _entry(element, _KEYS)
+    """Return the samples in a dictionary, and the labels if it has any, otherwise None."""
+    entries = {str(key).lower(): value for key, value in element.items()}
+    x, y = (
+        next((value for key, value in entries.items() if key in keys), None)
+        for keys in (_KEYS, _LABEL_KEYS)
+    )
     if x is None:
         raise InputShapeError(
             f"Data has the keys {', '.join(map(str, element))}; samples are looked for under "
             f"{', '.join(_KEYS)}."
         )
-    return as_array(x), _entry(element, _LABEL_KEYS)
+    return _dense(x), y
+
+
+def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the samples in a list or tuple of samples, batches or pairs, or in one pair (x, y)."""
+    ranks = [_rank(item) for item in data]
+    of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
+    if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
+        return _dense(data[0]), data[1]
+    has_keys = any(isinstance(item, Mapping) for item in data)
+    if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
+        return as_array(data), None
+    return data, None
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -343,10 +422,17 @@ def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray 
     y: Any = None
     if isinstance(element, Mapping):
         x, y = _from_mapping(element)
-    elif _is_pair(element, shape):
-        x, y = as_array(element[0]), element[1] if len(element) > 1 else None
     else:
-        x = as_array(element)
+        # `(x, …)`, or a sample or batch that is written as a list
+        is_pair = isinstance(element, (tuple, list)) and bool(element)
+        rank = _rank(element[0]) if is_pair else 0
+        if is_pair and rank == len(shape):  # a sample and its label, or a batch of samples
+            shapes = {np.shape(part) for part in element}
+            is_pair = isinstance(element, tuple) or len(shapes) > 1
+        elif is_pair:
+            is_pair = rank == len(shape) + 1
+        x = _dense(element[0] if is_pair else element)
+        y = element[1] if is_pair and len(element) > 1 else None
     labels = None if y is None else as_array(y)
     if x.ndim == len(shape):
         return x[None], None if labels is None else labels[None]
@@ -358,28 +444,10 @@ def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray 
     return x, labels
 
 
-def _is_pair(element: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an element is `(x, …)` rather than a sample or batch written as a list."""
-    if not isinstance(element, (tuple, list)) or not element:
-        return False
-    rank = _rank(element[0])
-    if rank == len(shape):  # a sample and its label, or a batch as a list of samples
-        return isinstance(element, tuple) or len({np.shape(part) for part in element}) > 1
-    return rank == len(shape) + 1
-
-
-def _chunks(data: Iterable, shape: tuple[int, ...], batch_size: int) -> Iterator[np.ndarray]:
-    """Join or cut the elements of an iterable into batches."""
-    pending: list[np.ndarray] = []
-    held = 0
-    for element in data:
-        pending.append(_pair(element, shape)[0])
-        held += len(pending[-1])
-        if held >= batch_size:
-            joined = np.concatenate(pending)
-            whole = held - held % batch_size
-            for start in range(0, whole, batch_size):
-                yield joined[start : start + batch_size]
-            pending, held = [joined[whole:]], held - whole
-    if held:
-        yield np.concatenate(pending)
+def _rank(item: Any) -> int:
+    """Return the number of axes of an array, or of nested lists judging by their first entries."""
+    if hasattr(item, "shape"):
+        return len(item.shape)
+    if isinstance(item, (list, tuple)):
+        return 1 + _rank(item[0]) if item else 1
+    return 0

@@ -1,15 +1,12 @@
 """Gradients of any operation with respect to any other, on each Keras backend."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.graph import Graph
-from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.instrument.recurrence import Member
 
 
 class GradientFunction:
@@ -47,6 +44,9 @@ class GradientFunction:
         inputs = list(x) if isinstance(x, tuple) else [x]
         return [keras.ops.convert_to_numpy(g) for g in self._compute(inputs, *extra)]
 
+    def _values(self, x: Any, change: Callable[[str, Any], Any]) -> dict[str, Any]:
+        return self._graph.run(x, (*self._needs, *self._wrt), change)
+
     def _tensorflow(self) -> Callable:
         import tensorflow as tf
 
@@ -60,7 +60,7 @@ class GradientFunction:
                         tape.watch(value)
                     return value
 
-                values = self._graph.run(x, (*self._needs, *self._wrt), watched)
+                values = self._values(x, watched)
                 total = tf.reduce_sum(self._target(values, *extra))
             sources = [values[name] for name in self._wrt]
             return tape.gradient(total, sources, unconnected_gradients="zero")
@@ -75,19 +75,14 @@ class GradientFunction:
         # JAX differentiates only with respect to arguments, so a zero is added to the value of
         # each operation in `wrt`, and the gradient is taken with respect to these zeros.
         def total(zeros: dict[str, Any], x: Any, *extra: Any) -> Any:
-            def change(name: str, value: Any) -> Any:
-                return value + zeros[name] if name in zeros else value
-
-            values = self._graph.run(x, (*self._needs, *self._wrt), change)
+            values = self._values(x, lambda name, v: v + zeros[name] if name in zeros else v)
             return self._target(values, *extra).sum()
 
         gradient = jax.jit(jax.grad(total))
 
         def compute(x: Any, *extra: Any) -> list[Any]:
-            zeros = {
-                name: np.zeros((len(x[0]), *self._graph.operations[name].shape), np.float32)
-                for name in self._wrt
-            }
+            shapes = {name: self._graph.operations[name].shape for name in self._wrt}
+            zeros = {k: np.zeros((len(x[0]), *shape), np.float32) for k, shape in shapes.items()}
             gradients = gradient(zeros, x, *extra)
             return [gradients[name] for name in self._wrt]
 
@@ -96,11 +91,15 @@ class GradientFunction:
     def _torch(self) -> Callable:
         import torch
 
+        def requiring(name: str, value: Any) -> Any:
+            # Values that were computed from tokens are leaves.
+            return value.requires_grad_() if name in self._wrt and value.is_leaf else value
+
         def compute(x: Any, *extra: Any) -> list[Any]:
             with torch.enable_grad():
                 tensors = map(keras.ops.convert_to_tensor, x)
                 inputs = [tensor.detach().requires_grad_() for tensor in tensors]
-                values = self._graph.run(inputs, (*self._needs, *self._wrt), self._requiring)
+                values = self._values(inputs, requiring)
                 total = self._target(values, *map(keras.ops.convert_to_tensor, extra)).sum()
                 sources = [values[name] for name in self._wrt]
                 return list(
@@ -108,38 +107,3 @@ class GradientFunction:
                 )
 
         return compute
-
-    def _requiring(self, name: str, value: Any) -> Any:
-        """Return a PyTorch tensor that requires a gradient, even if it was computed from tokens."""
-        return value.requires_grad_() if name in self._wrt and value.is_leaf else value
-
-
-def logit_indices(of: Sequence[int] | int, samples: int, logits: tuple[int, ...]) -> np.ndarray:
-    """Return the index of each sample's logit, `(samples,)` int32.
-
-    Args:
-        of: One index, or one for each sample.
-        samples: Number of samples.
-        logits: Shape of the logits.
-
-    Raises:
-        InvalidArgumentError: if `of` is anything else, or an index is out of range.
-    """
-    index = np.asarray(of)
-    valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(logits) == 1
-    if not valid or index.min() < 0 or index.max() >= logits[0]:
-        raise InvalidArgumentError(
-            f"`of` must be a function, or one index or {samples} of them into logits of "
-            f"shape {logits}. Received: {of!r}"
-        )
-    return np.broadcast_to(index, (samples,)).astype(np.int32)
-
-
-def check_differentiable(operations: Iterable[Operation]) -> None:
-    """Check that no operation is inside a recurrent layer, where gradients are incomplete."""
-    for operation in operations:
-        if isinstance(operation.params, Member):
-            raise InvalidArgumentError(
-                f"Operation '{operation.name}' is inside a recurrent layer: a gradient would leave "
-                "out what it does through later steps. Take the layer's output or an input."
-            )

@@ -21,6 +21,7 @@ from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import (
     NO_MASK,
+    Lookup,
     MaskOf,
     Operation,
     PaddingOf,
@@ -97,7 +98,19 @@ class Graph:
         for operation in self.operations.values():
             for source in dict.fromkeys(operation.inputs):
                 consumers[source].append(operation)
-        return {name: tuple(found) for name, found in consumers.items()}
+        return {name: tuple(takers) for name, takers in consumers.items()}
+
+    def vocabulary(self, name: str) -> int | None:
+        """Return the number of different tokens that an input accepts; None if it takes numbers."""
+        rows = []
+        waiting = [name]
+        while waiting:
+            for taker in self.consumers[waiting.pop()]:
+                if isinstance(taker.params, Lookup):
+                    rows.append(taker.params.shape[0])
+                elif taker.kind == "routing":
+                    waiting.append(taker.name)
+        return min(rows, default=None)
 
     def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
         """Return the operations `names` and all that they depend on, in topological order.
@@ -107,14 +120,14 @@ class Graph:
             first: Name of an operation; those that precede it in topological order are left out.
         """
         reached = set(names)
-        found = []
+        needed = []
         for name, operation in reversed(self.operations.items()):
             if name in reached:
                 reached.update(operation.inputs)
-                found.append(operation)
+                needed.append(operation)
             if name == first:
                 break
-        return tuple(reversed(found))
+        return tuple(reversed(needed))
 
     def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
         """Return the operations that depend on `after` and that `names` depend on, in order.
@@ -141,14 +154,21 @@ class Graph:
                 returns replaces the original one from then on.
         """
         change = change or (lambda name, value: value)
-        given = x if isinstance(x, (list, tuple)) else (x,)
-        values = {name: change(name, v) for name, v in zip(self.inputs, given, strict=True)}
+        inputs = x if isinstance(x, (list, tuple)) else (x,)
+        values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
         through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
-            if operation.name not in self.inputs:
-                inputs = (values[source] for source in operation.inputs)
-                value = self._value(operation, inputs, through_time)
-                values[operation.name] = change(operation.name, value)
+            name, params = operation.name, operation.params
+            if name in self.inputs:
+                continue
+            sources = (values[source] for source in operation.inputs)
+            if isinstance(params, Member):  # those of a recurrent layer are computed together
+                if params.unrolled not in through_time:
+                    through_time[params.unrolled] = self._functions[name](*sources)
+                value = through_time[params.unrolled][params.operation.name]
+            else:
+                value = self._functions[name](*sources)
+            values[name] = change(name, value)
         return values
 
     def in_dtype_of_input(self) -> "Graph":
@@ -159,18 +179,6 @@ class Graph:
         other = copy.copy(self)
         other._functions = {name: _function_of(self.operations[name]) for name in self.wrappers}
         return other
-
-    def _value(
-        self, operation: Operation, inputs: Iterable[Any], through_time: dict[Unrolled, Any]
-    ) -> Any:
-        """Return an operation's value; those of a recurrent layer are computed once, together."""
-        function = self._functions[operation.name]
-        if not isinstance(operation.params, Member):
-            return function(*inputs)
-        unrolled = operation.params.unrolled
-        if unrolled not in through_time:
-            through_time[unrolled] = function(*inputs)
-        return through_time[unrolled][operation.params.operation.name]
 
 
 def _function_of(operation: Operation) -> Callable[..., Any]:
@@ -202,41 +210,35 @@ class CaptureModel(keras.Model):
         values = self._graph.run(x, self._names)
         return [values[name] for name in self._names]
 
+    def forward_pass(self) -> Callable[[np.ndarray | Inputs], list[np.ndarray]]:
+        """Return the forward pass as a function of a batch; TensorFlow compiles it once.
 
-def compiled(
-    capture: CaptureModel, shapes: Sequence[tuple[int, ...]]
-) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return the forward pass of a capture model as a function of a list of NumPy arrays.
+        Values depend on the batch size in their last bits at most: a single sample would be
+        computed by matrix-vector instead of matrix-matrix products, which round differently, so it
+        is duplicated. Most processors then give bit-identical values.
+        """
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
 
-    On TensorFlow it is compiled once, for batches of any size.
+            shapes = [self._graph.operations[name].shape for name in self._graph.inputs]
+            signature = [[tf.TensorSpec((None, *shape), tf.float32) for shape in shapes]]
 
-    Args:
-        capture: The model.
-        shapes: Shapes of one sample's inputs.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return lambda x: capture.predict_on_batch(list(x) if len(x) > 1 else x[0])
-    import tensorflow as tf
+            @tf.function(input_signature=signature, autograph=False)
+            def forward(x: Any) -> list[Any]:
+                return self(x, training=False)
 
-    signature = [[tf.TensorSpec((None, *s), tf.float32) for s in shapes]]
+        else:
 
-    @tf.function(input_signature=signature, autograph=False)
-    def forward(x: Any) -> list[Any]:
-        return capture(x, training=False)
+            def forward(x: Any) -> Any:
+                return self.predict_on_batch(x if len(x) > 1 else x[0])
 
-    return lambda x: [value.numpy() for value in forward(list(x))]
+        def run(batch: np.ndarray | Inputs) -> list[np.ndarray]:
+            check_process()
+            samples = len(batch)
+            values = forward(list(arrays_of(batch if samples > 1 else batch[[0, 0]])))
+            return [np.asarray(value)[:samples] for value in values]
 
-
-def forward_pass(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
-    """Run a forward pass whose values depend on the batch size in their last bits at most.
-
-    A single sample would be computed by matrix-vector instead of matrix-matrix products, which
-    round differently, so it is duplicated. Most processors then give bit-identical values.
-    """
-    check_process()
-    if len(batch) > 1:
-        return [np.asarray(value) for value in capture(arrays_of(batch))]
-    return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]
+        return run
 
 
 def build_graph(trace: Trace) -> Graph:
@@ -246,8 +248,11 @@ def build_graph(trace: Trace) -> Graph:
         UnsupportedLayerError: if a layer has no rule.
     """
     check_process()
-    described = zip(trace.input_names, trace.input_shapes, strict=True)
-    graph = Graph([_input_operation(name, shape) for name, shape in described])
+    sources = [
+        Operation(name, "input", name, (), (), shape, None, lambda x: x, None)
+        for name, shape in zip(trace.input_names, trace.input_shapes, strict=True)
+    ]
+    graph = Graph(sources)
     names = graph.names
     names.update(zip(trace.inputs, graph.inputs, strict=True))
     for call in trace.calls:
@@ -274,6 +279,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         masks=[None if mask is None else names[mask] for mask in call.masks],
         paddings=[None if mask is None else names[mask] for mask in call.paddings],
     )
+    base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 
     def named(source: Source) -> str:
         """Return the name of the operation that a source of a step refers to."""
@@ -284,21 +290,26 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
             return mask
         return inputs[source] if isinstance(source, int) else base + source
 
-    base = f"{call.path}#{call.reuse}" if call.reuse else call.path
+    steps: Sequence[Step]
+    if call.mask_function is None:
+        steps = layer_steps(call.layer, view)
+    else:
+        # A layer makes two masks if the one that it receives is not the padding mask.
+        suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
+        steps = (mask_step(call.mask_function, suffix=suffix),)
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
-    previous, found = inputs, list(inputs)
-    for step in _mask_steps(graph, call, base) or layer_steps(call.layer, view):
-        sources = previous
-        if step.sources is not None:
-            sources = tuple(map(named, step.sources))
+    previous, results = inputs, list(inputs)
+    for step in steps:
+        sources = previous if step.sources is None else tuple(map(named, step.sources))
         shapes = tuple(graph.operations[source].shape for source in sources)
         step = recognised(step, shapes, base + step.suffix)
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None
         if step.mask is None and own_mask and step.kind != "mask":
-            mask = own_mask if _begins(shape, graph.operations[own_mask].shape) else None
+            lead = graph.operations[own_mask].shape
+            mask = own_mask if tuple(shape[: len(lead)]) == lead else None
         elif step.mask not in (None, NO_MASK):
             mask = named(step.mask)
         operation = Operation(
@@ -315,33 +326,5 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         )
         graph.add(operation, layer)
         previous = (operation.name,)
-        found.append(operation.name)
-    return tuple(found[-len(call.outputs) :])
-
-
-def _mask_steps(graph: Graph, call: Call, base: str) -> Sequence[Step]:
-    """Return the step of a call that makes a mask; empty for other calls."""
-    if call.mask_function is None:
-        return ()
-    # A layer makes two masks if the one that it receives is not the padding mask.
-    suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
-    return (mask_step(call.mask_function, suffix=suffix),)
-
-
-def _begins(shape: Sequence[int], mask_shape: Sequence[int]) -> bool:
-    """Whether a mask fits the leading axes of a shape."""
-    return tuple(shape[: len(mask_shape)]) == tuple(mask_shape)
-
-
-def _input_operation(name: str, shape: tuple[int, ...]) -> Operation:
-    return Operation(
-        name=name,
-        kind="input",
-        layer=name,
-        inputs=(),
-        input_shapes=(),
-        shape=shape,
-        params=None,
-        compute=lambda x: x,
-        keras_layer=None,
-    )
+        results.append(operation.name)
+    return tuple(results[-len(call.outputs) :])

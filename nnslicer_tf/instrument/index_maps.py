@@ -18,10 +18,7 @@ _BASE = 1 << 16
 
 
 def routing_map(operation: Operation) -> np.ndarray:
-    """Return the source of each output of a routing operation.
-
-    Args:
-        operation: An operation of kind "routing".
+    """Return the source of each output of an operation of kind "routing".
 
     Returns:
         Array of the operation's shape, int64: the row-major index of the source in the

@@ -20,7 +20,8 @@ import numpy as np
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.copies import agree, examples, rebuild, transfer
+from nnslicer_tf.instrument.comparison import difference
+from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
 from nnslicer_tf.instrument.graph import in_half_precision
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
@@ -38,26 +39,22 @@ def maskable(model: ModelLike) -> InstrumentedModel:
     Raises:
         UnsupportedLayerError: if a layer computes its kernel.
     """
+
+    def computed(im: InstrumentedModel) -> list[Operation]:
+        kernels = [(o, kernel) for o in im.operations for kernel in o.kernels]
+        return [o for o, kernel in kernels if not isinstance(kernel.variable(), keras.Variable)]
+
     im = instrumented(model)
-    if not _computed_kernels(im):
+    if not computed(im):
         return im
     im = im.copy()
-    for operation in _computed_kernels(im):
+    for operation in computed(im):
         raise UnsupportedLayerError(
             f"The kernel of layer '{operation.layer}' ({type(operation.keras_layer).__name__}) is "
             "computed, so that it cannot be masked: only variables can. Replace the layer by one "
             "that stores the computed kernel, such as a Dense layer."
         )
     return im
-
-
-def _computed_kernels(im: InstrumentedModel) -> list[Operation]:
-    return [
-        operation
-        for operation in im.operations
-        for kernel in operation.kernels
-        if not isinstance(kernel.variable(), keras.Variable)
-    ]
 
 
 def check_masks(im: InstrumentedModel, keep: Masks) -> dict[str, np.ndarray]:
@@ -145,27 +142,31 @@ class MaskedModel:
         """
         x = self.im.check(x)
         name = self.im[of or self.im.logit_operation].name
-        masks = self._checked(keep, neurons or {}, ablation, len(x))
-        each = {key for key, mask in masks.items() if self._is_per_sample(key, mask)}
+        masks, each = self._checked(keep, neurons or {}, ablation, len(x))
         factors = {id(variable): factor for variable, factor in variables}
-        places = [i for i, v in enumerate(self.im.functional.variables) if id(v) in factors]
         own = self.im.functional.variables
-        masks |= {f"{_VARIABLE}{i}": np.asarray(factors[id(own[i])], np.float32) for i in places}
+        for i, variable in enumerate(own):
+            if id(variable) in factors:
+                masks[f"{_VARIABLE}{i}"] = np.asarray(factors[id(variable)], np.float32)
+
+        def run(what: str, samples: Any, *of_samples: Masks) -> Any:
+            function = self._function(what, name, ablation)
+            tensors = [keras.ops.convert_to_tensor(array) for array in arrays_of(samples)]
+            return function(tensors, *map(_floats, of_samples))
+
         if renormalise_on is not None:
-            samples = _tensors(arrays_of(self.im.check(renormalise_on)))
             whole = {key: mask for key, mask in masks.items() if key not in each}
-            measured = self._function("statistics", name, ablation)(samples, _floats(whole))
+            measured = run("statistics", self.im.check(renormalise_on), whole)
             masks |= {f"{_VALUE}{i}": value for i, value in measured.items()}
-        run = self._function("each" if each else "values", name, ablation)
         parts = []
         for start in range(0, len(x), batch_size):
             rows = slice(start, start + batch_size)
-            batch = {key: mask[rows] if key in each else mask for key, mask in masks.items()}
-            shared = _floats({key: mask for key, mask in batch.items() if key not in each})
-            single = _floats({key: mask for key, mask in batch.items() if key in each})
-            samples = _tensors(arrays_of(x[rows]))
-            found = run(samples, shared, single) if each else run(samples, shared)
-            parts.append(keras.ops.convert_to_numpy(found))
+            shared = {key: mask for key, mask in masks.items() if key not in each}
+            single = {key: masks[key][rows] for key in each}
+            values = (
+                run("each", x[rows], shared, single) if each else run("values", x[rows], shared)
+            )
+            parts.append(keras.ops.convert_to_numpy(values))
         return np.concatenate(parts)
 
     def values(
@@ -193,7 +194,7 @@ class MaskedModel:
     def _working(self) -> tuple[keras.Model, list[tuple[keras.Variable, keras.Variable]]]:
         """A copy of the model, and its variables, each after the original."""
         original = self.im.model
-        copy = self.im.copy().model
+        copy = copy_model(original, self.im.given_shape)
         if type(copy) is not type(original):  # it lists its layers in another order
             original, copy = self.im.functional, rebuild(self.im.functional)
         return copy, list(zip(original.variables, copy.variables, strict=True))
@@ -219,27 +220,36 @@ class MaskedModel:
 
     def _checked(
         self, keep: Masks, neurons: Masks, ablation: str, samples: int
-    ) -> dict[str, np.ndarray]:
-        """Return the masks as bools by key: a prefix and the name of a kernel or operation."""
+    ) -> tuple[dict[str, np.ndarray], set[str]]:
+        """Return the masks as bools by key, and the keys of those with an axis for samples.
+
+        A key is a prefix and the name of a kernel or operation.
+        """
         check_name("ablation", ablation, ("zero", "mean"))
         if ablation == "mean" and not self._means:
             raise InvalidArgumentError("ablation='mean' needs `means`: MaskedModel(model, means).")
-        masks = {}
-        for name, mask in keep.items():
+        for name in keep:
             check_name("kernel", name, self._kernels)
-            shape = self._kernels[name].shape
-            masks[_KERNEL + name] = _fitting("kernel", name, mask, [shape, (samples, *shape)])
-        for name, mask in neurons.items():
-            shape = self.im[name].shape
-            shapes = [shape, shape[-1:], (samples, *shape)]
-            masks[_NEURON + name] = _fitting("operation", name, mask, shapes)
-        if ablation == "mean":
-            self._check_means(masks)
-        return masks
-
-    def _check_means(self, masks: Masks) -> None:
-        """Check that every masked kernel is one of a weighted sum or an embedding."""
-        for operation in self.im.operations:
+        masks: dict[str, np.ndarray] = {}
+        each = set()
+        entries = [("kernel", _KERNEL, n, mask, self._kernels[n].shape) for n, mask in keep.items()]
+        entries += [
+            ("operation", _NEURON, n, mask, self.im[n].shape) for n, mask in neurons.items()
+        ]
+        for what, prefix, name, mask, shape in entries:
+            shapes = [shape, (samples, *shape)]
+            if prefix == _NEURON:
+                shapes.insert(1, shape[-1:])
+            if np.shape(mask) not in shapes:
+                raise InvalidArgumentError(
+                    f"A mask for {what} '{name}' has shape {np.shape(mask)}, expected "
+                    f"{' or '.join(map(str, dict.fromkeys(shapes)))}."
+                )
+            masks[prefix + name] = np.asarray(mask, bool)
+            if np.ndim(mask) > len(shape):
+                each.add(prefix + name)
+        # A mean can stand in for the synapses of a weighted sum or an embedding only.
+        for operation in self.im.operations if ablation == "mean" else ():
             plain = operation.kind == "weighted_sum" or isinstance(operation.params, Lookup)
             for kernel in () if plain else operation.kernels:
                 if not np.all(masks.get(_KERNEL + kernel.name, True)):
@@ -248,32 +258,30 @@ class MaskedModel:
                         f"({type(operation.keras_layer).__name__}), after which no mean can stand "
                         "in for synapses. Leave the kernel out, or use ablation='zero'."
                     )
-
-    def _is_per_sample(self, key: str, mask: Any) -> bool:
-        shapes = {_KERNEL: lambda n: self._kernels[n].shape, _NEURON: lambda n: self.im[n].shape}
-        return np.ndim(mask) > len(shapes[key[0]](key[1:]))
+        return masks, each
 
     def _function(self, what: str, name: str, ablation: str) -> Callable:
         """Return a compiled function for one operation; it is kept."""
-        if (what, name, ablation) not in self._functions:
+        key = (what, name, ablation)
+        if key in self._functions:
+            return self._functions[key]
 
-            def values(x: Any, masks: Masks) -> Any:
-                return self._values(x, masks, (name,), ablation)[0][name]
+        def values(x: Any, masks: Masks) -> Any:
+            return self._values(x, masks, (name,), ablation)[0][name]
 
-            def each(x: Any, masks: Masks, single: Masks) -> Any:
-                def one(sample: Any) -> Any:
-                    inputs, own = sample
-                    return values([v[None] for v in inputs], {**masks, **own})[0]
+        def each(x: Any, masks: Masks, single: Masks) -> Any:
+            def one(sample: Any) -> Any:
+                inputs, own = sample
+                return values([v[None] for v in inputs], {**masks, **own})[0]
 
-                return keras.ops.map(one, (list(x), dict(single)))
+            return keras.ops.map(one, (list(x), dict(single)))
 
-            def statistics(x: Any, masks: Masks) -> Any:
-                return self._values(x, masks, (name,), ablation, measure=True)[1]
+        def statistics(x: Any, masks: Masks) -> Any:
+            return self._values(x, masks, (name,), ablation, measure=True)[1]
 
-            functions: dict[str, Callable] = {"values": values, "each": each}
-            chosen = functions.get(what, statistics)
-            self._functions[what, name, ablation] = compiled_function(chosen)
-        return self._functions[what, name, ablation]
+        functions = {"values": values, "each": each, "statistics": statistics}
+        self._functions[key] = compiled_function(functions[what])
+        return self._functions[key]
 
     def _values(
         self,
@@ -305,7 +313,17 @@ class MaskedModel:
             operation = self.im[name]
             layer = operation.keras_layer
             if measure and isinstance(layer, keras.layers.BatchNormalization):
-                value = _normalised(layer, values[operation.inputs[0]], own, measured)
+                # Normalise by the statistics of the batch, which are stored.
+                x = values[operation.inputs[0]]
+                axis = layer.axis % len(x.shape)
+                statistics = keras.ops.moments(x, [a for a in range(len(x.shape)) if a != axis])
+                moving = (layer.moving_mean, layer.moving_variance)
+                for variable, moment in zip(moving, statistics, strict=True):
+                    place = next(i for i, known in enumerate(own) if known is variable)
+                    measured[str(place)] = moment
+                value = keras.ops.batch_normalization(
+                    x, *statistics, axis, layer.beta, layer.gamma, layer.epsilon
+                )
             if ablation == "mean":
                 value = self._with_mean(operation, value, values, masks)
             mask = masks.get(_NEURON + name)
@@ -336,43 +354,8 @@ class MaskedModel:
         return value + (whole - masked)
 
 
-def _normalised(
-    layer: keras.layers.BatchNormalization,
-    x: Any,
-    variables: Sequence[keras.Variable],
-    measured: dict[str, Any],
-) -> Any:
-    """Return a batch normalisation by the statistics of the batch, which are also stored."""
-    axes = [axis for axis in range(len(x.shape)) if axis != layer.axis % len(x.shape)]
-    statistics = keras.ops.moments(x, axes)
-    for variable, value in zip((layer.moving_mean, layer.moving_variance), statistics, strict=True):
-        place = next(i for i, own in enumerate(variables) if own is variable)
-        measured[str(place)] = value
-    return keras.ops.batch_normalization(
-        x,
-        *statistics,
-        axis=layer.axis,
-        offset=layer.beta,
-        scale=layer.gamma,
-        epsilon=layer.epsilon,
-    )
-
-
-def _fitting(what: str, name: str, mask: Any, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
-    if np.shape(mask) not in shapes:
-        raise InvalidArgumentError(
-            f"A mask for {what} '{name}' has shape {np.shape(mask)}, expected "
-            f"{' or '.join(map(str, dict.fromkeys(shapes)))}."
-        )
-    return np.asarray(mask, bool)
-
-
 def _floats(masks: Masks) -> dict[str, Any]:
     return {key: keras.ops.convert_to_tensor(mask, "float32") for key, mask in masks.items()}
-
-
-def _tensors(arrays: Sequence[np.ndarray]) -> list[Any]:
-    return [keras.ops.convert_to_tensor(array) for array in arrays]
 
 
 def masked_copy(
@@ -446,18 +429,12 @@ def masked_copy(
     configs |= {key: {**configs.get(key, {}), "activation": None} for key in inputs}
     shapes = list(im.input_shapes.values())  # those of the constants
     copy = rebuild(im.functional, values, configs, after=after, shapes=shapes)
-    check_masked(copy, MaskedModel(im, means), keep, "mean")
+    _check_masked(copy, MaskedModel(im, means), keep)
     return copy
 
 
-def check_masked(copy: keras.Model, model: MaskedModel, keep: Masks, ablation: str) -> None:
-    """Check that a masked copy gives the outputs of the masked model.
-
-    Args:
-        copy: The copy.
-        model: The model.
-        keep: Kernel → bools of its shape.
-        ablation: "zero" or "mean".
+def _check_masked(copy: keras.Model, model: MaskedModel, keep: Masks) -> None:
+    """Check that a masked copy gives the outputs of the masked model, with means.
 
     Raises:
         UnsupportedLayerError: if an output differs by more than rounding.
@@ -467,12 +444,11 @@ def check_masked(copy: keras.Model, model: MaskedModel, keep: Masks, ablation: s
     if x is None:
         return
     inputs = [keras.ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
-    values = model.values(inputs, _floats(keep), ablation=ablation, of=im.output_operations)
+    values = model.values(inputs, _floats(keep), ablation="mean", of=im.output_operations)
     halves = any(in_half_precision(step.layer) for step in im.graph.wrappers.values())
     outputs = keras.tree.flatten(copy(x, training=False))
     for name, output in zip(im.output_operations, outputs, strict=True):
-        ours, theirs = map(keras.ops.convert_to_numpy, (values[name], output))
-        if not agree(ours, theirs.astype(np.float64), tolerance=0.1 if halves else 1e-3):
+        if difference(values[name], output, tolerance=0.1 if halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}': a nested model may be called more than once, each time with "

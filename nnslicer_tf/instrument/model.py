@@ -7,7 +7,6 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 import keras
 import numpy as np
@@ -17,11 +16,11 @@ from nnslicer_tf._checks import check_name, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
-from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, trace
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
+from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, structure_of, trace
 from nnslicer_tf.instrument.activations import Activations, check_finite
-from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
-from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.comparison import compare_with_original
+from nnslicer_tf.instrument.copies import copy_model, has_graph, sublayers
 from nnslicer_tf.instrument.data import (
     Bounds,
     DataLike,
@@ -32,14 +31,12 @@ from nnslicer_tf.instrument.data import (
     read_labelled,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
-from nnslicer_tf.instrument.functions import GraphFunctions
-from nnslicer_tf.instrument.gradients import check_differentiable
-from nnslicer_tf.instrument.graph import Graph, build_graph
-from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
+from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
 from nnslicer_tf.instrument.outputs import classes_of, final_activation, mark_final
-from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
-from nnslicer_tf.instrument.tokens import vocabulary
+from nnslicer_tf.instrument.recurrence import Member
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +65,7 @@ class InstrumentedModel(ShownAsTable):
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
         bounds: The bounds; None if they are not known.
+        given_shape: The `input_shape` that was given.
         operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
@@ -90,17 +88,13 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
-        self.bounds = check_bounds(bounds)
+        self.bounds = None if bounds is None else _range(bounds)
         functional = as_functional(model, input_shape)
         if preprocess is not None:
-            if len(functional.inputs) > 1:
-                raise InvalidArgumentError(
-                    "preprocess is for models with one input. Put the step into the model."
-                )
-            model = functional = preprocessed(functional, preprocess, input_shape)
+            model = functional = _preprocessed(functional, preprocess, input_shape)
         self.model = model
-        self._given_shape = input_shape
         self.functional = functional
+        self.given_shape = input_shape
         traced = trace(functional, input_shape)
         self.graph: Graph = build_graph(traced)
         mark_final(self.graph)
@@ -108,20 +102,22 @@ class InstrumentedModel(ShownAsTable):
         self._bounds: dict[str, Bounds | None] = {}
         for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
             by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
-            tokens = vocabulary(self.graph, name)
+            tokens = self.graph.vocabulary(name)
             limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
             whole = by_dtype is not None
             self._bounds[name] = WholeBounds(limits) if whole and limits else limits
         if len(self._bounds) == 1:
             (known,) = self._bounds.values()
             self.bounds = known if known is None or np.isfinite(known).all() else None
-        self._functions = GraphFunctions(self.graph)
+        self._captures: dict[tuple[str, ...], Callable] = {}
+        self._gradients: dict[tuple, GradientFunction] = {}
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
         self._logits: dict[str, str] = {}
-        self._traced = traced
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
-        _LATEST[id(model)] = self
+        if bounds is None:
+            # Not an attribute, which Keras would track: `instrumented` finds it here.
+            vars(model)[_INSTRUMENTED] = (self, _state_of(model))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -198,11 +194,7 @@ class InstrumentedModel(ShownAsTable):
     def logit_operation_of(self, output: str | None) -> str:
         """Return the operation before an output's final softmax or sigmoid, or its own without one.
 
-        Args:
-            output: Name of the output, or of its operation; the first one by default.
-
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Arguments and errors as in `output_operation_of`.
         """
         name = self.output_operation_of(output)
         if name not in self._logits:
@@ -218,11 +210,7 @@ class InstrumentedModel(ShownAsTable):
     def classes_of(self, output: str | None) -> OutputClasses:
         """Return how an output's values give classes, probabilities and the classes' scores.
 
-        Args:
-            output: Name of the output, or of its operation; the first one by default.
-
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Arguments and errors as in `output_operation_of`.
         """
         return self._classes[self.output_operation_of(output)]
 
@@ -242,11 +230,11 @@ class InstrumentedModel(ShownAsTable):
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""
-        return self.like(copy_model(self.model, self._given_shape))
+        return self.like(copy_model(self.model, self.given_shape))
 
     def like(self, model: keras.Model) -> "InstrumentedModel":
         """Instrument another model, such as a copy, for samples of the same shapes."""
-        return InstrumentedModel(model, self._given_shape, bounds=self.bounds)
+        return InstrumentedModel(model, self.given_shape, bounds=self.bounds)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`.
@@ -259,37 +247,32 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]
 
-    def samples(self, data: DataLike) -> Samples | SeveralSamples:
-        """Return samples that are checked against the model's input shape and bounds.
+    def samples(self, data: DataLike) -> Samples:
+        """Return samples that are checked against the model's input shapes and bounds.
 
         Args:
-            data: Samples; for a model with several inputs, a dict, list or tuple of arrays, or an
-                iterable of these, as in `SeveralSamples`.
+            data: Samples in one of the forms of `DataLike`.
 
         Raises:
             InvalidArgumentError, InputShapeError, InputRangeError, NonFiniteActivationError: as
                 in `Samples`.
         """
         if len(self.graph.inputs) == 1:
-            (bounds,) = self._bounds.values()
-            return Samples(sole_array(data), self.input_shape, bounds)
-        return self._several(data)
+            if isinstance(data, Mapping) and len(data) == 1:
+                (data,) = data.values()
+            return Samples(data, self.input_shape, *self._bounds.values())
+        structure = structure_of(self.functional, "input")
+        keys = structure if isinstance(structure, Mapping) else {}
+        names = {key: input_name(tensor) for key, tensor in keys.items()}
+        return Samples(data, self.input_shapes, self._bounds, names)
 
     def check(self, x: DataLike) -> np.ndarray:
         """Return data as an array `(samples, *input_shape)` float32.
 
         For a model with several inputs, it returns their arrays as `Inputs`, which can be indexed
-        by rows like an array.
-
-        Raises:
-            InvalidArgumentError: if there are no samples.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
+        by rows like an array. Errors as in `samples`.
         """
-        samples = self.samples(x)
-        if isinstance(samples, SeveralSamples):
-            together: Any = samples.inputs
-            return together
-        return samples.array()
+        return self.samples(x).array()
 
     def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
@@ -305,26 +288,12 @@ class InstrumentedModel(ShownAsTable):
         bounds = self._bounds[self.input_operation]
         return read_labelled(data, y, self.input_shape, bounds)
 
-    def _several(self, data: DataLike) -> SeveralSamples:
-        """Return the checked samples of a model with several inputs."""
-        structure = structure_of(self.functional, "input")
-        keys = structure if isinstance(structure, Mapping) else {}
-        names = {key: input_name(tensor) for key, tensor in keys.items()}
-        return SeveralSamples(data, self.input_shapes, names, self._bounds)
-
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
     ) -> Activations:
         """Return the values of operations for all samples of `x`.
 
-        Args:
-            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
-            batch_size: Samples in one forward pass.
-            of: Names of operations; all by default.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError, InvalidArgumentError: see
-                `capture_batches`.
+        Arguments and errors as in `capture_batches`.
         """
         parts = [dict(part) for part in self.capture_batches(x, batch_size, of)]
         return Activations({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
@@ -379,9 +348,11 @@ class InstrumentedModel(ShownAsTable):
         """
         names = self._names(of)
         if set(names) <= set(self.graph.inputs):
-            given = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
-            return {name: given[name] for name in names}
-        values = self._functions.forward(batch, names)
+            arrays = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
+            return {name: arrays[name] for name in names}
+        if names not in self._captures:
+            self._captures[names] = CaptureModel(self.graph, names).forward_pass()
+        values = dict(zip(names, self._captures[names](batch), strict=True))
         check_finite(values, first)
         return values
 
@@ -443,13 +414,43 @@ class InstrumentedModel(ShownAsTable):
             InputShapeError, NonFiniteActivationError: as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)
-        check_differentiable(map(self.graph.operations.__getitem__, names))
-        needed = self._names([self.logit_operation] if needs is None else needs)
+        for name in names:
+            if isinstance(self[name].params, Member):
+                raise InvalidArgumentError(
+                    f"Operation '{name}' is inside a recurrent layer: a gradient would leave out "
+                    "what it does through later steps. Take the layer's output or an input."
+                )
         stream = list(self.samples(x).batches(batch_size))
+        target: Callable[..., Any]
         if callable(of):
-            return Activations(self._functions.gradients(stream, of, needed, names))
-        logits = self.logit_operation
-        return Activations(self._functions.logit_gradients(stream, of, logits, names))
+            target = of
+            needed = self._names([self.logit_operation] if needs is None else needs)
+            extra: list[tuple[np.ndarray, ...]] = [()] * len(stream)
+        else:
+            target, needed = self._indexed_logit, (self.logit_operation,)
+            ends = np.cumsum([len(batch) for batch in stream])
+            index, samples = np.asarray(of), int(ends[-1])
+            shape = self[self.logit_operation].shape
+            valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(shape) == 1
+            if not valid or index.min() < 0 or index.max() >= shape[0]:
+                raise InvalidArgumentError(
+                    f"`of` must be a function, or one index or {samples} of them into logits of "
+                    f"shape {shape}. Received: {of!r}"
+                )
+            indices = np.broadcast_to(index, (samples,)).astype(np.int32)
+            extra = [(part,) for part in np.split(indices, ends[:-1])]
+        key = (of if callable(of) else None, needed, names)
+        if key not in self._gradients:
+            self._gradients[key] = GradientFunction(self.graph, target, needed, names)
+        pairs = zip(stream, extra, strict=True)
+        parts = [self._gradients[key](arrays_of(batch), *more) for batch, more in pairs]
+        return Activations(
+            {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
+        )
+
+    def _indexed_logit(self, values: Mapping[str, Any], index: Any) -> Any:
+        logits = values[self.logit_operation]
+        return keras.ops.take_along_axis(logits, index[:, None], axis=1)[:, 0]
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
@@ -497,32 +498,82 @@ class InstrumentedModel(ShownAsTable):
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
 """An instrumented model, or a Keras model, which will be instrumented."""
 
-
-_LATEST: WeakValueDictionary[int, InstrumentedModel] = WeakValueDictionary()
-"""Id of a Keras model → the latest instrumented model that was made of it and is in use."""
-
-
-def instrumented_again(model: ModelLike) -> InstrumentedModel:
-    """Return the instrumented model that was made of a model, if it is in use; else a new one.
-
-    It has the `input_shape` that was given then. It is compared with the model again.
-    """
-    if isinstance(model, InstrumentedModel):
-        return model
-    known = _LATEST.get(id(model))
-    if known is not None and known.model is model:
-        try:
-            compare_with_original(model, known.functional, known.graph, known._traced, known.bounds)
-            return known
-        except UnsupportedLayerError:  # the model was changed
-            pass
-    return InstrumentedModel(model)
+_INSTRUMENTED = "_nnslicer_instrumented"
+# Attributes of models that training changes.
+_OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training", "compiled")
 
 
 def instrumented(model: ModelLike) -> InstrumentedModel:
     """Instrument a Keras model; an instrumented model is returned unchanged.
 
+    A Keras model is instrumented once: later calls return the same object, until the model's
+    layers or their options change. If it was wrapped with `input_shape`, that is used.
+
     Raises:
         InvalidArgumentError, UnsupportedLayerError: as in `InstrumentedModel`.
     """
-    return model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
+    if isinstance(model, InstrumentedModel):
+        return model
+    if _INSTRUMENTED not in getattr(model, "__dict__", ()):
+        return InstrumentedModel(model)
+    known, state = vars(model)[_INSTRUMENTED]
+    if _same_state(state, _state_of(model)):
+        return known
+    return InstrumentedModel(model, known.given_shape)
+
+
+def _state_of(model: keras.Model) -> list[Any]:
+    """Return all that a graph was made from: layers, their variables and their public options."""
+    state: list[Any] = []
+    for layer in sublayers(model):
+        state += [layer, *layer._trainable_variables, *layer._non_trainable_variables]
+        if not has_graph(layer):
+            of_training = _OF_TRAINING if isinstance(layer, keras.Model) else ()
+            state += [
+                value
+                for name, value in vars(layer).items()
+                if not name.startswith("_") and name not in ("built", *of_training)
+            ]
+    return state
+
+
+def _same_state(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    plain = (bool, int, float, str, tuple)
+    return len(first) == len(second) and all(
+        a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _range(bounds: Any) -> Bounds:
+    """Return the smallest and the largest value of an input as floats."""
+    try:
+        low, high = map(float, bounds)
+        valid = low < high
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidArgumentError(
+            f"bounds are the least and the largest value of an input. Received: {bounds!r}"
+        )
+    return low, high
+
+
+def _preprocessed(
+    model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
+) -> keras.Model:
+    """Return a model with the same layers that preprocesses its inputs first."""
+    if len(model.inputs) > 1:
+        raise InvalidArgumentError(
+            "preprocess is for models with one input. Put the step into the model."
+        )
+    inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
+    try:
+        prepared = preprocess(inputs)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            "preprocess must be a Keras layer, or a function written with keras.ops and "
+            f"operators. It failed on a symbolic input: {error}"
+        ) from error
+    # Not model(prepared), which would prefix the operations' names with the nested model's name.
+    return keras.Model(inputs, model.call(prepared), name=model.name)

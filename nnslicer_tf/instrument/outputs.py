@@ -29,31 +29,25 @@ def final_activation(graph: Graph, output: str) -> Operation | None:
     return None
 
 
-def _keeps_values(operation: Operation) -> bool:
-    """Whether an operation returns its input's values in their order, perhaps reshaped."""
-    if operation.kind != "routing" or len(operation.inputs) != 1:
-        return False
-    shape = operation.input_shapes[0]
-    if np.prod(shape) != operation.size:
-        return False
-    values = np.random.default_rng(0).uniform(1, 2, (1, *shape)).astype(np.float32)
-    moved = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(values)))
-    return np.array_equal(moved.ravel(), values.ravel())
-
-
 def mark_final(graph: Graph) -> None:
     """Turn final softmaxes into elementwise operations, which are captured but not walked.
 
     Raises:
         UnsupportedLayerError: if another function that mixes its inputs is not the final one.
     """
+
+    def is_read(name: str) -> bool:
+        """Whether an operation other than an identity or a reshape reads a value."""
+        return any(not _keeps_values(o) or is_read(o.name) for o in graph.consumers[name])
+
     finals = set()
     for output in graph.outputs:
         final = final_activation(graph, output)
-        if final is not None and not _is_read(graph, final.name):
+        if final is not None and not is_read(final.name):
             finals.add(final.name)
             if final.kind == "softmax":
                 graph.operations[final.name] = replace(final, kind="elementwise")
+    vars(graph).pop("consumers", None)  # it holds the replaced operations
     for operation in graph.operations.values():
         mixes = operation.kind == "elementwise" and getattr(operation.params, "mixes", False)
         if mixes and operation.name not in finals:
@@ -78,11 +72,16 @@ def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
         return output_classes("", graph.operations[output].shape, example)
     axes = final.params.axes if isinstance(final.params, Softmax) else (-1,)
     rank = len(final.shape) + 1
-    axis = axes[0] % rank - rank
-    return output_classes(final.params.function, final.shape, example, axis)
+    return output_classes(final.params.function, final.shape, example, axes[0] % rank - rank)
 
 
-def _is_read(graph: Graph, name: str) -> bool:
-    """Whether an operation other than an identity or a reshape reads a value."""
-    readers = [o for o in graph.operations.values() if name in o.inputs]
-    return any(not _keeps_values(r) or _is_read(graph, r.name) for r in readers)
+def _keeps_values(operation: Operation) -> bool:
+    """Whether an operation returns its input's values in their order, perhaps reshaped."""
+    if operation.kind != "routing" or len(operation.inputs) != 1:
+        return False
+    shape = operation.input_shapes[0]
+    if np.prod(shape) != operation.size:
+        return False
+    values = np.random.default_rng(0).uniform(1, 2, (1, *shape)).astype(np.float32)
+    moved = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(values)))
+    return np.array_equal(moved.ravel(), values.ravel())

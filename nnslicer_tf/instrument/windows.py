@@ -33,9 +33,15 @@ def sliding(
     axes = []
     for extent, size, stride, step in zip(space, kernel, strides, dilation, strict=True):
         reach = (size - 1) * step + 1
-        outputs, before = _output_extent(extent, reach, stride, padding)
+        outputs, before = -(-extent // stride), 0
+        if padding == "valid":
+            outputs = (extent - reach) // stride + 1
+        elif padding == "causal":
+            before = reach - 1
+        else:
+            before = max((outputs - 1) * stride + reach - extent, 0) // 2
         start = np.arange(outputs) * stride - before
-        axes.append(_clip(start[:, None] + np.arange(size) * step, extent))
+        axes.append(start[:, None] + np.arange(size) * step)
     return _combine(axes, space)
 
 
@@ -56,8 +62,7 @@ def transposed(
         overlap = max((extent - 1) * stride + size - outputs, 0)
         before = overlap // 2 if padding == "same" else 0
         distance = np.arange(outputs)[:, None] + before - np.arange(size)
-        table = np.where(distance % stride == 0, distance // stride, _PADDING)
-        axes.append(_clip(table, extent))
+        axes.append(np.where(distance % stride == 0, distance // stride, _PADDING))
     return _combine(axes, space)
 
 
@@ -82,27 +87,12 @@ def adaptive(space: Sequence[int], output_space: Sequence[int]) -> np.ndarray:
     return _combine(axes, space)
 
 
-def _output_extent(extent: int, reach: int, stride: int, padding: str) -> tuple[int, int]:
-    """Return the number of windows along an axis and the padding before it."""
-    if padding == "valid":
-        return (extent - reach) // stride + 1, 0
-    if padding == "causal":
-        return (extent - 1) // stride + 1, reach - 1
-    outputs = -(-extent // stride)
-    total = max((outputs - 1) * stride + reach - extent, 0)
-    return outputs, total // 2
-
-
-def _clip(table: np.ndarray, extent: int) -> np.ndarray:
-    return np.where((table >= 0) & (table < extent), table, _PADDING)
-
-
 def _combine(axes: Sequence[np.ndarray], space: Sequence[int]) -> np.ndarray:
     """Merge one table per axis into one over row-major positions and taps."""
     combined = np.zeros((1, 1), dtype=np.int64)
     for table, extent in zip(axes, space, strict=True):
-        index = combined[:, None, :, None] * extent + table[None, :, None, :]
-        padded = (combined[:, None, :, None] < 0) | (table[None, :, None, :] < 0)
-        outputs, taps = index.shape[0] * index.shape[1], index.shape[2] * index.shape[3]
-        combined = np.where(padded, _PADDING, index).reshape(outputs, taps)
+        earlier, taps = combined[:, None, :, None], table[None, :, None, :]
+        inside = (earlier >= 0) & (taps >= 0) & (taps < extent)
+        index = np.where(inside, earlier * extent + taps, _PADDING)
+        combined = index.reshape(index.shape[0] * index.shape[1], -1)
     return combined.astype(np.int32)

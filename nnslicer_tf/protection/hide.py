@@ -8,8 +8,9 @@ import numpy as np
 
 from nnslicer_tf._checks import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import check_masks, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.masked import check_masks
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.masks import kernel_layers

@@ -17,9 +17,9 @@ from nnslicer_tf._training import (
     train_epochs,
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import InstrumentedModel, Samples, check_batch_size
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument._trace import as_functional
-from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
 from nnslicer_tf.instrument.model import ModelLike
 
 

@@ -18,7 +18,8 @@ from nnslicer_tf._checks import as_generator
 from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented, rebuild
+from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented
+from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.masked import maskable

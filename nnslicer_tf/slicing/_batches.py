@@ -9,7 +9,8 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Engine, in_order
-from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.slicing import _checkpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
@@ -48,7 +49,7 @@ class Batches:
 
     im: InstrumentedModel
     profile: Profile
-    samples: Samples | SeveralSamples
+    samples: Samples
 
     def collect(self, work: Work, collector: _checkpoint.Collector, progress: bool) -> int:
         """Run the job on the unfinished batches; return the total number of batches."""

@@ -88,7 +88,6 @@ class Profile(ShownAsTable):
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
-        from nnslicer_tf.instrument.tokens import vocabulary
         from nnslicer_tf.kinds import compile_rules
 
         im = instrumented(im)
@@ -118,7 +117,7 @@ class Profile(ShownAsTable):
             axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
             means[name] = _masked_mean(sums[name], counts[name], axes, positions)
         means = {name: means[name] for name in sums}
-        numbers = len(im.input_operations) == 1 and vocabulary(im.graph, im.input_operation) is None
+        numbers = len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None
         # For tokens, ranges and means are meaningless.
         seen = [found.pair if numbers else None for found in (values_seen, means_seen)]
         return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])

@@ -120,10 +120,9 @@ class Slice(ShownAsTable):
             UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
                 kernel is of an attention or recurrent layer or an embedding.
         """
-        from nnslicer_tf.instrument import MaskedModel, masked_copy
-        from nnslicer_tf.instrument.model import instrumented_again
+        from nnslicer_tf.instrument import MaskedModel, instrumented, masked_copy
 
-        im = instrumented_again(model)
+        im = instrumented(model)
         self._check_kernels(im)
         if means is not None:
             means.check_model(im)

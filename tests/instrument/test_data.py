@@ -9,7 +9,7 @@ from nnslicer_tf import datasets
 from nnslicer_tf._files import write_archive
 from nnslicer_tf.datasets.files import split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import Samples, read_labelled
+from nnslicer_tf.instrument.data import Samples, read_labelled
 from support.data_forms import LABELLED, SAMPLES, X, Y
 
 

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument import Inputs
+from nnslicer_tf.instrument.inputs import Inputs
 from support.models import dyadic, set_dyadic_weights
 from support.slices import check_equal
 from support.slicing_oracle import ChannelOracle, Oracle
