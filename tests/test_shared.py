@@ -1,11 +1,10 @@
-"""Shared by several packages: the training loop, choice by magnitude, checks, deprecations."""
+"""Shared by several packages: the training loop, choice by magnitude, checks."""
 
 import keras
 import numpy as np
 import pytest
 
 from nnslicer_tf._checks import check_labels
-from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._numerics import largest, smallest
 from nnslicer_tf._training import compile_classifier, train_epoch, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
@@ -96,13 +95,3 @@ def test_labels_come_back_as_int64():
 def test_wrong_labels_are_refused(y, samples, classes, message):
     with pytest.raises(InvalidArgumentError, match=message):
         check_labels(y, samples, classes)
-
-
-def test_a_renamed_argument_goes_on_working_with_a_warning():
-    @renamed_argument("old", "new")
-    def double(x, *, new=0):
-        return 2 * x + new
-
-    assert double(1, new=5) == 7
-    with pytest.warns(DeprecationWarning, match="double: the argument 'old' is now called 'new'"):
-        assert double(1, old=5) == 7

@@ -89,7 +89,8 @@ def semantic(
     tested = train if test is None else inputs.dataset(test, im, normalise, labels=True)
     from nnslicer_tf import InstrumentedModel, semantic
 
-    critical = semantic.semantic_slice(im, train.x, train.y, metric, threshold, step)
+    slicer = semantic.SemanticSlicer(im, train.x, train.y, metric)
+    critical = slicer.semantic_slice(threshold, step)
     inputs.show(critical.to_frame())
     small = semantic.restructure(im, critical)
     right = [

@@ -1,12 +1,12 @@
 """Selective protection: hides the synapses that target classes need most (NNSlicer, 6.3).
 
-found = pruning.scores(im, "nnslicer", x, y, classes=[3, 5])
-hidden = select(found, 0.5)  # half of the synapses of every layer
+scores = pruning.scores(im, "nnslicer", x, y, classes=[3, 5])
+hidden = select(scores, 0.5)  # half of the synapses of every layer
 stolen = hide(model, hidden)  # what an attacker gets
 report = simulate_attacks(model, hidden, train, test, targets=[3, 5])
 """
 
-from nnslicer_tf.protection.attack import TRAINED, Attacker, AttackReport, simulate_attacks, steal
+from nnslicer_tf.protection.attack import Attacker, simulate_attacks, steal
 from nnslicer_tf.protection.hide import hide, select
 
-__all__ = ["TRAINED", "AttackReport", "Attacker", "hide", "select", "simulate_attacks", "steal"]
+__all__ = ["Attacker", "hide", "select", "simulate_attacks", "steal"]

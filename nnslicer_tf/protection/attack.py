@@ -1,5 +1,6 @@
 """An attacker who recovers hidden weights by training (NNSlicer, section 6.3.2)."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_generator
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Labelled = tuple[np.ndarray, np.ndarray]
-"""Samples `(samples, *input_shape)` and their classes `(samples,)`."""
-
-TRAINED = ("all", "hidden", "known")
-"""The sets of weights that an attacker can train; see `Attacker`."""
+_TRAINED = ("all", "hidden", "known")
 
 
 @dataclass(frozen=True)
@@ -36,9 +33,9 @@ class Attacker:
         epochs: Number of passes over the samples.
         learning_rate: Learning rate of Adam.
         batch_size: Samples per step.
-        trains: "all": all weights. "hidden": only the hidden weights. "known": all weights except
-            the hidden ones, whose synapses are left out. The paper does not say which it uses.
-            With all three, the moving statistics of batch normalisations follow the samples.
+        trains: The weights that are trained: "all" of them, only the "hidden" ones, or only the
+            "known" ones, without the hidden synapses (the paper does not say which). The moving
+            statistics of batch normalisations always follow the samples.
         progress: Show progress bars.
 
     Raises:
@@ -52,10 +49,7 @@ class Attacker:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if self.trains not in TRAINED:
-            raise InvalidArgumentError(
-                f"An attacker trains one of {', '.join(TRAINED)}. Received: {self.trains!r}"
-            )
+        check_name("set of weights", self.trains, _TRAINED)
 
     def retrain(
         self,
@@ -68,7 +62,7 @@ class Attacker:
         """Train a stolen model in place, and return the Keras model.
 
         Args:
-            stolen: A model returned by `hide`.
+            stolen: A model from `hide`.
             hidden: Its hidden synapses.
             x: The attacker's samples `(samples, *input_shape)`.
             y: Their classes, `(samples,)` integers.
@@ -77,10 +71,17 @@ class Attacker:
         Raises:
             InvalidArgumentError: if there are no samples, or not one label for each.
         """
-        held = []
-        from_logits = not instrumented(stolen).classes.final
-        if self.trains != "all":
-            held = _hold(instrumented(stolen), hidden, self.trains)
+        im = instrumented(stolen)
+        masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
+        constraints = [(v, v.constraint) for v in im.model.trainable_variables]
+        for variable, _ in constraints if self.trains != "all" else ():
+            # Constrained to its values, or to zero where hidden synapses are left out.
+            free = masks.get(id(variable), np.zeros(variable.shape, bool))
+            values = keras.ops.convert_to_numpy(variable)
+            if self.trains == "known":
+                free, values = ~free, np.where(free, 0, values)
+                variable.assign(values)
+            variable.constraint = _Held(free, values)
         try:
             return fine_tune(
                 stolen,
@@ -91,11 +92,21 @@ class Attacker:
                 batch_size=self.batch_size,
                 rng=rng,
                 progress=self.progress,
-                from_logits=from_logits,
+                from_logits=not im.classes.final,
             )
         finally:
-            for variable, constraint in held:
+            for variable, constraint in constraints:
                 variable.constraint = constraint
+
+
+class _Held:
+    """A constraint that restores weights after each step, except those that are free."""
+
+    def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
+        self._free, self._values = free, values
+
+    def __call__(self, w: Any) -> Any:
+        return keras.ops.where(self._free, keras.ops.convert_to_tensor(w), self._values)
 
 
 @dataclass(frozen=True)
@@ -167,9 +178,12 @@ def steal(
         SeveralInputsError: if the model has several inputs.
     """
     im = instrumented(model)
-    samples = im.labelled(train)
-    _check_budget(budget, samples)
-    return _steal(im, hidden, samples, budget, attacker or Attacker(), _seeds(rng))
+    x, y = im.labelled(train)
+    _check_budget(budget, len(x))
+    of_samples, of_weights, of_training = map(int, as_generator(rng).integers(2**31, size=3))
+    rows = np.random.default_rng(of_samples).permutation(len(x))[:budget]
+    stolen = im.like(hide(im, hidden, rng=of_weights))
+    return (attacker or Attacker()).retrain(stolen, hidden, x[rows], y[rows], of_training)
 
 
 def simulate_attacks(
@@ -201,73 +215,20 @@ def simulate_attacks(
     """
     im = instrumented(model)
     samples, (x, y) = im.labelled(train), im.labelled(test)
-    wanted = tuple(check_classes(im, y, targets))
+    targets = tuple(check_classes(im, y, targets))
     for budget in budgets:
-        _check_budget(budget, samples)
-    seeds, found = _seeds(rng), []
+        _check_budget(budget, len(samples[0]))
+    generator, figures = as_generator(rng), []
     for budget in budgets:
-        stolen = _steal(im, hidden, samples, budget, attacker or Attacker(), seeds)
+        stolen = steal(im, hidden, samples, budget, attacker, copy.deepcopy(generator))
         logits = im.classes.scores(im.like(stolen).logits(x))
-        found.append(subset_figures(logits, y, wanted))
-    return AttackReport(wanted, tuple(budgets), tuple(found))
+        figures.append(subset_figures(logits, y, targets))
+    return AttackReport(targets, tuple(budgets), tuple(figures))
 
 
-def _check_budget(budget: int, samples: Labelled) -> None:
-    most = len(samples[0])
+def _check_budget(budget: int, samples: int) -> None:
     is_number = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
-    if not is_number or not 0 < budget <= most:
+    if not is_number or not 0 < budget <= samples:
         raise InvalidArgumentError(
-            f"A budget is a number of samples, 1 to {most}. Received: {budget!r}"
+            f"A budget is a number of samples, 1 to {samples}. Received: {budget!r}"
         )
-
-
-def _seeds(rng: int | np.random.Generator) -> tuple[int, ...]:
-    """Return seeds for an attack's samples, hidden weights and training."""
-    return tuple(int(seed) for seed in as_generator(rng).integers(2**31, size=3))
-
-
-def _steal(
-    im: InstrumentedModel,
-    hidden: Mapping[str, np.ndarray],
-    samples: Labelled,
-    budget: int,
-    attacker: Attacker,
-    seeds: tuple[int, ...],
-) -> keras.Model:
-    of_samples, of_weights, of_training = seeds
-    x, y = samples
-    chosen = np.random.default_rng(of_samples).permutation(len(x))[:budget]
-    stolen = hide(im, hidden, rng=of_weights)
-    return attacker.retrain(im.like(stolen), hidden, x[chosen], y[chosen], of_training)
-
-
-def _hold(
-    im: InstrumentedModel, hidden: Mapping[str, np.ndarray], trains: str
-) -> list[tuple[Any, Any]]:
-    """Constrain untrained weights to their values, and omitted hidden synapses to zero.
-
-    Returns:
-        The constrained variables, with their previous constraints.
-    """
-    masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
-    held = []
-    for variable in im.model.trainable_variables:
-        mask = masks.get(id(variable), np.zeros(variable.shape, bool))
-        values = keras.ops.convert_to_numpy(variable)
-        if trains == "known":
-            mask, values = ~mask, np.where(mask, 0, values)
-            variable.assign(values)
-        held.append((variable, variable.constraint))
-        variable.constraint = _Held(mask, values)
-    return held
-
-
-class _Held:
-    """A constraint that restores weights after each step, except those that are free."""
-
-    def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
-        self._free = free
-        self._values = values
-
-    def __call__(self, w: Any) -> Any:
-        return keras.ops.where(self._free, keras.ops.convert_to_tensor(w), self._values)

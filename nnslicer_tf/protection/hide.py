@@ -61,17 +61,15 @@ def hide(
     im = original.like(copy)
     owners = kernel_layers(im)
     for name, mask in hidden.items():
-        kernel = im.kernels[name]
-        initializer = _initializer(*owners[name], seed=int(generator.integers(2**31)))
+        kernel, (layer, slot) = im.kernels[name], owners[name]
+        seed = int(generator.integers(2**31))
+        attribute = (slot or "kernel_constraint").replace("constraint", "initializer")
+        initializer = getattr(layer, attribute, None)
+        if initializer is None or "seed" not in initializer.get_config():  # not a random one
+            initializer = keras.initializers.GlorotUniform(seed)
+        else:
+            config = {**initializer.get_config(), "seed": seed}
+            initializer = type(initializer).from_config(config)
         fresh = keras.ops.convert_to_numpy(initializer(kernel.shape))
         kernel.variable().assign(np.where(mask, fresh, kernel.kernel()))
     return copy
-
-
-def _initializer(layer: keras.Layer, slot: str | None, seed: int) -> keras.Initializer:
-    """Return a kernel's initializer with a new seed, or Glorot's if it is not random."""
-    name = (slot or "kernel_constraint").replace("constraint", "initializer")
-    initializer = getattr(layer, name, None)
-    if initializer is None or "seed" not in initializer.get_config():
-        return keras.initializers.GlorotUniform(seed)
-    return type(initializer).from_config({**initializer.get_config(), "seed": seed})

@@ -5,29 +5,20 @@ removed. If its output has another shape than its input, a sewing layer takes it
 convolution (a dense layer for vectors), fitted to the removed layer's output by least squares.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import keras
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.semantic.metrics import mask_names
-from nnslicer_tf.semantic.neurons import (
-    HeadLayer,
-    NeuronLayer,
-    RecurrentLayer,
-    neuron_layers,
-    output_layer,
-)
+from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, RecurrentLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import landscape, similarity
-
-_NOT_SEWN = (HeadLayer, RecurrentLayer)
 
 
 def layer_similarities(
@@ -47,30 +38,15 @@ def layer_similarities(
         Layer → similarity, in topological order: the layers with neurons and the output
         layer, except for the first, which has no predecessor.
     """
-    found = {}
+    similarities = {}
     before = None
-    for layer in (*neuron_layers(im).values(), output_layer(im)):
-        values = im.capture(x, batch_size, of=[layer.value, *mask_names({layer.name: layer})])
+    for name, layer in neuron_layers(im, classes=True).items():
+        values = im.capture(x, batch_size, of=[layer.value, *mask_names([layer])])
         current = landscape(layer.of_data(values[layer.value], values))
         if before is not None:
-            found[layer.name] = similarity(current, before)
+            similarities[name] = similarity(current, before)
         before = current
-    return found
-
-
-def redundant_layers(similarities: Mapping[str, float], threshold: float = 0.99) -> list[str]:
-    """Return the layers whose similarity with the layer before exceeds a threshold.
-
-    Args:
-        similarities: The result of `layer_similarities`.
-        threshold: In (0, 1].
-
-    Raises:
-        InvalidArgumentError: if the threshold is out of range.
-    """
-    if not 0 < threshold <= 1:
-        raise InvalidArgumentError(f"threshold must be in (0, 1]. Received: {threshold!r}")
-    return [name for name, value in similarities.items() if value > threshold]
+    return similarities
 
 
 def removable_layers(im: InstrumentedModel) -> list[str]:
@@ -79,12 +55,8 @@ def removable_layers(im: InstrumentedModel) -> list[str]:
     Args:
         im: A classifier.
     """
-    found = []
-    for name, layer in _layers(im).items():
-        first = layer.chain[0]
-        if first.input_shapes[0] == first.shape or _is_sewn(first):
-            found.append(name)
-    return found
+    firsts = {name: layer.chain[0] for name, layer in _hidden_layers(im).items()}
+    return [n for n, first in firsts.items() if _keeps_shape(first) or _is_sewn(first)]
 
 
 def remove_layers(
@@ -104,89 +76,76 @@ def remove_layers(
     Raises:
         InvalidArgumentError: if the model has no such hidden layer.
         UnsupportedLayerError: if a layer of another output shape is neither a dense layer
-            nor a convolution whose strides alone change its positions; see `removable_layers`.
+            nor a convolution whose strides alone change its positions.
     """
     im = instrumented(model)
-    known = _layers(im)
-    replaced: dict[str, keras.layers.Layer] = {}
+    hidden = _hidden_layers(im)
+    replacements: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:
-        check_name("hidden layer", name, known)
-        first, last = _affine_part(known[name])
-        for operation in known[name].chain:
+        check_name("hidden layer", name, hidden)
+        chain = hidden[name].chain
+        first = chain[0]
+        for operation in chain:
             if operation.kind == "scale":
-                replaced[operation.layer] = keras.layers.Identity(name=operation.layer)
-        if first.input_shapes[0] == first.shape:
-            replaced[name] = keras.layers.Activation(_activation(first), name=name)
+                replacements[operation.layer] = keras.layers.Identity(name=operation.layer)
+        activation = getattr(first.keras_layer, "activation", None) or "linear"
+        if _keeps_shape(first):
+            replacements[name] = keras.layers.Activation(activation, name=name)
             continue
-        replaced[name] = _sewing_layer(first)
-        weights[name] = _fitted(im, first, last, x, batch_size)
+        if not _is_sewn(first):
+            raise UnsupportedLayerError(
+                f"Layer '{name}' turns {first.input_shapes[0]} into {first.shape}, which a 1×1 "
+                "convolution with its strides does not. Do not remove this layer."
+            )
+        units = first.shape[-1]
+        replacements[name] = keras.layers.Dense(units, activation, name=name)
+        if len(first.shape) > 1:
+            strides = _strides(first)
+            sewing = keras.layers.Conv2D(units, 1, strides, activation=activation, name=name)
+            replacements[name] = sewing
+        weights[name] = _fitted(im, chain, x, batch_size)
     original = im.functional
     copy = rebuild(
-        original, replacements={id(original.get_layer(k)): new for k, new in replaced.items()}
+        original, replacements={id(original.get_layer(k)): new for k, new in replacements.items()}
     )
     for name, values in weights.items():
-        replaced[name].set_weights(values)
+        replacements[name].set_weights(values)
     return copy
 
 
-def _layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+def _hidden_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     """Return the hidden layers that are neither heads nor recurrent."""
-    return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
+    excluded = (HeadLayer, RecurrentLayer)
+    return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
 
 
-def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
-    """Return a layer's weighted sum, and the normalisation after it (or the sum again)."""
-    first = last = layer.chain[0]
-    for operation in layer.chain[1:]:
-        if operation.kind != "scale":
-            break
-        last = operation
-    return first, last
-
-
-def _activation(operation: Operation) -> Any:
-    """Return the layer's built-in activation, linear if it has none."""
-    return getattr(operation.keras_layer, "activation", None) or "linear"
-
-
-def _sewing_layer(operation: Operation) -> keras.layers.Layer:
-    units = operation.shape[-1]
-    if len(operation.shape) == 1:
-        return keras.layers.Dense(units, _activation(operation), name=operation.layer)
-    if not _is_sewn(operation):
-        raise UnsupportedLayerError(
-            f"Layer '{operation.layer}' turns {operation.input_shapes[0]} into {operation.shape}, "
-            "which a 1×1 convolution with its strides does not. Do not remove this layer."
-        )
-    return keras.layers.Conv2D(
-        units, 1, _strides(operation), activation=_activation(operation), name=operation.layer
-    )
+def _keeps_shape(operation: Operation) -> bool:
+    return operation.input_shapes[0] == operation.shape
 
 
 def _is_sewn(operation: Operation) -> bool:
-    """Whether a sewing layer maps the operation's input to its output's shape."""
-    if len(operation.shape) == 1:
-        return True
-    return len(operation.shape) == 3 and operation.shape[:-1] == _strided(operation)
+    """Whether a dense layer, or a 1×1 convolution with the layer's strides, has its shape."""
+    if len(operation.shape) != 3:
+        return len(operation.shape) == 1
+    extents = zip(operation.input_shapes[0][:-1], _strides(operation), strict=True)
+    return operation.shape[:-1] == tuple(-(-extent // stride) for extent, stride in extents)
 
 
 def _strides(operation: Operation) -> tuple[int, ...]:
     return tuple(getattr(operation.keras_layer, "strides", (1,) * (len(operation.shape) - 1)))
 
 
-def _strided(operation: Operation) -> tuple[int, ...]:
-    """Return the output positions of a padded convolution with the operation's strides."""
-    extents = zip(operation.input_shapes[0][:-1], _strides(operation), strict=True)
-    return tuple(-(-extent // stride) for extent, stride in extents)
-
-
 def _fitted(
-    im: InstrumentedModel, first: Operation, last: Operation, x: DataLike, batch_size: int
+    im: InstrumentedModel, chain: tuple[Operation, ...], x: DataLike, batch_size: int
 ) -> list[np.ndarray]:
-    """Return the kernel and bias that best map the layer's inputs to its outputs."""
-    source = first.inputs[0]
-    width = first.input_shapes[0][-1]
+    """Return the kernel and bias that best map a layer's inputs to its outputs."""
+    first = last = chain[0]
+    for operation in chain[1:]:  # the outputs are those of the normalisation, if there is one
+        if operation.kind != "scale":
+            break
+        last = operation
+    source, width = first.inputs[0], first.input_shapes[0][-1]
     steps = tuple(slice(None, None, s) for s in _strides(first))
     normal = np.zeros((width + 1, width + 1))
     right = np.zeros((width + 1, first.shape[-1]))

@@ -26,7 +26,7 @@ three for the Taylor metrics, six for DeepLIFT.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,17 +39,17 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.pruning.class_scores import check_classifier
-from nnslicer_tf.semantic._backward import (
+from nnslicer_tf.semantic.backward import (
     Backward,
     cross_entropy,
     gradient_rule,
     label_logit,
     rescale_rule,
-    sigmoid_cross_entropy,
 )
 from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
+Layers = Mapping[str, NeuronLayer]
 Baseline = np.ndarray | Mapping[str, np.ndarray] | None
 """A sample, or for several inputs one for each by name; None: zeros."""
 
@@ -71,29 +71,33 @@ class Metric:
     labels: bool = True
 
 
-@dataclass
 class Moments:
-    """Running count, mean and sum of squared deviations of a stream of values."""
+    """Running means and squared deviations of every layer's values (Chan et al., 1979)."""
 
-    count: int = 0
-    mean: Any = 0.0
-    squares: Any = 0.0
+    def __init__(self, layers: Iterable[str]) -> None:
+        self._count = 0
+        self._mean: dict[str, np.ndarray | float] = dict.fromkeys(layers, 0.0)
+        self._squares: dict[str, np.ndarray | float] = dict.fromkeys(layers, 0.0)
 
-    def add(self, values: np.ndarray) -> None:
-        """Add `values` `(samples, units)` (Chan et al., 1979)."""
-        values = values.astype(np.float64)
-        total = self.count + len(values)
-        mean = values.mean(axis=0)
-        apart = mean - self.mean
-        between = apart**2 * self.count * len(values) / total
-        self.squares = self.squares + ((values - mean) ** 2).sum(axis=0) + between
-        self.mean = self.mean + apart * len(values) / total
-        self.count = total
+    def add(self, values: Values) -> None:
+        """Add the values of a batch, layer → `(samples, units)`."""
+        samples = len(next(iter(values.values())))
+        total = self._count + samples
+        for layer in self._mean:
+            batch = values[layer].astype(np.float64)
+            mean = batch.mean(axis=0)
+            apart = mean - self._mean[layer]
+            between = apart**2 * self._count * samples / total
+            self._squares[layer] += ((batch - mean) ** 2).sum(axis=0) + between
+            self._mean[layer] += apart * samples / total
+        self._count = total
 
-    @property
-    def variance(self) -> np.ndarray:
-        """Population variance of all values."""
-        return self.squares / self.count
+    def scores(self, metric: Metric) -> Values:
+        """Return the scores by layer."""
+        return {
+            layer: metric.score(np.asarray(mean), self._squares[layer] / self._count)
+            for layer, mean in self._mean.items()
+        }
 
 
 def contributions(
@@ -129,50 +133,23 @@ def contributions(
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
-    chosen = find_metric(metric)
+    check_name("metric", metric, METRICS)
     check_batch_size(batch_size)
-    layers = neuron_layers(im)
-    values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
-    moments = LayerMoments(layers)
-    total = None
-    if y is None and _is_stream(x, im):
-        batches = _stream(im, x, batch_size, chosen.labels)
+    options, layers = METRICS[metric], neuron_layers(im)
+    values_of = options.prepare(im, layers, reference_sample(im, baseline))
+    in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))
+    batches: Iterable[tuple[np.ndarray, np.ndarray]]
+    if y is None and _has_labels(x, im) and not in_memory and isinstance(x, Iterable):
+        batches, total = _stream(im, x, batch_size, options.labels), None
     else:
-        x, y = labelled(im, x, y, batch_size, needs_labels=chosen.labels)
+        x, y = labelled(im, x, y, batch_size, needs_labels=options.labels)
         starts = range(0, len(x), batch_size)
-        batches, total = (
-            ((x[i : i + batch_size], y[i : i + batch_size]) for i in starts),
-            len(starts),
-        )
+        batches = ((x[i : i + batch_size], y[i : i + batch_size]) for i in starts)
+        total = len(starts)
+    moments = Moments(layers)
     for batch_x, batch_y in track(batches, "Contributions", total, progress):
         moments.add(values_of(batch_x, batch_y))
-    return moments.scores(chosen)
-
-
-class LayerMoments:
-    """The moments of every layer's values."""
-
-    def __init__(self, layers: Mapping[str, NeuronLayer]) -> None:
-        self._moments = {layer: Moments() for layer in layers}
-
-    def add(self, values: Values) -> None:
-        """Add the values of one batch."""
-        for layer, moments in self._moments.items():
-            moments.add(values[layer])
-
-    def scores(self, metric: Metric) -> dict[str, np.ndarray]:
-        """Return the scores by layer."""
-        return {k: metric.score(m.mean, m.variance) for k, m in self._moments.items()}
-
-
-def find_metric(name: str) -> Metric:
-    """Return a metric by name.
-
-    Raises:
-        InvalidArgumentError: if there is no such metric; the message lists them.
-    """
-    check_name("metric", name, METRICS)
-    return METRICS[name]
+    return moments.scores(options)
 
 
 def labelled(
@@ -201,38 +178,32 @@ def labelled(
         x, y = im.labelled(x)
     x = im.check(x)
     if y is not None:
-        return x, check_labels(y, len(x), _classes(im))
+        return x, check_labels(y, len(x), check_classifier(im))
     if not needs_labels:
         return x, np.zeros(len(x), np.int64)
-    _classes(im)
+    check_classifier(im)
     return x, im.classes.from_logits(im.logits(x, batch_size))
-
-
-def _classes(im: InstrumentedModel) -> int:
-    """Return the number of a classifier's classes."""
-    return check_classifier(im)
 
 
 def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | Inputs:
     """Return DeepLIFT's reference `(1, *input shape)` float32: `baseline`, or zeros."""
     if len(im.input_operations) > 1:
-        given = baseline or {name: np.zeros(shape) for name, shape in im.input_shapes.items()}
-        return im.check({name: np.asarray(array)[None] for name, array in dict(given).items()})
+        parts = baseline or {name: np.zeros(shape) for name, shape in im.input_shapes.items()}
+        return im.check({name: np.asarray(part)[None] for name, part in dict(parts).items()})
     if baseline is None:
         return np.zeros((1, *im.input_shape), np.float32)
     return check_array(np.asarray(baseline)[None], im.input_shape)
+
+
+def mask_names(layers: Iterable[NeuronLayer]) -> list[str]:
+    """Return the names of the mask operations that mark which positions of layers are data."""
+    return sorted({layer.mask for layer in layers if layer.mask is not None})
 
 
 def _has_labels(x: DataLike, im: InstrumentedModel) -> bool:
     """Whether data must include labels: all but arrays, and data of several inputs."""
     is_array = hasattr(x, "shape") or (isinstance(x, Mapping) and len(x) == 1)
     return len(im.input_operations) == 1 and not is_array
-
-
-def _is_stream(x: DataLike, im: InstrumentedModel) -> TypeGuard[Iterable[ArrayLike]]:
-    """Whether data are read one element at a time."""
-    in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))
-    return _has_labels(x, im) and not in_memory and isinstance(x, Iterable)
 
 
 def _stream(
@@ -243,132 +214,76 @@ def _stream(
         for x in im.samples(data).batches(batch_size):
             yield x, np.zeros(len(x), np.int64)
         return
-    classes = _classes(im)
-    held: list[tuple[np.ndarray, np.ndarray]] = []
-    count = 0
+    classes = check_classifier(im)
+    group: list[tuple[np.ndarray, np.ndarray]] = []
+    empty = True
     for element in data:
         x, y = im.labelled([element])
-        held.append((x, check_labels(y, len(x), classes)))
-        count += len(x)
-        if len(x) > 1 or len(held) == batch_size:
-            yield _joined(held)
-            held = []
-    if held:
-        yield _joined(held)
-    if not count:
+        group.append((x, check_labels(y, len(x), classes)))
+        empty = False
+        if len(x) > 1 or len(group) == batch_size:
+            yield tuple(map(np.concatenate, zip(*group, strict=True)))
+            group = []
+    if group:
+        yield tuple(map(np.concatenate, zip(*group, strict=True)))
+    if empty:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
 
 
-def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    x, y = zip(*parts, strict=True)
-    return np.concatenate(x), np.concatenate(y)
-
-
 def _activations(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+    im: InstrumentedModel, layers: Layers, reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
-    names = {layer.name: layer.value for layer in layers.values()}
+    names = [*(layer.value for layer in layers.values()), *mask_names(layers.values())]
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
-        captured = im.capture(x, len(x), of=[*names.values(), *mask_names(layers)])
-        return {k: _mean_over_data(layers[k], captured[v], captured) for k, v in names.items()}
+        captured = im.capture(x, len(x), of=names)
+        means = {}
+        for name, layer in layers.items():
+            means[name] = _over_positions(layer.of_data(captured[layer.value], captured), np.mean)
+            if layer.mask is not None:  # the mean over positions that are not padding
+                data = captured[layer.mask] > 0
+                share = data.reshape(len(data), -1).mean(axis=1, keepdims=True)
+                means[name] /= np.maximum(share, 1 / data[0].size)
+        return means
 
     return values
 
 
-def _deeplift(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+def _backward_metric(
+    metric: str, im: InstrumentedModel, layers: Layers, reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
-    names = {layer.name: layer.value for layer in layers.values()}
-    _refuse_recurrent("deeplift", layers)
-    backward = Backward(im, list(names.values()), label_logit, rescale_rule)
-
-    def values(x: np.ndarray, y: np.ndarray) -> Values:
-        found = backward(x, y, reference)
-        masks = _masks(im, layers, x)
-        terms = {
-            k: _terms(layers[k], found[v][0] - found[v][1], found[v][2], masks)
-            for k, v in names.items()
-        }
-        return {k: np.abs(term) for k, term in terms.items()}
-
-    return values
-
-
-def _taylor(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
-) -> Callable[[np.ndarray, np.ndarray], Values]:
-    names = {layer.name: layer.value for layer in layers.values()}
-    backward = Backward(im, list(names.values()), _loss(im), gradient_rule)
-
-    def values(x: np.ndarray, y: np.ndarray) -> Values:
-        found = backward(x, y, reference)
-        masks = _masks(im, layers, x)
-        terms = {k: _terms(layers[k], found[v][0], found[v][2], masks) for k, v in names.items()}
-        return {k: np.abs(term) for k, term in terms.items()}
-
-    return values
-
-
-def _taylor_weights(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
-) -> Callable[[np.ndarray, np.ndarray], Values]:
-    # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
-    _refuse_recurrent("taylor_weights", layers)
-    names = {layer.name: layer.sum for layer in layers.values()}
-    backward = Backward(im, list(names.values()), _loss(im), gradient_rule)
-    biases = {k: im[v].params.read_bias() for k, v in names.items()}
-
-    def values(x: np.ndarray, y: np.ndarray) -> Values:
-        found = backward(x, y, reference)
-        masks = _masks(im, layers, x)
-        sums = {
-            k: found[v][0] if biases[k] is None else found[v][0] - biases[k]
-            for k, v in names.items()
-        }
-        return {k: _terms(layers[k], sums[k], found[v][2], masks) ** 2 for k, v in names.items()}
-
-    return values
-
-
-def _loss(im: InstrumentedModel) -> Callable:
-    """Return the gradient of the cross-entropy that fits the model's outputs."""
-    return sigmoid_cross_entropy if im.classes.final == "sigmoid" else cross_entropy
-
-
-def mask_names(layers: Mapping[str, NeuronLayer]) -> list[str]:
-    """Return the names of the mask operations that mark which positions of layers are data."""
-    return sorted({layer.mask for layer in layers.values() if layer.mask is not None})
-
-
-def _masks(im: InstrumentedModel, layers: Mapping[str, NeuronLayer], x: np.ndarray) -> Values:
-    names = mask_names(layers)
-    return dict(im.capture(x, len(x), of=names)) if names else {}
-
-
-def _refuse_recurrent(metric: str, layers: Mapping[str, NeuronLayer]) -> None:
+    """Return the values of a metric that needs gradients or multipliers."""
     recurrent = [name for name, layer in layers.items() if isinstance(layer, RecurrentLayer)]
-    if recurrent:
+    if recurrent and metric != "taylor":
         raise UnsupportedLayerError(
             f"Metric '{metric}' has no rule through time, for layer '{recurrent[0]}'. Choose "
             "'taylor', 'avg', 'var' or 'ens'."
         )
+    of_weights = metric == "taylor_weights"
+    names = {k: layer.sum if of_weights else layer.value for k, layer in layers.items()}
+    if metric == "deeplift":
+        backward = Backward(im, list(names.values()), label_logit, rescale_rule)
+    else:
+        loss = partial(cross_entropy, sigmoid=im.classes.final == "sigmoid")
+        backward = Backward(im, list(names.values()), loss, gradient_rule)
+    # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
+    biases = {k: im[name].params.read_bias() if of_weights else None for k, name in names.items()}
 
+    def values(x: np.ndarray, y: np.ndarray) -> Values:
+        results = backward(x, y, reference)
+        operations = mask_names(layers.values())
+        masks = im.capture(x, len(x), of=operations) if operations else {}
+        terms = {}
+        for k, name in names.items():
+            value, before, multipliers = results[name]
+            if metric == "deeplift":
+                value = value - before
+            elif biases[k] is not None:
+                value = value - biases[k]
+            terms[k] = _over_positions(layers[k].of_data(value * multipliers, masks), np.sum)
+        return {k: term**2 if of_weights else np.abs(term) for k, term in terms.items()}
 
-def _terms(
-    layer: NeuronLayer, values: np.ndarray, multipliers: np.ndarray, masks: Values
-) -> np.ndarray:
-    return _over_positions(layer.of_data(values * multipliers, masks), np.sum)
-
-
-def _mean_over_data(layer: NeuronLayer, values: np.ndarray, masks: Mapping) -> np.ndarray:
-    """Return the means over positions that are not padding, 0 if there are none."""
-    means = _over_positions(layer.of_data(values, masks), np.mean)
-    if layer.mask is None:
-        return means
-    data = masks[layer.mask] > 0
-    share = data.reshape(len(data), -1).mean(axis=1, keepdims=True)
-    return means / np.maximum(share, 1 / data[0].size)
+    return values
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
@@ -381,26 +296,18 @@ def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return mean
 
 
-def _variance(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    return variance
-
-
 def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    return (_normalised(mean) + _normalised(variance)) / 2
-
-
-def _normalised(scores: np.ndarray) -> np.ndarray:
-    """Scale to [0, 1]; zeros where all are equal."""
-    spread = np.ptp(scores)
-    return (scores - scores.min()) / spread if spread > 0 else np.zeros_like(scores)
+    """Return the mean of both, scaled to [0, 1]; zeros for one whose values are all equal."""
+    spreads = [(scores, np.ptp(scores)) for scores in (mean, variance)]
+    return sum((s - s.min()) / spread / 2 if spread > 0 else 0.0 * s for s, spread in spreads)
 
 
 METRICS: dict[str, Metric] = {
     "avg": Metric(_activations, _mean, labels=False),
-    "var": Metric(_activations, _variance, labels=False),
+    "var": Metric(_activations, lambda mean, variance: variance, labels=False),
     "ens": Metric(_activations, _ensemble, labels=False),
-    "deeplift": Metric(_deeplift, _mean),
-    "taylor": Metric(_taylor, _mean),
-    "taylor_weights": Metric(_taylor_weights, _mean),
+    "deeplift": Metric(partial(_backward_metric, "deeplift"), _mean),
+    "taylor": Metric(partial(_backward_metric, "taylor"), _mean),
+    "taylor_weights": Metric(partial(_backward_metric, "taylor_weights"), _mean),
 }
 """The contribution metrics by name."""

@@ -17,7 +17,7 @@ layers other than `MultiHeadAttention`, the neurons are the output channels.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -105,14 +105,14 @@ class NeuronLayer:
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """Trained variables with the axis along which they belong to the neurons."""
-        found = []
+        pairs = []
         for operation in self.chain:
             if operation.kind == "weighted_sum":
-                found.append((operation.params.variable(), _unit_axis(operation)))
-                found.append((operation.params.bias(), 0))
+                pairs.append((operation.params.variable(), _unit_axis(operation)))
+                pairs.append((operation.params.bias(), 0))
             elif operation.kind == "scale":
-                found += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
-        return tuple((variable, axis) for variable, axis in found if variable is not None)
+                pairs += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
+        return tuple((variable, axis) for variable, axis in pairs if variable is not None)
 
 
 class HeadLayer(NeuronLayer):
@@ -122,7 +122,7 @@ class HeadLayer(NeuronLayer):
     """
 
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a mask of the output's kernel, `(heads, features, channels)`."""
+        """Return the mask of the output kernel, `(heads, features, channels)`."""
         return {self.kernel.name: np.broadcast_to(along(neurons, 3, 0), self.kernel.shape)}
 
     def units_last(self, values: np.ndarray) -> np.ndarray:
@@ -138,10 +138,9 @@ class HeadLayer(NeuronLayer):
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """The kernels and biases of the heads' queries, keys and values."""
         layer = self.chain[0].keras_layer
-        found = []
-        for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
-            found += [(dense.kernel, 1), (dense.bias, 0)]
-        return tuple((variable, axis) for variable, axis in found if variable is not None)
+        projections = (layer.query_dense, layer.key_dense, layer.value_dense)
+        pairs = [pair for p in projections for pair in ((p.kernel, 1), (p.bias, 0))]
+        return tuple((variable, axis) for variable, axis in pairs if variable is not None)
 
     @property
     def _features(self) -> int:
@@ -181,10 +180,8 @@ class RecurrentLayer(NeuronLayer):
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """The columns of all gates, and their biases."""
         cell = self._cell
-        found = [(cell.kernel, 1), (cell.recurrent_kernel, 1)]
-        return tuple(
-            found if cell.bias is None else [*found, (cell.bias, len(cell.bias.shape) - 1)]
-        )
+        biases = () if cell.bias is None else ((cell.bias, len(cell.bias.shape) - 1),)
+        return (cell.kernel, 1), (cell.recurrent_kernel, 1), *biases
 
     @property
     def _cell(self) -> keras.Layer:
@@ -230,10 +227,15 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
 
     def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
-        return self._combined(other, np.logical_or)
+        sizes = {layer: len(mask) for layer, mask in self.items()}
+        if sizes != {layer: len(mask) for layer, mask in other.items()}:
+            raise InvalidArgumentError(
+                f"Only critical neurons of one model can be combined. Received: {self!r}, {other!r}"
+            )
+        return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 
     def __and__(self, other: "CriticalNeurons") -> "CriticalNeurons":
-        return self._combined(other, np.logical_and)
+        return ~(~self | ~other)
 
     def __invert__(self) -> "CriticalNeurons":
         return CriticalNeurons({layer: ~mask for layer, mask in self.items()})
@@ -291,67 +293,64 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
             names = file.names("layers")
             return cls({n: file.array(f"layer{i}", np.bool_, "*") for i, n in enumerate(names)})
 
-    def _combined(self, other: "CriticalNeurons", how: Callable) -> "CriticalNeurons":
-        sizes = {layer: len(mask) for layer, mask in self.items()}
-        if sizes != {layer: len(mask) for layer, mask in other.items()}:
-            raise InvalidArgumentError(
-                f"Only critical neurons of one model can be combined. Received: {self!r}, {other!r}"
-            )
-        return CriticalNeurons({layer: how(self[layer], other[layer]) for layer in self})
 
-
-def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+def neuron_layers(im: InstrumentedModel, classes: bool = False) -> dict[str, NeuronLayer]:
     """Return the layers with neurons, in topological order; see the module for which.
 
+    Args:
+        im: The model.
+        classes: Also return the output layer, whose units are the classes, as the last one.
+
     Raises:
-        UnsupportedLayerError: if the model has none.
+        UnsupportedLayerError: if the model has none; with `classes`, if the logits are not the
+            outputs of a dense layer, or a flattened convolution, with one unit for each class.
     """
-    final = {*_back_through_routing(im), *im.output_operations}
+    # The logits' operation, and those before it that only route values to it.
+    last = [im.logit_operation]
+    while im[last[-1]].kind == "routing" and len(im[last[-1]].inputs) == 1:
+        last.append(im[last[-1]].inputs[0])
+    logits, output = im[last[0]], im[last[-1]]
+    one_unit_a_class = output.shape[-1] == math.prod(output.shape) == logits.shape[-1]
+    if classes and not (
+        output.kind == "weighted_sum" and len(logits.shape) == 1 and one_unit_a_class
+    ):
+        raise UnsupportedLayerError(
+            f"The logits '{logits.name}' of model '{im.model.name}' are {output.kind} of shape "
+            f"{output.shape}, not the outputs of a layer with a unit for each class. Give a "
+            "classifier."
+        )
+    final = {*last, *im.output_operations}
+    final_layers = {im[name].layer for name in final}
+    repeated = {operation.layer for operation in im.operations if "#" in operation.name}
     layers: dict[str, NeuronLayer] = {}
     for operation in im.operations:
-        if _is_joined_heads(operation, im):
-            layers[operation.layer] = _head_layer(operation)
-        if _is_state(operation, im) and operation.layer not in (im[name].layer for name in final):
-            layers[operation.layer] = _recurrent_layer(operation, im)
-        if not _has_neurons(operation, im):
+        name, layer, params = operation.layer, operation.keras_layer, operation.params
+        if name in repeated:
             continue
-        chain = _chain(operation, im)
-        readers = [taker.kind for taker in im.graph.consumers[chain[-1].name]]
-        offset = "elementwise" in readers or "scale" in readers  # does not map zero to zero
-        if final.isdisjoint(o.name for o in chain) and not offset:
-            layers[operation.layer] = _neuron_layer(operation, chain)
+        if operation.kind == "weighted_sum" and operation.name == name and has_heads(operation):
+            heads = layer.num_heads
+            layers[name] = HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
+        elif is_removable(operation) and params.operation.name == _STATE:
+            if name not in final_layers and _is_zero(layer.activation(keras.ops.zeros((1, 1)))):
+                own = operation.name
+                units = operation.shape[-1]
+                layers[name] = RecurrentLayer(name, units, own, own, (operation,), im)
+        elif operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
+            inner = isinstance(layer, _ATTENTION) and operation.name != name  # queries, keys, …
+            if inner or params.groups != 1 or params.axes == DEPTHWISE:
+                continue
+            chain = _chain(operation, im, repeated)
+            readers = [reader.kind for reader in im.graph.consumers[chain[-1].name]]
+            offset = "elementwise" in readers or "scale" in readers  # does not map zero to zero
+            if final.isdisjoint(o.name for o in chain) and not offset:
+                layers[name] = _neuron_layer(operation, chain)
     if not layers:
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
             "layer, no convolution, no attention with heads and no recurrent layer; grouped "
             "convolutions, gates and wrapped recurrent layers are left out. Give a model that has."
         )
-    return layers
-
-
-def output_layer(im: InstrumentedModel) -> NeuronLayer:
-    """Return the layer whose units are the classes: dense, or a convolution that is flattened.
-
-    Raises:
-        UnsupportedLayerError: if the logits are not the outputs of such a layer.
-    """
-    logits, operation = im[im.logit_operation], im[_back_through_routing(im)[-1]]
-    one_unit_a_class = operation.shape[-1] == math.prod(operation.shape) == logits.shape[-1]
-    if operation.kind != "weighted_sum" or len(logits.shape) != 1 or not one_unit_a_class:
-        raise UnsupportedLayerError(
-            f"The logits '{logits.name}' of model '{im.model.name}' are {operation.kind} of shape "
-            f"{operation.shape}, not the outputs of a layer with a unit for each class. Give a "
-            "classifier."
-        )
-    return _neuron_layer(operation, (operation,))
-
-
-def _back_through_routing(im: InstrumentedModel) -> list[str]:
-    """Return the logits' operation, and those before it that only route values to it."""
-    names = [im.logit_operation]
-    while im[names[-1]].kind == "routing" and len(im[names[-1]].inputs) == 1:
-        names.append(im[names[-1]].inputs[0])
-    return names
+    return layers | ({output.layer: _neuron_layer(output, (output,))} if classes else {})
 
 
 def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
@@ -380,86 +379,41 @@ def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronL
     return NeuronLayer(operation.layer, units, operation.name, chain[-1].name, chain)
 
 
-def _has_neurons(operation: Operation, im: InstrumentedModel) -> bool:
-    if operation.kind != "weighted_sum" or operation.name.endswith(":depthwise"):
-        return False
-    is_attention = isinstance(operation.keras_layer, _ATTENTION)
-    if is_attention and (has_heads(operation) or operation.name != operation.layer):
-        return False
-    whole = operation.params.groups == 1 and operation.params.axes != DEPTHWISE
-    return whole and _called_once(operation, im)
+def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> tuple:
+    """Return the operations from the weighted sum to the neurons' values, less final routing.
 
-
-def _is_joined_heads(operation: Operation, im: InstrumentedModel) -> bool:
-    """Whether an operation projects the outputs of an attention layer's heads."""
-    is_output = operation.kind == "weighted_sum" and operation.name == operation.layer
-    return is_output and has_heads(operation) and _called_once(operation, im)
-
-
-def _head_layer(operation: Operation) -> HeadLayer:
-    name, heads = operation.layer, operation.keras_layer.num_heads
-    return HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
-
-
-def _is_state(operation: Operation, im: InstrumentedModel) -> bool:
-    """Whether an operation computes the state of a recurrent layer whose units are neurons."""
-    if not is_removable(operation) or operation.params.operation.name != _STATE:
-        return False
-    zero_stays = _is_zero(operation.keras_layer.activation(keras.ops.zeros((1, 1))))
-    return zero_stays and _called_once(operation, im)
-
-
-def _recurrent_layer(operation: Operation, im: InstrumentedModel) -> RecurrentLayer:
-    name, units = operation.layer, operation.shape[-1]
-    return RecurrentLayer(name, units, operation.name, operation.name, (operation,), im)
-
-
-def _called_once(operation: Operation, im: InstrumentedModel) -> bool:
-    return not any(o.layer == operation.layer and "#" in o.name for o in im.operations)
-
-
-def _chain(operation: Operation, im: InstrumentedModel) -> tuple[Operation, ...]:
-    """Return the operations from the weighted sum to the neurons' values, less final routing."""
+    Each keeps channels separate, and maps a channel without parameters to zero.
+    """
     chain = [operation]
-    while len(takers := im.graph.consumers[chain[-1].name]) == 1:
-        (following,) = takers
-        if len(following.inputs) != 1 or not _keeps_neurons(following, im):
+    while len(readers := im.graph.consumers[chain[-1].name]) == 1:
+        (reader,) = readers
+        keeps = False
+        if len(reader.inputs) == 1:
+            shape, params = reader.input_shapes[0], reader.params
+            if reader.kind in ("rectify", "elementwise"):
+                keeps = _is_zero(reader.compute(keras.ops.zeros((1, *shape))))
+            elif reader.kind == "scale":
+                normalises = isinstance(reader.keras_layer, keras.layers.BatchNormalization)
+                keeps = normalises and reader.layer not in repeated
+            elif reader.kind == "weighted_sum":
+                one_to_one = params.axes == DEPTHWISE and params.shape[-1] == 1
+                keeps = one_to_one and reader.layer not in repeated
+            elif reader.kind == "routing" and reader.shape[-1] == shape[-1]:
+                # Every value of an output channel is of the same input channel, or padding.
+                numbers = np.arange(1, shape[-1] + 1, dtype=np.float32)
+                x = keras.ops.convert_to_tensor(np.broadcast_to(numbers, (1, *shape)))
+                y = keras.ops.convert_to_numpy(reader.compute(x))
+                keeps = bool(((y == 0) | (y == numbers)).all())
+        if not keeps:
             break
-        chain.append(following)
+        chain.append(reader)
     while chain[-1].kind == "routing":
         chain.pop()
     return tuple(chain)
 
 
-def _keeps_neurons(operation: Operation, im: InstrumentedModel) -> bool:
-    """Whether channels stay separate, and a channel without parameters is mapped to zero."""
-    if operation.kind in ("rectify", "elementwise"):
-        return _maps_zero_to_zero(operation)
-    if operation.kind == "scale":
-        normalises = isinstance(operation.keras_layer, keras.layers.BatchNormalization)
-        return normalises and _called_once(operation, im)
-    if operation.kind == "weighted_sum":
-        one_to_one = operation.params.axes == DEPTHWISE and operation.params.shape[-1] == 1
-        return one_to_one and _called_once(operation, im)
-    return operation.kind == "routing" and _keeps_channels(operation)
-
-
-def _maps_zero_to_zero(operation: Operation) -> bool:
-    return _is_zero(operation.compute(keras.ops.zeros((1, *operation.input_shapes[0]))))
-
-
 def _is_zero(values: Any) -> bool:
     return not keras.ops.convert_to_numpy(values).any()
-
-
-def _keeps_channels(operation: Operation) -> bool:
-    """Whether every value of an output channel comes from the same input channel, or padding."""
-    if operation.shape[-1] != operation.input_shapes[0][-1]:
-        return False
-    numbers = np.arange(1, operation.shape[-1] + 1, dtype=np.float32)
-    x = np.broadcast_to(numbers, (1, *operation.input_shapes[0]))
-    y = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(x)))
-    return bool(((y == 0) | (y == numbers)).all())
 
 
 def _unit_axis(operation: Operation) -> int:

@@ -14,7 +14,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
+from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.masks import MaskedPredictor
 from nnslicer_tf.pruning.removal import (
     compact,
@@ -59,8 +59,8 @@ class Masker:
 
         Arguments and errors are those of `neurons`.
         """
-        graph, groups = self._channels  # which takes the masks off the working copy, the first time
-        self._measured.model(*self._masks(critical))
+        copy, graph, groups = self._measured  # whose graph is analysed without masks
+        copy.model(*self._masks(critical))
         return size_without_groups(graph.im, groups, living_groups(graph, groups))
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -79,19 +79,18 @@ class Masker:
         layers = neuron_layers(self._im)
         check_critical(critical, layers)
         keep: dict[str, np.ndarray] = {}
+        biases = []
         for name, mask in critical.items():
             keep |= layers[name].kernel_masks(mask)
-        return keep, [b for name, mask in critical.items() for b in layers[name].bias_masks(mask)]
+            biases += layers[name].bias_masks(mask)
+        return keep, biases
 
     @cached_property
-    def _measured(self) -> MaskedPredictor:
-        """A second working copy, so that `size` leaves the one that was returned as it is."""
-        return MaskedPredictor(self._im)
-
-    @cached_property
-    def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
-        graph = ChannelGraph(self._im.like(self._measured.model({})))
-        return graph, channel_groups(graph)
+    def _measured(self) -> tuple:
+        """A second working copy, so that `size` does not change the first, and its channels."""
+        copy = MaskedPredictor(self._im)
+        graph = ChannelGraph(self._im.like(copy.model({})))
+        return copy, graph, channel_groups(graph)
 
 
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
@@ -102,7 +101,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
 
     Args:
         model: A Keras model; it is not changed.
-        critical: Layer → bool array `(units,)`, from `semantic_slice`; layers that are not
+        critical: Layer → bool array `(units,)`, as a semantic slice; layers that are not
             named are unchanged.
 
     Raises:

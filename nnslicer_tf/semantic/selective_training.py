@@ -1,21 +1,28 @@
-"""Selective training: only the parameters of chosen neurons change.
+"""Selective training: only the parameters of chosen neurons change (sections 4.2 and 4.3).
 
-`train_neurons` trains a copy of a model with a `selective_optimizer`. A neuron's parameters are
-its weights and bias (for a recurrent unit, those of all its gates), and its share of the batch
-normalisation and the depthwise convolution after it. Batch normalisation uses its moving
-statistics, as at inference, and does not update them: otherwise the values of frozen neurons
-would change. Parameters that belong to no neuron are frozen.
+Re-adaptation trains only the critical neurons, on samples and their adversarial versions.
+Incremental development trains only the others, on a new task, so that the critical ones
+preserve what the model knows.
+
+A neuron's parameters are its incoming weights and bias (for a recurrent unit, those of all its
+gates), and its share of the batch normalisation and the depthwise convolution after it. Batch
+normalisation uses its moving statistics, as at inference, and does not update them: otherwise the
+values of frozen neurons would change. Parameters that belong to no neuron are frozen.
+
+A neuron's outgoing weights belong to the neurons that read it. So in development the new classes
+also learn from critical neurons, and may be predicted for old samples, which are not shown again.
+`freeze_outgoing` freezes the outgoing weights of critical neurons as well: the new task is then
+learned from the other neurons alone.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, Unpack
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import as_generator
-from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented
@@ -27,7 +34,7 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
-from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
+from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
 
 NeuronMasks = Mapping[str, np.ndarray]
 
@@ -42,7 +49,95 @@ class TrainingOptions(TypedDict, total=False):
     progress: bool
 
 
-@renamed_argument("sealed", "frozen_outgoing")
+def readapt(
+    model: ModelLike,
+    critical: NeuronMasks,
+    x: np.ndarray,
+    y: np.ndarray,
+    adversarial: np.ndarray,
+    **options: Unpack[TrainingOptions],
+) -> keras.Model:
+    """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
+
+    The loss is the sum of the cross-entropies of samples and adversarial samples, up to a
+    factor (Equation 6); only parameters of critical neurons and of the output layer change
+    (Equation 7).
+
+    Args:
+        model: A classifier that ends in logits or a softmax; it is not changed.
+        critical: Layer → bool array `(units,)`, as a semantic slice.
+        x: Samples `(samples, *input shape)`.
+        y: Their labels `(samples,)`.
+        adversarial: Adversarial versions of the samples, of their shape.
+        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
+
+    Raises:
+        InvalidArgumentError: if masks, labels or adversarial samples do not fit.
+        InputShapeError: if the samples have another shape than the model's inputs.
+        SeveralInputsError: if the model has several inputs.
+    """
+    im = instrumented(model)
+    shape = im.input_shape  # raises an error for models with several inputs
+    if np.shape(adversarial) != np.shape(x):
+        raise InvalidArgumentError(
+            f"There must be one adversarial sample for each sample, of shape {shape}. Received: "
+            f"shapes {np.shape(adversarial)} and {np.shape(x)}"
+        )
+    *hidden, last = neuron_layers(im, classes=True).items()
+    check_critical(critical, dict(hidden))
+    neurons = {**critical, last[0]: np.ones(last[1].units, bool)}
+    both = np.concatenate([x, adversarial])
+    return train_neurons(im, neurons, both, np.concatenate([y, y]), **options)
+
+
+def develop(
+    model: ModelLike,
+    critical: NeuronMasks,
+    x: np.ndarray,
+    y: np.ndarray,
+    learned: Iterable[int],
+    *,
+    freeze_outgoing: bool = False,
+    **options: Unpack[TrainingOptions],
+) -> keras.Model:
+    """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
+
+    Only parameters of neurons that are not critical, and of the new classes, change (Equation 9).
+
+    Args:
+        model: A classifier that ends in logits or a softmax, with outputs for the new
+            classes too; it is not changed.
+        critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
+        x: Samples of the new task `(samples, *input shape)`, plus any samples of earlier tasks
+            to replay.
+        y: Their labels `(samples,)`.
+        learned: The classes of the earlier tasks, whose outputs are frozen.
+        freeze_outgoing: Also freeze the outgoing weights of critical neurons (see the module).
+        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
+
+    Raises:
+        InvalidArgumentError: if masks, labels or classes do not fit.
+        InputShapeError: if the samples have another shape than the model's inputs.
+    """
+    im = instrumented(model)
+    *hidden, (name, last) = neuron_layers(im, classes=True).items()
+    check_critical(critical, dict(hidden))
+    if im.classes.is_binary:
+        raise InvalidArgumentError(
+            f"Model '{im.model.name}' tells two classes apart with one sigmoid and has no output "
+            "for new classes. Give a classifier with one output for each class, new ones included."
+        )
+    old = sorted(set(learned))
+    if not old or old[0] < 0 or old[-1] >= last.units:
+        raise InvalidArgumentError(
+            f"learned must be classes of 0 … {last.units - 1}, one at least. Received: {old}"
+        )
+    neurons = {layer: ~np.asarray(mask) for layer, mask in critical.items()}
+    neurons[name] = ~np.isin(np.arange(last.units), old)
+    frozen = critical if freeze_outgoing else None
+    return train_neurons(im, neurons, x, y, frozen_outgoing=frozen, **options)
+
+
 def train_neurons(
     model: ModelLike,
     neurons: NeuronMasks,
@@ -81,33 +176,35 @@ def train_neurons(
     x, y = labelled(im, x, y, batch_size)
     masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
+    # A copy with steady normalisations, and dropout with new random states.
+    steady = {}
+    for operation in im.operations:
+        layer = operation.keras_layer
+        if type(layer) is keras.layers.BatchNormalization and id(layer) not in steady:
+            steady[id(layer)] = _SteadyNormalization.from_config(layer.get_config())
     original = im.functional
-    learner = rebuild(original, replacements=_steady_normalisations(im))
+    learner = rebuild(original, replacements=steady)
     learner.set_weights(original.get_weights())
-    _reseed(learner, generator)
+    for variable in learner.variables:
+        if variable.path.endswith("seed_generator_state"):
+            variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
     by_variable = {
         id(mine): masks[id(theirs)]
         for theirs, mine in zip(original.weights, learner.weights, strict=True)
         if id(theirs) in masks
     }
-    logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    compile_classifier(learner, selective, logits, im.classes.is_multi_label)
-    train_epochs(
-        lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),
-        len(x),
-        epochs,
-        batch_size,
-        generator,
-        progress=progress,
-    )
+    from_logits = im.logit_operation in im.output_operations
+    compile_classifier(learner, selective, from_logits, im.classes.is_multi_label)
+
+    def step(rows: np.ndarray, _: np.random.Generator) -> float:
+        batch = x[rows]
+        return learner.train_on_batch(dict(batch) if isinstance(batch, Inputs) else batch, y[rows])
+
+    train_epochs(step, len(x), epochs, batch_size, generator, progress=progress)
     trained = copy_model(original)
     trained.set_weights(learner.get_weights())
     return trained
-
-
-def _as_keras(x: np.ndarray | Inputs) -> np.ndarray | dict[str, np.ndarray]:
-    return dict(x) if isinstance(x, Inputs) else x
 
 
 def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
@@ -134,45 +231,27 @@ def parameter_masks(
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
     """
-    layers = _all_layers(im)
-    _check_units(neurons, layers)
-    masks = {}
-    for name, chosen in neurons.items():
-        for variable, axis in layers[name].parameters:
-            shape = tuple(variable.shape)
-            every = np.tile(
-                chosen, shape[axis] // len(chosen)
-            )  # a recurrent unit has several gates
-            masks[id(variable)] = np.broadcast_to(along(every, len(shape), axis), shape)
-    for variable, unread in _unread(im, layers, frozen_outgoing or {}).items():
-        if variable in masks:
-            masks[variable] = masks[variable] & unread
-    if not any(mask.any() for mask in masks.values()):
-        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
-    return masks
-
-
-def _check_units(neurons: NeuronMasks, layers: Mapping[str, NeuronLayer]) -> None:
-    for name, chosen in neurons.items():
-        if name not in layers or np.shape(chosen) != (layers[name].units,):
+    layers = neuron_layers(im, classes=True)
+    frozen_outgoing = frozen_outgoing or {}
+    for name, mask in (*neurons.items(), *frozen_outgoing.items()):
+        if name not in layers or np.shape(mask) != (layers[name].units,):
             sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
             raise InvalidArgumentError(
-                f"There is no layer '{name}' with {np.shape(chosen)} units. There are: {sizes}."
+                f"There is no layer '{name}' with {np.shape(mask)} units. There are: {sizes}."
             )
-
-
-def _unread(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], neurons: NeuronMasks
-) -> dict[int, np.ndarray]:
-    """Return the id of each kernel → bools of its shape, False for weights that read the neurons.
-
-    A channel that combines several neurons (an addition's) counts if all of them are given.
-    """
-    _check_units(neurons, layers)
-    chosen: dict[str, np.ndarray] = {}
+    masks = {}
     for name, mask in neurons.items():
-        chosen |= layers[name].channels(mask)
-    channels = ChannelGraph(im).affected(chosen)
+        for variable, axis in layers[name].parameters:
+            shape = tuple(variable.shape)
+            # A recurrent unit has several gates.
+            repeated = np.tile(mask, shape[axis] // len(mask))
+            masks[id(variable)] = np.broadcast_to(along(repeated, len(shape), axis), shape)
+    # The kernels that read frozen neurons. A channel that combines several neurons (an addition's)
+    # is frozen if all of them are.
+    frozen: dict[str, np.ndarray] = {}
+    for name, mask in frozen_outgoing.items():
+        frozen |= layers[name].channels(mask)
+    channels = ChannelGraph(im).affected(frozen)
     unread = {}
     for operation in filter(is_reader, im.operations):
         kernel = operation.params
@@ -185,13 +264,10 @@ def _unread(
             kernel = weights.kernel
             free = unread.setdefault(id(kernel.variable()), np.ones(kernel.shape, bool))
             free[:, weights.start : weights.stop] &= ~channels[source][:, None]
-    return unread
-
-
-def _all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
-    """Return the layers with neurons, with the output layer last."""
-    last = output_layer(im)
-    return {**neuron_layers(im), last.name: last}
+    masks = {key: mask & unread.get(key, True) for key, mask in masks.items()}
+    if not any(mask.any() for mask in masks.values()):
+        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
+    return masks
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -201,20 +277,3 @@ class _SteadyNormalization(keras.layers.BatchNormalization):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Return the normalised inputs."""
         return super().call(inputs, training=False, mask=mask)
-
-
-def _steady_normalisations(im: InstrumentedModel) -> dict[int, keras.layers.Layer]:
-    """Return the id of each batch normalisation → a steady one that takes its place."""
-    steady = {}
-    for operation in im.operations:
-        layer = operation.keras_layer
-        if type(layer) is keras.layers.BatchNormalization and id(layer) not in steady:
-            steady[id(layer)] = _SteadyNormalization.from_config(layer.get_config())
-    return steady
-
-
-def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
-    """Seed the dropout layers, as Keras gives those of a clone new random states."""
-    for variable in model.variables:
-        if variable.path.endswith("seed_generator_state"):
-            variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))

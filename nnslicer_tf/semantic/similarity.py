@@ -72,21 +72,21 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
             f"order must have every index of {units} neurons once. Received: {order!r}"
         )
     with one_thread_a_product():
-        return _scan(features, order)
+        return scan(features, order)
 
 
-def _scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return `prefix_similarities` on all threads of BLAS, for an order that is valid."""
     samples, units = len(features), features.shape[-1]
-    by_neuron = features.reshape(samples, -1, units)
-    positions = by_neuron.shape[1]
-    through_values = (units * positions) ** 2 * samples
-    through_samples = units * (positions + 4) * samples**2
-    scan = _through_values if through_values < through_samples else _through_samples
-    return scan(by_neuron, order)
+    positions = features[0].size // units
+    if (units * positions) ** 2 * samples < units * (positions + 4) * samples**2:
+        return _through_values(features.reshape(samples, -1, units), order)
+    return through_samples(features, order)
 
 
-def _through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Grow the landscape of the prefix neuron by neuron."""
+def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the same by growing the landscape of the prefix neuron by neuron."""
+    features = features.reshape(len(features), -1, features.shape[-1])
     whole = landscape(features)
     grown = np.zeros_like(whole)
     cross, own = np.zeros(len(order)), np.zeros(len(order))

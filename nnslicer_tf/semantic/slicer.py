@@ -5,29 +5,28 @@ the whole data set; category-wise slicing by those on each category, and takes t
 semantic slicing selects, for each category, the fewest top-scoring neurons whose
 embedding landscape is similar enough to the whole layer's (Algorithm 1), and takes the union.
 
-Memory: the values of some layers for one category's samples (`_AT_ONCE` numbers at most,
+Memory: the values of some layers for one category's samples (`MAX_CAPTURED` numbers at most,
 or one layer), and a matrix samples × samples or values × values in float64. Time: the
 metric's, one forward pass, and about one such matrix product for each category and layer.
 """
 
 import copy
 import math
-from collections.abc import Iterator
 from functools import cached_property
-from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.semantic.metrics import (
+    METRICS,
     Baseline,
-    LayerMoments,
-    find_metric,
+    Moments,
     labelled,
     mask_names,
     reference_sample,
@@ -35,17 +34,7 @@ from nnslicer_tf.semantic.metrics import (
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
-_AT_ONCE = 50_000_000  # captured numbers, 200 MB
-
-
-class SlicerOptions(TypedDict, total=False):
-    """Further arguments of `SemanticSlicer`."""
-
-    centred: bool
-    categories: ArrayLike | None
-    baseline: Baseline
-    batch_size: int
-    progress: bool
+MAX_CAPTURED = 50_000_000  # numbers, 200 MB
 
 
 class SemanticSlicer:
@@ -97,28 +86,32 @@ class SemanticSlicer:
         batch_size: int = 256,
         progress: bool = False,
     ) -> None:
-        self.metric = metric
-        self.centred = centred
-        chosen = find_metric(metric)
-        self._im = im
+        check_name("metric", metric, METRICS)
+        self.metric, self.centred = metric, centred
+        self._im, self._batch_size, self._progress = im, batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = labelled(im, x, y, batch_size)
-        self.categories = _categories(self._y, categories)
-        self._batch_size = batch_size
-        self._progress = progress
-        values_of = chosen.prepare(im, self._layers, reference_sample(im, baseline))
-        whole, parts = LayerMoments(self._layers), []
+        self.categories = present = np.unique(self._y)
+        if categories is not None:
+            missing = np.setdiff1d(categories, present)
+            if len(missing):
+                raise InvalidArgumentError(
+                    f"There are no samples of categories {missing.tolist()}. The labels have "
+                    f"{present.tolist()}; give samples of them, or other categories."
+                )
+            self.categories = np.unique(categories)
+        values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))
+        whole, scores = Moments(self._layers), []
         for c in track(self.categories, "Categories", len(self.categories), progress):
-            parts.append(LayerMoments(self._layers))
-            members = np.flatnonzero(self._y == c)
+            part, members = Moments(self._layers), np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
                 values = values_of(self._x[batch], self._y[batch])
-                parts[-1].add(values)
+                part.add(values)
                 whole.add(values)
-        self.scores = whole.scores(chosen)
-        by_category = [part.scores(chosen) for part in parts]
-        self.category_scores = {k: np.stack([s[k] for s in by_category]) for k in self._layers}
+            scores.append(part.scores(METRICS[metric]))
+        self.scores = whole.scores(METRICS[metric])
+        self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
     @cached_property
     def similarities(self) -> dict[str, np.ndarray]:
@@ -127,20 +120,30 @@ class SemanticSlicer:
         Entry [c, k - 1] compares the k top-scoring neurons for category c with the whole
         layer, on the samples of c.
         """
-        found: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
             samples = self._x[self._y == c]
-            for layers in self._groups(len(samples)):
-                masks = mask_names({layer.name: layer for layer in layers})
-                values = self._im.capture(
-                    samples, self._batch_size, of=[*(layer.value for layer in layers), *masks]
-                )
+            # Layers are captured in groups that fit into memory.
+            groups: list[list[NeuronLayer]] = [[]]
+            size = 0
+            for layer in self._layers.values():
+                size += len(samples) * self._im[layer.value].size
+                if groups[-1] and size > MAX_CAPTURED:
+                    groups.append([])
+                    size = len(samples) * self._im[layer.value].size
+                groups[-1].append(layer)
+            for layers in groups:
+                names = [
+                    *(layer.value for layer in layers),
+                    *mask_names(layers),
+                ]
+                values = self._im.capture(samples, self._batch_size, of=names)
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = layer.of_data(values[layer.value], values)
                     features = centre(features) if self.centred else features
-                    found[layer.name].append(prefix_similarities(features, order))
-        return {name: np.stack(rows) for name, rows in found.items()}
+                    rows[layer.name].append(prefix_similarities(features, order))
+        return {name: np.stack(parts) for name, parts in rows.items()}
 
     def with_centred(self, centred: bool) -> "SemanticSlicer":
         """Return a slicer with the same scores, whose landscapes are centred, or are not."""
@@ -197,17 +200,16 @@ class SemanticSlicer:
         Arguments and errors are those of `semantic_slice`.
         """
         _check_fraction(threshold, "threshold")
-        if not isinstance(step, (int, np.integer)) or step < 1:
-            raise InvalidArgumentError(f"step must be a positive int. Received: {step!r}")
-        return {
-            layer: np.stack(
-                [
-                    largest(score, _shortest(similarity, threshold, step))
-                    for score, similarity in zip(scores, self.similarities[layer], strict=True)
-                ]
-            )
-            for layer, scores in self.category_scores.items()
-        }
+        check_count("step", step)
+        masks: dict[str, list[np.ndarray]] = {layer: [] for layer in self._layers}
+        for layer, scores in self.category_scores.items():
+            for score, similarities in zip(scores, self.similarities[layer], strict=True):
+                # The shortest prefix above the threshold, or the whole order.
+                lengths = np.append(np.arange(step, len(score), step), len(score))
+                above = similarities[lengths - 1] > threshold
+                count = lengths[np.argmax(above)] if above.any() else len(score)
+                masks[layer].append(largest(score, int(count)))
+        return {layer: np.stack(rows) for layer, rows in masks.items()}
 
     def __repr__(self) -> str:
         neurons = sum(layer.units for layer in self._layers.values())
@@ -217,94 +219,6 @@ class SemanticSlicer:
             f"{len(self.categories)} categories, {neurons} neurons in {len(self._layers)} layers)"
         )
 
-    def _groups(self, samples: int) -> Iterator[list[NeuronLayer]]:
-        """Yield layers whose values are captured together."""
-        group: list[NeuronLayer] = []
-        held = 0
-        for layer in self._layers.values():
-            size = samples * self._im[layer.value].size
-            if group and held + size > _AT_ONCE:
-                yield group
-                group, held = [], 0
-            group.append(layer)
-            held += size
-        yield group
-
-
-def semantic_slice(
-    im: InstrumentedModel,
-    x: DataLike,
-    y: ArrayLike | None = None,
-    metric: str = "taylor",
-    threshold: float = 0.95,
-    step: int = 1,
-    **options: Unpack[SlicerOptions],
-) -> CriticalNeurons:
-    """Return the neurons whose semantics represent every layer for every category.
-
-    Implements Algorithm 1 and its union over categories (NeuSemSlice, section 3.3).
-
-    Args:
-        im: A classifier.
-        x: Samples in any form of `DataLike`.
-        y: Labels `(samples,)`; by default as in `SemanticSlicer`.
-        metric: A name of `METRICS`.
-        threshold: Θ in (0, 1]; higher keeps more.
-        step: Number of neurons by which prefixes grow.
-        **options: `centred`, `categories`, `baseline`, `batch_size`, `progress` of
-            `SemanticSlicer`.
-
-    Raises:
-        InvalidArgumentError, UnsupportedLayerError, InputShapeError: as `SemanticSlicer` does.
-    """
-    _check_fraction(threshold, "threshold")
-    return SemanticSlicer(im, x, y, metric, **options).semantic_slice(threshold, step)
-
-
-def category_slice(
-    im: InstrumentedModel,
-    x: DataLike,
-    y: ArrayLike | None = None,
-    metric: str = "taylor",
-    share: float = 0.5,
-    **options: Unpack[SlicerOptions],
-) -> CriticalNeurons:
-    """Return the union over categories of the top share of every layer (section 3.1).
-
-    Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
-    """
-    _check_fraction(share, "share")
-    return SemanticSlicer(im, x, y, metric, **options).category_slice(share)
-
-
-def global_slice(
-    im: InstrumentedModel,
-    x: DataLike,
-    y: ArrayLike | None = None,
-    metric: str = "taylor",
-    share: float = 0.5,
-    **options: Unpack[SlicerOptions],
-) -> CriticalNeurons:
-    """Return the top share of every layer on the whole data set (section 3.1).
-
-    Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
-    """
-    _check_fraction(share, "share")
-    return SemanticSlicer(im, x, y, metric, **options).global_slice(share)
-
-
-def _categories(y: np.ndarray, wanted: ArrayLike | None) -> np.ndarray:
-    present = np.unique(y)
-    if wanted is None:
-        return present
-    missing = np.setdiff1d(wanted, present)
-    if len(missing):
-        raise InvalidArgumentError(
-            f"There are no samples of categories {missing.tolist()}. The labels have "
-            f"{present.tolist()}; give samples of them, or other categories."
-        )
-    return np.unique(wanted)
-
 
 def _check_fraction(value: float, name: str) -> None:
     if not 0 < value <= 1:
@@ -313,10 +227,3 @@ def _check_fraction(value: float, name: str) -> None:
 
 def _count(share: float, scores: np.ndarray) -> int:
     return max(1, math.ceil(round(share * len(scores), 9)))
-
-
-def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:
-    """Return the length of the shortest prefix above the threshold, or of the whole order."""
-    lengths = np.append(np.arange(step, len(similarities), step), len(similarities))
-    above = similarities[lengths - 1] > threshold
-    return int(lengths[np.argmax(above)]) if above.any() else len(similarities)

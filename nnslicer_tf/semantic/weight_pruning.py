@@ -34,51 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Kernels = Mapping[str, np.ndarray]
-Masks = dict[str, np.ndarray]
-
-
-def lamp(kernels: Kernels, density: float) -> Masks:
-    """Keep the weights with the largest layer-adaptive scores.
-
-    Args:
-        kernels: Kernel name → weights, in topological order.
-        density: Share of all weights to keep, 0 ≤ density ≤ 1.
-
-    Returns:
-        Kernel name → bool array of its shape, True for weights to keep.
-
-    Raises:
-        InvalidArgumentError: if the density is out of range.
-    """
-    return _RULES["lamp"].keep(kernels, density)
-
-
-def global_magnitude(kernels: Kernels, density: float) -> Masks:
-    """Keep the largest weights of all kernels together; arguments as in `lamp`."""
-    return _RULES["global"].keep(kernels, density)
-
-
-def uniform_plus(kernels: Kernels, density: float) -> Masks:
-    """Keep the same share of every kernel, with two exceptions; arguments as in `lamp`.
-
-    If the exceptions alone exceed a density, the other kernels keep nothing.
-    """
-    return _RULES["uniform_plus"].keep(kernels, density)
-
-
-def erk(kernels: Kernels, density: float) -> Masks:
-    """Keep shares by the Erdős-Rényi-kernel rule; arguments as in `lamp`."""
-    return _RULES["erk"].keep(kernels, density)
-
-
-COMPRESSORS: dict[str, Callable[[Kernels, float], Masks]] = {
-    "lamp": lamp,
-    "global": global_magnitude,
-    "uniform_plus": uniform_plus,
-    "erk": erk,
-}
-"""The compressors by name."""
+COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")
+_MIN_LAST = 0.2  # share of the last kernel that `uniform_plus` keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +99,7 @@ def compress(
 
     Args:
         model: A Keras model; it is not changed.
-        method: A name of `COMPRESSORS`.
+        method: `"lamp"`, `"global"`, `"uniform_plus"` or `"erk"`; see the module.
         evaluate: Returns the accuracy of a model; called once per iteration with a working
             copy that it must not keep.
         lowest: The accuracy below which compression stops; the previous iteration is the result.
@@ -158,113 +115,96 @@ def compress(
     if not 0 < share < 1:
         raise InvalidArgumentError(f"share must be in (0, 1). Received: {share!r}")
     check_count("most", most)
+
+    def accuracy_of(model: keras.Model) -> float:
+        value = float(evaluate(model))
+        if np.isnan(value):
+            raise InvalidArgumentError("evaluate returned NaN; it must return an accuracy.")
+        return value
+
     im = instrumented(model)
-    kernels = {name: k.kernel() for name, k in im.kernels.items()}
-    rule, masker = _RULES[method], Masker(im)
-    scores = rule.scores(kernels)
-    kept: Masks = {}
-    history, accuracy = [], _accuracy(evaluate, im.model)
+    masker = Masker(im)
+    scores = weight_scores({name: k.kernel() for name, k in im.kernels.items()}, method)
+    keep: dict[str, np.ndarray] = {}
+    history, accuracy = [], accuracy_of(im.model)
     for iteration in track(range(1, most + 1), method, most, progress):
-        masks = rule.chosen(scores, (1 - share) ** iteration)
-        history.append(_accuracy(evaluate, masker.kernels(masks)))
+        masks = keep_masks(scores, method, (1 - share) ** iteration)
+        history.append(accuracy_of(masker.kernels(masks)))
         if history[-1] < lowest:
             break
-        kept, accuracy = masks, history[-1]
+        keep, accuracy = masks, history[-1]
     iterations = len(history) - (history[-1] < lowest)
-    removed = sum(int((~mask).sum()) for mask in kept.values())
+    removed = sum(int((~mask).sum()) for mask in keep.values())
     rate = removed / im.model.count_params()
-    result = apply_masks(im, kept)
-    return Compression(result, rate, iterations, float(accuracy), tuple(history))
+    return Compression(apply_masks(im, keep), rate, iterations, accuracy, tuple(history))
 
 
-def _accuracy(evaluate: Callable[[keras.Model], float], model: keras.Model) -> float:
-    accuracy = float(evaluate(model))
-    if np.isnan(accuracy):
-        raise InvalidArgumentError("evaluate returned NaN; it must return an accuracy.")
-    return accuracy
+def weight_scores(kernels: Mapping[str, np.ndarray], method: str) -> dict[str, np.ndarray]:
+    """Return the scores by which a compressor ranks weights, of the kernels' shapes.
 
-
-@dataclass(frozen=True)
-class _Rule:
-    """A compressor in two steps, of which only the second depends on the density.
-
-    Attributes:
-        score: Maps a kernel's weights to their scores.
-        chosen: Maps all scores and a density to the weights to keep.
+    Args:
+        kernels: Kernel name → weights, in topological order.
+        method: A name of `COMPRESSORS`.
     """
-
-    score: Callable[[np.ndarray], np.ndarray]
-    chosen: Callable[[Kernels, float], Masks]
-
-    def scores(self, kernels: Kernels) -> dict[str, np.ndarray]:
-        return {name: self.score(weights) for name, weights in kernels.items()}
-
-    def keep(self, kernels: Kernels, density: float) -> Masks:
-        if not 0 <= density <= 1:
-            raise InvalidArgumentError(
-                f"density is the share of weights to keep, 0 ≤ density ≤ 1. Received: {density!r}"
-            )
-        return self.chosen(self.scores(kernels), density)
-
-
-def _lamp_scores(weights: np.ndarray) -> np.ndarray:
-    squares = weights.astype(np.float64).ravel() ** 2
-    order = np.argsort(squares, kind="stable")
-    # In ascending order: the sum of the remaining squares, this weight included.
-    left = np.cumsum(squares[order][::-1])[::-1]
-    scores = np.empty_like(squares)
-    scores[order] = np.divide(squares[order], left, out=np.zeros_like(left), where=left > 0)
-    return scores.reshape(weights.shape)
+    scores = {}
+    for name, weights in kernels.items():
+        scores[name] = np.abs(weights)
+        if method == "lamp":
+            squares = weights.astype(np.float64).ravel() ** 2
+            order = np.argsort(squares, kind="stable")
+            # In ascending order: the sum of the remaining squares, this weight included.
+            left = np.cumsum(squares[order][::-1])[::-1]
+            ratios = np.empty_like(squares)
+            ratios[order] = np.divide(squares[order], left, out=np.zeros_like(left), where=left > 0)
+            scores[name] = ratios.reshape(weights.shape)
+    return scores
 
 
-def _largest_of_all(scores: Kernels, density: float) -> Masks:
-    flat = np.concatenate([s.ravel() for s in scores.values()])
-    kept = largest(flat, round(density * len(flat)))
-    ends = np.cumsum([s.size for s in scores.values()])
-    parts = np.split(kept, ends[:-1])
-    return {name: p.reshape(s.shape) for (name, s), p in zip(scores.items(), parts, strict=True)}
+def keep_masks(
+    scores: Mapping[str, np.ndarray], method: str, density: float
+) -> dict[str, np.ndarray]:
+    """Return which weights a compressor keeps.
 
+    If the exceptions of `uniform_plus` alone exceed a density, the other kernels keep nothing.
 
-def _largest_of_each(scores: Kernels, shares: Mapping[str, float]) -> Masks:
-    return {name: largest(s, round(shares[name] * s.size)) for name, s in scores.items()}
+    Args:
+        scores: Kernel name → scores from `weight_scores`, in topological order.
+        method: A name of `COMPRESSORS`.
+        density: Share of all weights to keep, 0 ≤ density ≤ 1.
 
+    Returns:
+        Kernel name → bool array of its shape, True for weights to keep.
 
-def _uniform_plus(scores: Kernels, density: float) -> Masks:
-    names = list(scores)
-    fixed = {names[0]: 1.0} if scores[names[0]].ndim > 2 else {}
-    share = _rest(scores, fixed, density)
-    if share < 0.2 and names[-1] not in fixed:
-        fixed[names[-1]] = 0.2
-        share = _rest(scores, fixed, density)
-    return _largest_of_each(scores, {name: fixed.get(name, share) for name in names})
-
-
-def _erk(scores: Kernels, density: float) -> Masks:
-    ratios = {name: sum(s.shape) / s.size for name, s in scores.items()}
+    Raises:
+        InvalidArgumentError: if the density is out of range.
+    """
+    if not 0 <= density <= 1:
+        raise InvalidArgumentError(
+            f"density is the share of weights to keep, 0 ≤ density ≤ 1. Received: {density!r}"
+        )
+    names, sizes = list(scores), {name: s.size for name, s in scores.items()}
+    if method in ("lamp", "global"):  # one threshold for all kernels
+        flat = np.concatenate([s.ravel() for s in scores.values()])
+        ends = np.cumsum(list(sizes.values()))[:-1]
+        parts = np.split(largest(flat, round(density * len(flat))), ends)
+        return {name: p.reshape(scores[name].shape) for name, p in zip(names, parts, strict=True)}
+    # A share for each kernel, in proportion to its weight unless it is fixed.
     fixed: dict[str, float] = {}
+    weight = dict.fromkeys(names, 1.0)
+    if method == "erk":
+        weight = {name: sum(s.shape) / s.size for name, s in scores.items()}
+    elif scores[names[0]].ndim > 2:
+        fixed[names[0]] = 1.0
     while True:
-        free = [name for name in scores if name not in fixed]
-        budget = density * sum(s.size for s in scores.values())
-        budget -= sum(scores[name].size for name in fixed)
-        scale = budget / max(1, sum(ratios[name] * scores[name].size for name in free))
-        full = {name: 1.0 for name in free if scale * ratios[name] > 1}
-        if not full:
-            shares = {name: scale * ratios[name] for name in free}
-            return _largest_of_each(scores, shares | fixed)
-        fixed[max(full, key=ratios.__getitem__)] = 1.0
-
-
-def _rest(scores: Kernels, fixed: Mapping[str, float], density: float) -> float:
-    """Return the share to keep of the kernels that are not fixed, within [0, 1]."""
-    budget = density * sum(s.size for s in scores.values())
-    budget -= sum(fixed[name] * scores[name].size for name in fixed)
-    free = sum(s.size for name, s in scores.items() if name not in fixed)
-    return float(np.clip(budget / max(1, free), 0, 1))
-
-
-_RULES = {
-    "lamp": _Rule(_lamp_scores, _largest_of_all),
-    "global": _Rule(np.abs, _largest_of_all),
-    "uniform_plus": _Rule(np.abs, _uniform_plus),
-    "erk": _Rule(np.abs, _erk),
-}
+        free = [name for name in names if name not in fixed]
+        budget = density * sum(sizes.values()) - sum(fixed[n] * sizes[n] for n in fixed)
+        scale = budget / max(1, sum(weight[name] * sizes[name] for name in free))
+        shares = {name: scale * weight[name] for name in free}
+        if method == "erk" and any(share > 1 for share in shares.values()):
+            fixed[max(shares, key=shares.__getitem__)] = 1.0
+        elif method == "uniform_plus" and scale < _MIN_LAST and names[-1] not in fixed:
+            fixed[names[-1]] = _MIN_LAST
+        else:
+            shares = {name: float(np.clip(share, 0, 1)) for name, share in shares.items()}
+            shares |= fixed
+            return {n: largest(s, round(shares[n] * s.size)) for n, s in scores.items()}

@@ -122,7 +122,7 @@ def test_semantic_slices(nnslicer, files, tmp_path):
         nns.InstrumentedModel(zoo.load("digits_cnn")),
         datasets.load("digits", "train[:100]"),
     )
-    critical = semantic.semantic_slice(im, train.x, train.y, threshold=0.8, progress=False)
+    critical = semantic.SemanticSlicer(im, train.x, train.y).semantic_slice(0.8)
     test = datasets.load("digits", "test")
     small = keras.models.load_model(tmp_path / "small.keras")
     right = (small.predict(test.x, verbose=0).argmax(axis=1) == test.y).mean()

@@ -246,7 +246,7 @@ def classes_of(outputs: np.ndarray) -> np.ndarray:
 def semantic_slicing(s: Subject) -> None:
     """Without neurons that are not critical, a model is smaller; all of them change nothing."""
     y = np.arange(8) % s.case.classes if s.case.classes else None
-    critical = semantic.semantic_slice(s.im, s.x, y, step=2)
+    critical = semantic.SemanticSlicer(s.im, s.x, y).semantic_slice(step=2)
     assert semantic.restructure(s.im, critical).count_params() <= s.model.count_params()
     whole = {name: np.ones_like(mask) for name, mask in critical.items()}
     same(s.outputs(semantic.restructure(s.im, whole)), s.outputs())

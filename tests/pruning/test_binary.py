@@ -71,7 +71,7 @@ def test_metrics_are_those_of_two_outputs(twins, metric):
 def test_semantic_slices_are_restructured_and_trained(twins):
     model = twins[0]
     im = nns.InstrumentedModel(model)
-    critical = semantic.global_slice(im, X, Y, share=0.5)
+    critical = semantic.SemanticSlicer(im, X, Y).global_slice(0.5)
     small = semantic.restructure(model, critical)
     masked = semantic.Masker(model).neurons(critical)
     np.testing.assert_allclose(small(X[:9]), masked(X[:9]), rtol=1e-5, atol=1e-6)
@@ -103,7 +103,7 @@ def test_a_number_is_no_class():
     for use in (
         lambda: pruning.shrink(model, X, Y, classes=[0, 1], progress=False),
         lambda: pruning.scores(model, "nnslicer", X, Y),
-        lambda: semantic.semantic_slice(nns.InstrumentedModel(model), X, Y),
+        lambda: semantic.SemanticSlicer(nns.InstrumentedModel(model), X, Y),
     ):
         with pytest.raises(nns.errors.InvalidArgumentError, match="end it with a sigmoid"):
             use()

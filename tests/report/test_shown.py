@@ -18,9 +18,10 @@ from nnslicer_tf.exactline import LinearPartition, acas
 from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
-from nnslicer_tf.protection import AttackReport
+from nnslicer_tf.protection.attack import AttackReport
 from nnslicer_tf.pruning import ClassScores
-from nnslicer_tf.semantic import Comparison, Compression, CriticalNeurons
+from nnslicer_tf.semantic import CriticalNeurons
+from nnslicer_tf.semantic.weight_pruning import Compression
 
 LINE = LinearPartition(
     np.zeros((2, 2)), np.ones((2, 2)), np.array([0, 0.5, 1]), np.array([[0.0, 1], [2, 0], [3, -1]])
@@ -54,7 +55,6 @@ MADE = [
     SEARCHES,
     CriticalNeurons({"a": np.array([True, False]), "b": np.array([True] * 3)}),
     Compression(None, 0.5, 2, 0.9, (0.95, 0.9, 0.7)),
-    Comparison(0.1, 0.04, 1.2, 5),
     ClassScores({0: {"k": np.array([1.0, 0])}, 1: {"k": np.array([1.0, 2])}}),
     AttackReport((1, 2), (100, 200), FIGURES),
     Differences(

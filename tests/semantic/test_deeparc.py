@@ -7,15 +7,9 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import (
-    landscape,
-    layer_similarities,
-    neuron_layers,
-    redundant_layers,
-    removable_layers,
-    remove_layers,
-    similarity,
-)
+from nnslicer_tf.semantic import neuron_layers, remove_layers
+from nnslicer_tf.semantic.deeparc import layer_similarities, removable_layers
+from nnslicer_tf.semantic.similarity import landscape, similarity
 from support.classifiers import make, randomise, samples
 
 
@@ -69,14 +63,6 @@ def test_padding_counts_in_no_similarity():
     found = layer_similarities(im, tokens)
     assert found["second"] == pytest.approx(expected, abs=1e-6)
     assert abs(similarity(landscape(first), landscape(second)) - expected) > 0.01
-
-
-def test_redundant_layers_exceed_the_threshold():
-    similarities = {"a": 0.5, "b": 0.99, "c": 0.995}
-    assert redundant_layers(similarities, 0.99) == ["c"]
-    assert redundant_layers(similarities, 0.4) == ["a", "b", "c"]
-    with pytest.raises(InvalidArgumentError, match="threshold must be in"):
-        redundant_layers(similarities, 0)
 
 
 def test_functional_and_subclassed_models_lose_layers():

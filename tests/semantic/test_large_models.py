@@ -10,6 +10,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, semantic, zoo
+from nnslicer_tf.semantic.deeparc import layer_similarities
 
 LARGE = ("mobilenet_v3_small", "mobilenet_v3_large", "vgg16", "vgg19", "resnet101")
 
@@ -59,5 +60,5 @@ def test_from_slicing_to_maintenance(name):
             moved += (before != after).sum()
         assert moved > 0
 
-    similarities = semantic.layer_similarities(im, x)
+    similarities = layer_similarities(im, x)
     assert all(0 <= value <= 1 + 1e-9 for value in similarities.values())

@@ -15,7 +15,7 @@ from nnslicer_tf.semantic import (
     contributions,
     neuron_layers,
 )
-from nnslicer_tf.semantic._backward import Backward, label_logit, rescale_rule
+from nnslicer_tf.semantic.backward import Backward, label_logit, rescale_rule
 from support.classifiers import MODELS, make, randomise, samples
 from support.data_forms import LABELLED, SAMPLES, X, Y
 

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, output_layer
+from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers
 from support.classifiers import MODELS, instrumented, make, samples
 
 EXPECTED = {
@@ -67,9 +67,15 @@ def test_shared_layers_and_grouped_convolutions_have_no_neurons():
     assert list(neuron_layers(nns.InstrumentedModel(model))) == ["plain"]
 
 
+def output_layer(im):
+    return list(neuron_layers(im, classes=True).values())[-1]
+
+
 def test_the_output_layer_is_that_of_the_logits():
     assert output_layer(instrumented("convolutional")).sum == "probabilities:pre"
     assert output_layer(instrumented("perceptron")).units == 3
+    hidden = list(neuron_layers(instrumented("perceptron")))
+    assert list(neuron_layers(instrumented("perceptron"), classes=True)) == [*hidden, "logits"]
 
 
 def test_the_output_layer_may_be_a_convolution_that_is_flattened():

@@ -6,7 +6,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, restructure, semantic_slice
+from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, neuron_layers, restructure
 from support.classifiers import MODELS, make, samples
 
 
@@ -49,7 +49,7 @@ def test_a_real_model():
     model = zoo.load("digits_cnn")
     train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
     im = nns.InstrumentedModel(model)
-    critical = semantic_slice(im, train.x, train.y, "taylor", 0.98, centred=True)
+    critical = SemanticSlicer(im, train.x, train.y, centred=True).semantic_slice(0.98)
     small = restructure(model, critical)
     masked = Masker(model).neurons(critical)
     np.testing.assert_allclose(small(test.x), masked(test.x), rtol=1e-4, atol=1e-4)

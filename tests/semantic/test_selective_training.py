@@ -11,16 +11,12 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import (
     Masker,
     develop,
-    developed_neurons,
     neuron_layers,
-    output_layer,
     parameter_share,
     readapt,
-    readapted_neurons,
-    selective_optimizer,
     train_neurons,
 )
-from nnslicer_tf.semantic.selective_training import parameter_masks
+from nnslicer_tf.semantic.selective_training import parameter_masks, selective_optimizer
 from support.classifiers import MODELS, make, samples
 
 OPTIMIZERS = {
@@ -38,9 +34,9 @@ OPTIMIZERS = {
 def half(model):
     """Every second neuron of every layer, and the first class."""
     im = nns.InstrumentedModel(model)
-    last = output_layer(im)
-    chosen = {k: np.arange(v.units) % 2 == 0 for k, v in neuron_layers(im).items()}
-    return {**chosen, last.name: np.arange(last.units) == 0}
+    *hidden, (name, last) = neuron_layers(im, classes=True).items()
+    chosen = {k: np.arange(v.units) % 2 == 0 for k, v in hidden}
+    return {**chosen, name: np.arange(last.units) == 0}
 
 
 def check_frozen(model, trained, neurons):
@@ -182,8 +178,9 @@ def test_parameter_share_counts_what_is_trained():
     model = make("perceptron")
     critical = {"a": np.arange(7) < 2, "b": np.arange(5) < 1}
     total = 7 * 7 + 8 * 5 + 6 * 3
-    assert parameter_share(model, readapted_neurons(model, critical)) == (2 * 7 + 8 + 6 * 3) / total
-    new = developed_neurons(model, critical, learned=[0, 2])
+    adapted = {**critical, "logits": np.ones(3, bool)}
+    assert parameter_share(model, adapted) == (2 * 7 + 8 + 6 * 3) / total
+    new = {k: ~mask for k, mask in critical.items()} | {"logits": np.arange(3) == 1}
     assert parameter_share(model, new) == (5 * 7 + 4 * 8 + 6) / total
 
 
@@ -262,7 +259,8 @@ def test_readapt_learns_adversarial_samples(digits):
     attacked = datasets.Dataset(adversarial, y, "", "", "", 10)
     assert zoo.accuracy(trained, attacked) > zoo.accuracy(model, attacked) + 0.1
     assert zoo.accuracy(trained, datasets.Dataset(x, y, "", "", "", 10)) > 0.95
-    assert check_frozen(model, trained, readapted_neurons(model, critical)) > 0.5
+    adapted = {**critical, trained.layers[-1].name: np.ones(10, bool)}
+    assert check_frozen(model, trained, adapted) > 0.5
 
 
 def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
@@ -292,7 +290,8 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
     assert accuracy(model, True) > 0.9
     assert accuracy(model, False) == 0
     assert accuracy(trained, False) > 0.8
-    check_frozen(model, trained, developed_neurons(model, critical, range(5)))
+    new_classes = {trained.layers[-1].name: np.arange(10) >= 5}
+    check_frozen(model, trained, {k: ~mask for k, mask in critical.items()} | new_classes)
     # What the critical neurons compute alone is not touched by the new task.
     before, after = (Masker(m).neurons(critical)(test.x)[:, :5] for m in (model, trained))
     np.testing.assert_array_equal(before, after)

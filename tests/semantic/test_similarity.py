@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import centre, landscape, prefix_similarities, similarity
+from nnslicer_tf.semantic.similarity import centre, landscape, prefix_similarities, similarity
 
 
 def by_definition(features, order):

@@ -7,15 +7,10 @@ import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import (
     SemanticSlicer,
-    category_slice,
-    centre,
     contributions,
-    global_slice,
-    landscape,
     neuron_layers,
-    semantic_slice,
-    similarity,
 )
+from nnslicer_tf.semantic.similarity import centre, landscape, similarity
 from support.classifiers import make, samples
 
 
@@ -47,7 +42,8 @@ def algorithm_1(values, scores, threshold, step):
 )
 def test_semantic_slice_is_algorithm_1(case, metric, centred, threshold, step):
     im, x, y = case
-    found = semantic_slice(im, x, y, metric, threshold, step, centred=centred)
+    slicer = SemanticSlicer(im, x, y, metric, centred=centred)
+    found = slicer.semantic_slice(threshold, step)
     scores = [contributions(im, x[y == c], metric, y[y == c]) for c in range(3)]
     for layer in neuron_layers(im).values():
         expected = set()
@@ -62,8 +58,8 @@ def test_shares(case):
     im, x, y = case
     scores = contributions(im, x, "taylor", y)
     by_category = [contributions(im, x[y == c], "taylor", y[y == c]) for c in range(3)]
-    whole = global_slice(im, x, y, "taylor", 0.5)
-    united = category_slice(im, x, y, "taylor", 0.5)
+    slicer = SemanticSlicer(im, x, y, "taylor")
+    whole, united = slicer.global_slice(0.5), slicer.category_slice(0.5)
     for layer, score in scores.items():
         count = -(-len(score) // 2)
         assert whole[layer].sum() == count
@@ -72,14 +68,16 @@ def test_shares(case):
         assert set(np.flatnonzero(united[layer])) == set(np.concatenate(tops))
 
 
-def test_one_slicer_gives_what_the_functions_give(case):
+def test_batches_and_centring_do_not_change_the_scores(case):
     im, x, y = case
     slicer = SemanticSlicer(im, x, y, "deeplift", batch_size=4)
-    assert slicer.semantic_slice(0.9) == semantic_slice(im, x, y, "deeplift", 0.9)
-    assert slicer.global_slice(0.3) == global_slice(im, x, y, "deeplift", 0.3)
-    assert slicer.category_slice(0.3) == category_slice(im, x, y, "deeplift", 0.3)
+    whole = SemanticSlicer(im, x, y, "deeplift")
+    assert slicer.semantic_slice(0.9) == whole.semantic_slice(0.9)
+    assert slicer.global_slice(0.3) == whole.global_slice(0.3)
+    assert slicer.category_slice(0.3) == whole.category_slice(0.3)
     centred = slicer.with_centred(True)
-    assert centred.semantic_slice(0.9) == semantic_slice(im, x, y, "deeplift", 0.9, centred=True)
+    expected = SemanticSlicer(im, x, y, "deeplift", centred=True)
+    assert centred.semantic_slice(0.9) == expected.semantic_slice(0.9)
     assert centred.with_centred(False).semantic_slice(0.9) == slicer.semantic_slice(0.9)
 
 
@@ -97,7 +95,7 @@ def test_slices_grow(case):
 def test_capturing_layer_by_layer_gives_the_same(case, monkeypatch):
     im, x, y = case
     expected = SemanticSlicer(im, x, y).similarities
-    monkeypatch.setattr("nnslicer_tf.semantic.slicer._AT_ONCE", 1)
+    monkeypatch.setattr("nnslicer_tf.semantic.slicer.MAX_CAPTURED", 1)
     found = SemanticSlicer(im, x, y).similarities
     for layer, values in expected.items():
         np.testing.assert_allclose(found[layer], values, rtol=1e-5)
@@ -113,15 +111,27 @@ def test_real_labels_need_not_be_all():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda im, x, y: semantic_slice(im, x, y, threshold=0.0), "threshold must be in"),
-        (lambda im, x, y: semantic_slice(im, x, y, threshold=1.01), "threshold must be in"),
-        (lambda im, x, y: semantic_slice(im, x, y, threshold=float("nan")), "threshold must be"),
-        (lambda im, x, y: semantic_slice(im, x, y, step=0), "step must be"),
-        (lambda im, x, y: global_slice(im, x, y, share=0), "share must be in"),
-        (lambda im, x, y: category_slice(im, x, y, share=2), "share must be in"),
-        (lambda im, x, y: semantic_slice(im, x, y, categories=[0, 2, 5]), r"categories \[5\]"),
-        (lambda im, x, y: semantic_slice(im, x, y + 1), "labels must be in 0 … 2"),
-        (lambda im, x, y: semantic_slice(im, x, y, "tylor"), "Did you mean 'taylor'"),
+        (lambda slicer: slicer.semantic_slice(0.0), "threshold must be in"),
+        (lambda slicer: slicer.semantic_slice(1.01), "threshold must be in"),
+        (lambda slicer: slicer.semantic_slice(float("nan")), "threshold must be"),
+        (lambda slicer: slicer.semantic_slice(step=0), "step must be"),
+        (lambda slicer: slicer.global_slice(0), "share must be in"),
+        (lambda slicer: slicer.category_slice(2), "share must be in"),
+    ],
+)
+def test_bad_arguments_of_slices_are_refused(call, message):
+    im = nns.InstrumentedModel(make("perceptron"))
+    slicer = SemanticSlicer(im, *samples(im.model, 9))
+    with pytest.raises(InvalidArgumentError, match=message):
+        call(slicer)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda im, x, y: SemanticSlicer(im, x, y, categories=[0, 2, 5]), r"categories \[5\]"),
+        (lambda im, x, y: SemanticSlicer(im, x, y + 1), "labels must be in 0 … 2"),
+        (lambda im, x, y: SemanticSlicer(im, x, y, "tylor"), "Did you mean 'taylor'"),
     ],
 )
 def test_bad_arguments_are_refused(call, message):

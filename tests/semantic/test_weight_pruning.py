@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import COMPRESSORS, compress, erk, global_magnitude, lamp, uniform_plus
+from nnslicer_tf.semantic import compress
+from nnslicer_tf.semantic.weight_pruning import COMPRESSORS, keep_masks, weight_scores
 from support.classifiers import make, samples
 
 RNG = np.random.default_rng(0)
@@ -20,6 +21,10 @@ CONVOLUTIONAL = {
 DENSE = {"d1": RNG.normal(size=(30, 20)) * 0.3, "last": RNG.normal(size=(20, 5))}
 
 
+def keep(kernels, method, density):
+    return keep_masks(weight_scores(kernels, method), method, density)
+
+
 def counts(masks):
     return {name: int(mask.sum()) for name, mask in masks.items()}
 
@@ -28,7 +33,7 @@ def counts(masks):
 @pytest.mark.parametrize("density", [1.0, 0.81, 0.4, 0.05])
 @pytest.mark.parametrize("method", COMPRESSORS)
 def test_every_kernel_keeps_its_largest_weights(method, kernels, density):
-    masks = COMPRESSORS[method](kernels, density)
+    masks = keep(kernels, method, density)
     total = sum(w.size for w in kernels.values())
     for name, mask in masks.items():
         assert mask.shape == kernels[name].shape
@@ -47,13 +52,13 @@ def test_of_equal_weights_the_first_are_kept(density):
     sizes = np.abs(integers).ravel()
     expected = np.zeros(70, bool)
     expected[np.argsort(-sizes, kind="stable")[: round(density * 70)]] = True
-    found = global_magnitude(kernels, density)
+    found = keep(kernels, "global", density)
     np.testing.assert_array_equal(np.stack([found["a"], found["b"]]).ravel(), expected)
 
 
 @pytest.mark.parametrize("method", COMPRESSORS)
 def test_what_is_removed_stays_removed(method):
-    masks = [COMPRESSORS[method](CONVOLUTIONAL, 0.9**i) for i in range(12)]
+    masks = [keep(CONVOLUTIONAL, method, 0.9**i) for i in range(12)]
     for before, after in itertools.pairwise(masks):
         assert all((after[name] <= before[name]).all() for name in before)
 
@@ -67,7 +72,7 @@ def test_lamp_scores():
         reverse=True,
     )
     for kept in range(1, 6):
-        masks = lamp(kernels, kept / 5)
+        masks = keep(kernels, "lamp", kept / 5)
         found = {(name, i) for name, m in masks.items() for i in np.flatnonzero(m)}
         if kept == 1:  # every kernel's largest weight scores 1
             assert len(found) == 1
@@ -77,13 +82,13 @@ def test_lamp_scores():
 
 def test_lamp_does_not_depend_on_a_kernels_scale_and_keeps_one_weight_of_each():
     scaled = {name: w * 10.0**i for i, (name, w) in enumerate(CONVOLUTIONAL.items())}
-    a, b = lamp(CONVOLUTIONAL, 0.3), lamp(scaled, 0.3)
+    a, b = keep(CONVOLUTIONAL, "lamp", 0.3), keep(scaled, "lamp", 0.3)
     assert all(np.array_equal(a[name], b[name]) for name in a)
-    assert all(mask.any() for mask in lamp(CONVOLUTIONAL, 4 / 3_000).values())
+    assert all(mask.any() for mask in keep(CONVOLUTIONAL, "lamp", 4 / 3_000).values())
 
 
 def test_global_magnitude_has_one_threshold():
-    masks = global_magnitude(CONVOLUTIONAL, 0.3)
+    masks = keep(CONVOLUTIONAL, "global", 0.3)
     kept = min(np.abs(w[masks[n]]).min() for n, w in CONVOLUTIONAL.items() if masks[n].any())
     lost = max(np.abs(w[~masks[n]]).max() for n, w in CONVOLUTIONAL.items())
     assert kept >= lost
@@ -92,9 +97,9 @@ def test_global_magnitude_has_one_threshold():
 
 def test_uniform_plus():
     """All of a first convolution, at least a fifth of the last kernel, the rest alike."""
-    dense = {name: mask.mean() for name, mask in uniform_plus(DENSE, 0.5).items()}
+    dense = {name: mask.mean() for name, mask in keep(DENSE, "uniform_plus", 0.5).items()}
     assert dense == pytest.approx({"d1": 0.5, "last": 0.5}, abs=0.01)
-    low = {name: mask.mean() for name, mask in uniform_plus(CONVOLUTIONAL, 0.1).items()}
+    low = {name: mask.mean() for name, mask in keep(CONVOLUTIONAL, "uniform_plus", 0.1).items()}
     rest = sum(CONVOLUTIONAL[n].size for n in ("c2", "d"))
     total = sum(w.size for w in CONVOLUTIONAL.values())
     expected = (0.1 * total - 216 - 0.2 * 500) / rest
@@ -103,12 +108,12 @@ def test_uniform_plus():
 
 def test_erk():
     """Densities in proportion to (sum of extents) / (product of extents), none above 1."""
-    kept = {name: mask.mean() for name, mask in erk(CONVOLUTIONAL, 0.2).items()}
+    kept = {name: mask.mean() for name, mask in keep(CONVOLUTIONAL, "erk", 0.2).items()}
     ratio = {name: sum(w.shape) / w.size for name, w in CONVOLUTIONAL.items()}
     assert kept["d"] < 1
     assert kept["c2"] / kept["d"] == pytest.approx(ratio["c2"] / ratio["d"], rel=0.02)
     assert kept["last"] / kept["d"] == pytest.approx(ratio["last"] / ratio["d"], rel=0.02)
-    dense = {name: mask.mean() for name, mask in erk(CONVOLUTIONAL, 0.7).items()}
+    dense = {name: mask.mean() for name, mask in keep(CONVOLUTIONAL, "erk", 0.7).items()}
     assert dense["c1"] == 1
     assert max(dense.values()) == 1
 
@@ -165,4 +170,4 @@ def test_bad_arguments_are_refused():
         compress(make("perceptron"), "lamp", lambda model: float("nan"), 0.5)
     for method, density in itertools.product(COMPRESSORS, (2, -0.1, np.nan)):
         with pytest.raises(InvalidArgumentError, match="0 ≤ density ≤ 1"):
-            COMPRESSORS[method](DENSE, density)
+            keep(DENSE, method, density)

@@ -19,11 +19,16 @@ import numpy as np
 
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, output_layer, train_neurons
+from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, train_neurons
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
-from reproduction.neusemslice.slices import SlicedModel, redundant, slices_of_one_size
+from reproduction.neusemslice.slices import (
+    SlicedModel,
+    all_neurons,
+    redundant,
+    slices_of_one_size,
+)
 from reproduction.neusemslice.tables import means_result
 from reproduction.neusemslice.trial import Trial, repeats_of, split_classes
 from reproduction.result import ExperimentResult
@@ -62,9 +67,6 @@ _METHODS = (
 )
 
 
-_REPLAYS = ("Retrain", "Replay 5%", "Replay 10%", "Replay 100%")
-
-
 def develop(s: MaintenanceSettings) -> ExperimentResult:
     """Learn new classes, without samples of the old ones or with some (tables 7 and 8)."""
     repeats = repeats_of(s)
@@ -73,7 +75,8 @@ def develop(s: MaintenanceSettings) -> ExperimentResult:
         f"develop{s.scenario}-{s.metric}",
         lambda seed: develop_rows(repeats.trial(seed, tasks[0]), tasks, s.metric),
     )
-    pairs = [(way, other) for way in OURS for other in (*_REPLAYS, "Global", "Category-wise")]
+    replays = [method.name for method in _METHODS if not method.way]
+    pairs = [(way, other) for way in OURS for other in (*replays, "Global", "Category-wise")]
     used = {"training": "2 epochs of Adam on each task"}
     title = f"Incremental development, scenario {'I' * s.scenario}"
     figures = ["TaskA", "Avg", "TaskA known", "Avg known"]
@@ -108,79 +111,46 @@ def develop_rows(
     for method in _METHODS:
         if methods is not None and method.name not in methods:
             continue
+        frozen = slices.get(method.way)
         if method.way == "DeepArc":
             layers = redundant(base, _REDUNDANT)
             if not layers:
                 continue
             # All neurons but those of some layers.
-            found = neuron_layers(InstrumentedModel(trial.model))
-            critical = CriticalNeurons(
-                {name: np.full(layer.units, name not in layers) for name, layer in found.items()}
-            )
-        else:
-            critical = slices.get(method.way)
-        learner = _Learner(trial, tasks, metric, method, epochs)
-        yield {"method": method.name, **learner.learn(critical)}
+            units = {k: v.units for k, v in neuron_layers(InstrumentedModel(trial.model)).items()}
+            frozen = CriticalNeurons({k: np.full(n, k not in layers) for k, n in units.items()})
+        # Learn the tasks one after the other; each learned one adds its own slice.
+        current, heads = trial.model, [frozen] if method.way in WAYS else []
+        for number in range(1, len(tasks)):
+            current = _learned(trial, tasks, number, method, current, frozen, epochs)
+            if heads and number < len(tasks) - 1:
+                task = replace(trial, model=current, train=of_classes(trial.train, tasks[number]))
+                sliced = SlicedModel(task, metric)
+                frozen |= sliced.of_size(method.way, sliced.compression(heads[0]))
+                heads.append(frozen)
+        yield {"method": method.name, **_accuracies(trial.test, current, tasks, heads)}
 
 
-class _Learner:
-    """Learns the tasks one after the other, by one method."""
-
-    def __init__(
-        self, trial: Trial, tasks: Tasks, metric: str, method: _Method, epochs: int
-    ) -> None:
-        self._trial, self._tasks, self._metric = trial, tasks, metric
-        self._method, self._epochs = method, epochs
-
-    def learn(self, critical: CriticalNeurons | None) -> dict[str, float]:
-        """Learn the later tasks, and return the accuracies."""
-        current = self._trial.model
-        heads = [critical] if critical is not None and self._method.way in WAYS else []
-        for number in range(1, len(self._tasks)):
-            current = self._learn_task(current, heads[-1] if heads else critical, number)
-            if heads and number < len(self._tasks) - 1:
-                heads.append(heads[-1] | self._slice_of(current, number, heads[0]))
-        return _accuracies(self._trial.test, current, self._tasks, heads)
-
-    def _learn_task(
-        self, model: keras.Model, frozen: CriticalNeurons | None, number: int
-    ) -> keras.Model:
-        learned = [c for task in self._tasks[:number] for c in task]
-        data = self._samples(number, learned)
-        epochs, seed = self._epochs, self._trial.seed
-        if frozen is None:
-            im = InstrumentedModel(model)
-            layers = (*neuron_layers(im).values(), output_layer(im))
-            whole = {layer.name: np.ones(layer.units, bool) for layer in layers}
-            return train_neurons(
-                model, whole, data.x, data.y, epochs=epochs, batch_size=128, rng=seed
-            )
-        return learn_task(
-            model,
-            frozen,
-            data.x,
-            data.y,
-            learned,
-            freeze_outgoing=self._method.freeze_outgoing,
-            epochs=epochs,
-            batch_size=128,
-            rng=seed,
-        )
-
-    def _samples(self, number: int, learned: Sequence[int]) -> Dataset:
-        """Return a task's samples and a share of those learned before."""
-        new = of_classes(self._trial.train, self._tasks[number])
-        old = of_classes(self._trial.train, learned)
-        order = np.random.default_rng(self._trial.seed).permutation(len(old))
-        chosen = order[: round(self._method.replay * len(old))]
-        x, y = np.concatenate([new.x, old.x[chosen]]), np.concatenate([new.y, old.y[chosen]])
-        return replace(new, x=x, y=y)
-
-    def _slice_of(self, model: keras.Model, number: int, like: CriticalNeurons) -> CriticalNeurons:
-        """Return the slice of a task learned later, of the compression rate of the first's."""
-        task = of_classes(self._trial.train, self._tasks[number])
-        sliced = SlicedModel(replace(self._trial, model=model, train=task), self._metric)
-        return sliced.of_size(self._method.way, sliced.compression(like))
+def _learned(
+    trial: Trial,
+    tasks: Tasks,
+    number: int,
+    method: _Method,
+    model: keras.Model,
+    frozen: CriticalNeurons | None,
+    epochs: int,
+) -> keras.Model:
+    """Return the model after it learned a task, and a share of the earlier samples again."""
+    learned = [c for task in tasks[:number] for c in task]
+    new, old = of_classes(trial.train, tasks[number]), of_classes(trial.train, learned)
+    rows = np.random.default_rng(trial.seed).permutation(len(old))
+    rows = rows[: round(method.replay * len(old))]
+    x, y = np.concatenate([new.x, old.x[rows]]), np.concatenate([new.y, old.y[rows]])
+    options = {"epochs": epochs, "batch_size": 128, "rng": trial.seed}
+    if frozen is None:
+        return train_neurons(model, all_neurons(model), x, y, **options)
+    outgoing = method.freeze_outgoing
+    return learn_task(model, frozen, x, y, learned, freeze_outgoing=outgoing, **options)
 
 
 def _accuracies(
@@ -193,12 +163,12 @@ def _accuracies(
         every[name] = accuracy(model, data)
         network = masker.neurons(heads[i]) if i < len(heads) else model
         # The accuracy where only some classes may win.
-        chosen = list(task)
+        classes = list(task)
         parts = [
-            network.predict_on_batch(data.x[i : i + 512])[:, chosen].argmax(axis=1)
+            network.predict_on_batch(data.x[i : i + 512])[:, classes].argmax(axis=1)
             for i in range(0, len(data), 512)
         ]
-        known[f"{name} known"] = float(np.mean(np.take(chosen, np.concatenate(parts)) == data.y))
+        known[f"{name} known"] = float(np.mean(np.take(classes, np.concatenate(parts)) == data.y))
     every["Avg"] = float(np.mean(list(every.values())))
     known["Avg known"] = float(np.mean(list(known.values())))
     return every | known

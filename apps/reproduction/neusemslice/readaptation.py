@@ -7,17 +7,10 @@ import keras
 import numpy as np
 
 from nnslicer_tf.detection.attacks import AttackSpec, generate
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import (
-    neuron_layers,
-    output_layer,
-    parameter_share,
-    readapted_neurons,
-    train_neurons,
-)
+from nnslicer_tf.semantic import parameter_share, train_neurons
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, MaintenanceSettings
-from reproduction.neusemslice.slices import redundant, slices_of_one_size
+from reproduction.neusemslice.slices import all_neurons, redundant, slices_of_one_size
 from reproduction.neusemslice.tables import means_result
 from reproduction.neusemslice.trial import Trial, repeats_of
 from reproduction.result import ExperimentResult
@@ -28,14 +21,11 @@ _LOSS = 0.04
 _REDUNDANT = 0.95  # above which DeepArc leaves a layer as it is
 
 
-_EPSILON = {"cifar10": 8 / 255}
-
-
 def readapt(s: MaintenanceSettings) -> ExperimentResult:
     """Train critical neurons on adversarial samples and attack again (table 6)."""
     repeats = repeats_of(s)
     attacked = min(s.attacked, len(repeats.data["held_out"]) // 2)
-    epsilon = _EPSILON.get(s.dataset, 0.1)
+    epsilon = 8 / 255 if s.dataset == "cifar10" else 0.1
     rows = repeats.rows(
         f"readapt-{s.metric}-{attacked}",
         lambda seed: readapt_rows(repeats.trial(seed), s.metric, epsilon, attacked=attacked),
@@ -116,16 +106,14 @@ def readapt_rows(
 
 def _trained_neurons(trial: Trial, metric: str) -> dict[str, dict[str, np.ndarray]]:
     """Return the neurons that each method trains."""
-    im = InstrumentedModel(trial.model)
-    layers = (*neuron_layers(im).values(), output_layer(im))
-    whole = {layer.name: np.ones(layer.units, bool) for layer in layers}
+    whole = all_neurons(trial.model)
     unneeded = redundant(trial, _REDUNDANT)
     methods = {
         "Fully Training": whole,
         "DeepArc": {name: mask for name, mask in whole.items() if name not in unneeded},
     }
     for way, critical in slices_of_one_size(trial, metric, _LOSS).items():
-        methods[way] = readapted_neurons(trial.model, critical)
+        methods[way] = whole | dict(critical)
     for way in OURS:
         methods[f"{way}+DeepArc"] = {
             name: mask for name, mask in methods[way].items() if name not in unneeded

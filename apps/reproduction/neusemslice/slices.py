@@ -7,14 +7,12 @@ first, as does the centred kernel alignment after which the equation is named.
 from collections.abc import Callable
 from functools import partial
 
+import keras
+import numpy as np
+
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import (
-    CriticalNeurons,
-    Masker,
-    SemanticSlicer,
-    layer_similarities,
-    redundant_layers,
-)
+from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, neuron_layers
+from nnslicer_tf.semantic.deeparc import layer_similarities
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS
 from reproduction.neusemslice.trial import Trial
@@ -102,5 +100,11 @@ def redundant(trial: Trial, threshold: float) -> list[str]:
     """Return the hidden layers that are redundant on 500 training samples."""
     im = InstrumentedModel(trial.model)
     similarities = layer_similarities(im, first(trial.train, 500).x)
-    hidden = list(similarities)[:-1]
-    return [name for name in redundant_layers(similarities, threshold) if name in hidden]
+    hidden = list(similarities.items())[:-1]
+    return [name for name, similarity in hidden if similarity > threshold]
+
+
+def all_neurons(model: keras.Model) -> dict[str, np.ndarray]:
+    """Return masks of all neurons, the classes included."""
+    layers = neuron_layers(InstrumentedModel(model), classes=True)
+    return {name: np.ones(layer.units, bool) for name, layer in layers.items()}

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import removable_layers, remove_layers
+from nnslicer_tf.semantic.deeparc import removable_layers, remove_layers
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import SETTINGS, MaintenanceSettings
 from reproduction.neusemslice.slices import SlicedModel, redundant

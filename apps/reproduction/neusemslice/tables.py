@@ -1,11 +1,11 @@
 """Means over repeats beside the paper's figures, and paired tests over repeats."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import Comparison, compare, paired
+from reproduction.neusemslice.comparison import compare, paired
 from reproduction.neusemslice.settings import OURS, PAPER_SETTINGS, WAYS
 from reproduction.neusemslice.trial import Repeats
 from reproduction.result import ExperimentResult, paper_frame
@@ -73,12 +73,10 @@ def paired_tests(
     for group, part in rows.groupby(keys) if keys else [((), rows)]:
         by_method = {name: m.sort_values("seed") for name, m in part.groupby("method")}
         for first, second in methods:
-            if first in by_method and second in by_method:
-                for figure in figures:
-                    found = paired(by_method[first][figure], by_method[second][figure])
-                    row = dict(zip(keys, group, strict=True))
-                    row |= {"method": first, "against": second, "figure": figure}
-                    tests.append(row | _entries(found))
+            for figure in figures if {first, second} <= set(by_method) else ():
+                row = dict(zip(keys, group, strict=True))
+                row |= {"method": first, "against": second, "figure": figure}
+                tests.append(row | paired(by_method[first][figure], by_method[second][figure]))
     return pd.DataFrame(tests)
 
 
@@ -124,31 +122,31 @@ def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
     overlap there have no figures. The paper does not say whether a compression rate counts the
     weights out of masked neurons; both counts are compared where the curves have both.
     """
+    published = [
+        setting in PAPER_SETTINGS.get(method, ())
+        for method, setting in zip(curves.method, curves.setting, strict=True)
+    ]
     tests = []
-    for settings in ("paper", "all"):
-        used = curves if settings == "all" else curves[curves.apply(_is_of_the_paper, axis=1)]
+    for settings, used in (("paper", curves[published]), ("all", curves)):
         for metric, rows in used.groupby("metric", sort=False):
             for counted, column in COUNTED.items():
                 if column not in rows:
                     continue
-                for found in _areas(rows, column):
-                    tests.append(
-                        {"settings": settings, "metric": metric, "counted": counted, **found}
-                    )
+                # Method → compression rates and accuracies, a pair a seed.
+                pairs = {
+                    method: [(of[column].to_numpy(), of.accuracy.to_numpy()) for _, of in seeds]
+                    for method, part in rows.groupby("method")
+                    for seeds in [part.groupby("seed")]
+                }
+                for method, other in ((one, two) for one in OURS for two in WAYS[:2]):
+                    row = {"settings": settings, "metric": metric, "counted": counted}
+                    row |= {"method": method, "against": other}
+                    try:
+                        row |= compare(pairs[method], pairs[other])
+                    except InvalidArgumentError:  # the rates do not overlap
+                        row["repeats"] = 0
+                    tests.append(row)
     return pd.DataFrame(tests)
-
-
-def _areas(rows: pd.DataFrame, column: str) -> Iterator[dict]:
-    """Yield the comparison of each pair of methods, with the compression rates of a column."""
-    by_method = {method: _curves(part, column) for method, part in rows.groupby("method")}
-    for method in OURS:
-        for other in WAYS[:2]:
-            found: dict[str, object] = {"method": method, "against": other}
-            try:
-                found |= _entries(compare(by_method[method], by_method[other]))
-            except InvalidArgumentError:  # the rates do not overlap
-                found["repeats"] = 0
-            yield found
 
 
 def masked_range_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -160,37 +158,15 @@ def masked_range_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """
     whole = rows.category == "global"
     detailed = "deeplift" if (rows.metric == "deeplift").any() else rows.metric.iloc[0]
-    tables = {
-        "table1": _ranges(rows[whole], "metric"),
-        "table2": _ranges(rows[~whole], "metric"),
-        "table3": _ranges(rows[~whole & (rows.metric == detailed)], "category"),
+    parts = {
+        "table1": (rows[whole], "metric"),
+        "table2": (rows[~whole], "metric"),
+        "table3": (rows[~whole & (rows.metric == detailed)], "category"),
     }
-    return {name: _with_paper(table, name) for name, table in tables.items()}
-
-
-def _ranges(rows: pd.DataFrame, columns: str) -> pd.DataFrame:
-    means = rows.groupby(["range", columns], sort=False)["accuracy"].mean().unstack()
-    return means.rename(columns=str).rename_axis(columns=None).reset_index()
-
-
-def _with_paper(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    published = paper_frame(f"neusemslice/{name}").drop(columns="range") / 100
-    return pd.concat([table, published.add_prefix("paper ")], axis=1)
-
-
-def _entries(found: Comparison) -> dict[str, float]:
-    return {
-        "gain": found.difference,
-        "p_value": found.p_value,
-        "cohens_d": found.cohens_d,
-        "repeats": found.repeats,
-    }
-
-
-def _is_of_the_paper(row: pd.Series) -> bool:
-    return row.setting in PAPER_SETTINGS.get(row.method, ())
-
-
-def _curves(rows: pd.DataFrame, column: str) -> list[tuple]:
-    """Return compression rates and accuracies, a pair a seed."""
-    return [(part[column].to_numpy(), part.accuracy.to_numpy()) for _, part in rows.groupby("seed")]
+    tables = {}
+    for name, (part, columns) in parts.items():
+        means = part.groupby(["range", columns], sort=False)["accuracy"].mean().unstack()
+        means = means.rename(columns=str).rename_axis(columns=None).reset_index()
+        published = paper_frame(f"neusemslice/{name}").drop(columns="range") / 100
+        tables[name] = pd.concat([means, published.add_prefix("paper ")], axis=1)
+    return tables

@@ -60,13 +60,13 @@ class Backward:
             y: Labels `(batch,)`.
             reference: One sample `(1, *input shape)`; the gradient rule does not use it.
         """
-        given, references = (
+        inputs, references = (
             [ops.convert_to_tensor(array) for array in arrays_of(samples)]
             for samples in (x, reference)
         )
-        parts = self._run(given, ops.convert_to_tensor(y.astype(np.int32)), references)
-        found = [[ops.convert_to_numpy(t) for t in part] for part in parts]
-        return dict(zip(self._wanted, zip(*found, strict=True), strict=True))
+        parts = self._run(inputs, ops.convert_to_tensor(y.astype(np.int32)), references)
+        arrays = [[ops.convert_to_numpy(t) for t in part] for part in parts]
+        return dict(zip(self._wanted, zip(*arrays, strict=True), strict=True))
 
     def _walk(self, x: list, y: Any, reference: list) -> tuple[list, list, list]:
         logits = self._im.logit_operation
@@ -99,34 +99,28 @@ class Backward:
     def _through_time(
         self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
     ) -> Any:
-        """Return the gradients with respect to an operation's values at all steps, through time.
+        """Return the gradients with respect to a recurrent operation's values, through time.
 
         The graph does not record how the steps depend on each other, so the layer is run again.
-
-        Args:
-            operation: An operation of a recurrent layer.
-            values: Values of the layer's inputs.
-            received: The gradients with respect to its operations, from the layer's consumers.
+        `received` has the gradients with respect to its operations, from the layer's consumers.
         """
         member: Member = operation.params
         inputs = [values[name] for name in operation.inputs]
         inner = {o.params.operation.name: o.name for o in _members(self._im, operation)}
 
         def read(added: Any) -> Any:
-            found = member.unrolled.run(*inputs, added={member.operation.name: added})
-            parts = [found[k] * received[name] for k, name in inner.items() if name in received]
+            states = member.unrolled.run(*inputs, added={member.operation.name: added})
+            parts = [states[k] * received[name] for k, name in inner.items() if name in received]
             return sum(ops.sum(part, axis=tuple(range(1, len(part.shape)))) for part in parts)
 
         zeros = ops.zeros_like(values[operation.name])
-        (found,) = vector_jacobian_product(read, [zeros], ops.ones_like(zeros[:, 0, 0]))
-        return found
+        return vector_jacobian_product(read, [zeros], ops.ones_like(zeros[:, 0, 0]))[0]
 
 
 def _members(im: InstrumentedModel, operation: Operation) -> list[Operation]:
     """Return all operations of the recurrent layer that an operation belongs to."""
-    unrolled = operation.params.unrolled
-    found = [o for o in im.operations if isinstance(o.params, Member)]
-    return [o for o in found if o.params.unrolled is unrolled]
+    members = [o for o in im.operations if isinstance(o.params, Member)]
+    return [o for o in members if o.params.unrolled is operation.params.unrolled]
 
 
 def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
@@ -147,13 +141,13 @@ def label_logit(logits: Any, y: Any) -> Any:
     return ops.one_hot(y, logits.shape[-1], dtype=logits.dtype)
 
 
-def cross_entropy(logits: Any, y: Any) -> Any:
-    """Return the gradient of each sample's cross-entropy with respect to the logits."""
-    return keras.activations.softmax(logits) - label_logit(logits, y)
+def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
+    """Return the gradient of each sample's cross-entropy with respect to the logits.
 
-
-def sigmoid_cross_entropy(logits: Any, y: Any) -> Any:
-    """Return the same for one sigmoid, or independent ones of which the label's should be 1."""
-    is_one = logits.shape[-1] == 1
-    labels = ops.cast(y[:, None], logits.dtype) if is_one else label_logit(logits, y)
+    With `sigmoid`, of one sigmoid, or of independent ones of which the label's should be 1.
+    """
+    if not sigmoid:
+        return keras.activations.softmax(logits) - label_logit(logits, y)
+    one = logits.shape[-1] == 1
+    labels = ops.cast(y[:, None], logits.dtype) if one else label_logit(logits, y)
     return ops.sigmoid(logits) - labels
