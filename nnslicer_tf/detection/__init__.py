@@ -1,9 +1,8 @@
 """Detect adversarial inputs from slices, and generate such inputs with attacks.
 
-Adding a detector: subclass `Detector`, or `VotingDetector` or `VectorDetector`, which
-implement more of it (see their docstrings); everything that fits, evaluates and saves detectors
-then accepts it. Adding a way to score inputs: subclass `Scorer`, and use it in a `Vote` of a
-`SliceDetector` preset (see `presets`).
+Adding a detector: subclass `Detector`, or `VotingDetector`, which implements more of it (see their
+docstrings); everything that fits, evaluates, attacks and saves detectors then accepts it. Adding a
+way to score inputs: subclass `Scorer`, and use it in a `Vote`.
 """
 
 import lazy_loader

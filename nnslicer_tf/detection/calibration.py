@@ -3,7 +3,6 @@
 Higher anomaly scores are always more anomalous. Cost: a sort.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,53 +59,38 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     return float(scores[rank - 1])
 
 
-def p_values(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
+def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = False) -> np.ndarray:
     """Return the p-value of each score among those of normal inputs, (N,) float64.
 
-    p = (1 + #{normal ≥ score}) / (1 + n), never 0.
+    p = (1 + #{normal ≥ score}) / (1 + n), never 0. With `two_sided`, it is also small for
+    unusually low scores.
     """
     normal = np.sort(np.asarray(normal_scores, np.float64))
     higher = len(normal) - np.searchsorted(normal, scores, side="left")
-    return (1 + higher) / (1 + len(normal))
-
-
-def two_sided(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
-    """Return p-values that are also small for unusually low scores, (N,) float64."""
-    high = p_values(scores, normal_scores)
-    low = p_values(-np.asarray(scores), -np.asarray(normal_scores))
+    high = (1 + higher) / (1 + len(normal))
+    if not two_sided:
+        return high
+    low = p_values(-np.asarray(scores), -normal)
     return np.minimum(1.0, 2 * np.minimum(high, low))
 
 
-def fuse(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """Fuse p-values: sum over groups of the group's mean of -log p, (N,) float64.
+def surprise(scores: Any, normal_scores: np.ndarray, two_sided: bool = False) -> Any:
+    """Return -log p of scores.
 
-    With one p-value per group it is half of Fisher's statistic. The members of a group are
-    nearly redundant and share one vote.
-    """
-    votes = [np.mean([-np.log(p) for p in group], axis=0) for group in groups]
-    return np.sum(votes, axis=0)
-
-
-def smooth_surprise(scores: Any, normal_scores: np.ndarray, sides: int = 1) -> Any:
-    """Return -log p of tensors, (N,) float32, with a gradient for attackers.
-
-    It interpolates linearly between some of the normal scores, and keeps rising beyond the
-    largest, where p-values are constant.
+    For tensors it interpolates linearly between some of the normal scores, and keeps rising beyond
+    the largest, where p-values are constant, so that attackers have a gradient.
 
     Args:
-        scores: Tensor (N,) float32.
+        scores: (N,), an array or a tensor float32.
         normal_scores: (n,) scores of normal inputs.
-        sides: 2 for the p-values of `two_sided`.
+        two_sided: As for `p_values`.
     """
-    high = _surprise(scores, np.asarray(normal_scores, np.float64))
-    if sides == 1:
-        return high
-    low = _surprise(-scores, -np.asarray(normal_scores, np.float64))
-    return ops.maximum(0.0, ops.maximum(high, low) - np.float32(np.log(2)))
-
-
-def _surprise(scores: Any, normal: np.ndarray) -> Any:
-    normal = np.sort(normal)
+    if isinstance(scores, np.ndarray):
+        return -np.log(p_values(scores, normal_scores, two_sided))
+    normal = np.sort(np.asarray(normal_scores, np.float64))
+    if two_sided:
+        high, low = surprise(scores, normal), surprise(-scores, -normal)
+        return ops.maximum(0.0, ops.maximum(high, low) - np.float32(np.log(2)))
     # Evenly spaced ranks, plus each of the last ones, where the p-values are small.
     ranks = np.concatenate([np.linspace(0, len(normal) - 1, _KNOTS), len(normal) - np.arange(1, 9)])
     knots = np.unique(normal[np.clip(ranks, 0, len(normal) - 1).astype(int)])

@@ -24,7 +24,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
-_SAMPLES_OF_A_CLASS = 5
+MIN_SAMPLES_OF_A_CLASS = 5
 
 
 # scikit-learn needs a constructor with explicit arguments. As a dataclass, subclasses need not
@@ -72,20 +72,19 @@ class Detector(BaseEstimator):
         """Learn from normal inputs."""
 
     @abstractmethod
-    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
-        """Return the anomaly scores, (N,) float64; higher is more anomalous."""
+    def anomaly_scores(self, evidence: Evidence) -> Any:
+        """Return the anomaly scores, (N,) float64; higher is more anomalous.
+
+        If the detector is `differentiable`, also of evidence of a tensor, as a tensor float32.
+        """
 
     @property
     def differentiable(self) -> bool:
-        """Whether `smooth_scores` is implemented, which gives attackers the score's gradient."""
-        return False
+        """Whether `anomaly_scores` takes evidence of tensors, which gives attackers a gradient.
 
-    def smooth_scores(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores for evidence of a tensor, differentiable, (N,) float32.
-
-        `challenge` uses them to attack the detector; the true scores always decide.
+        `challenge` uses it to attack the detector; the true scores always decide.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no gradient.")
+        return False
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what `learn` learned, as arrays by name."""
@@ -101,7 +100,7 @@ class Detector(BaseEstimator):
         """Return the evidence on inputs (N, *input_shape), which all other methods take.
 
         Args:
-            x: An array; or a tensor, for `smooth_scores`.
+            x: An array, or a tensor.
             steepness: For a tensor: see `Evidence`.
         """
         return Evidence(self.im, x, steepness=steepness)
@@ -124,11 +123,17 @@ class Detector(BaseEstimator):
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         self.check_parameters()
-        rate = check_rate(self.false_positive_rate)
+        rate, share = check_rate(self.false_positive_rate), self.held_out
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+            raise InvalidArgumentError(
+                "held_out is the share of the inputs that set the threshold, between 0 and 1. "
+                f"Received: {share!r}"
+            )
         x = self.im.check(X)
         x = x if y is None else x[_labels(y, len(x)) == 0]
         rng = as_generator(self.rng)
-        learned, held = self._split(len(x), rng)
+        order, cut = rng.permutation(len(x)), round(len(x) * (1 - share))
+        learned, held = np.sort(order[:cut]), np.sort(order[cut:])
         fixed = self.fixed_threshold
         if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
@@ -140,7 +145,14 @@ class Detector(BaseEstimator):
                 "that ends in logits, in a softmax or in one sigmoid."
             )
         check_logits(evidence.logits)
-        _check_classes(evidence, learned)
+        classes = evidence.logits.shape[1]
+        counts = np.bincount(evidence.predicted[learned], minlength=classes)
+        if counts.min() < MIN_SAMPLES_OF_A_CLASS:
+            raise InvalidArgumentError(
+                f"The model predicts class {counts.argmin()} for {counts.min()} of the "
+                f"{len(learned)} normal inputs to learn from; at least {MIN_SAMPLES_OF_A_CLASS} "
+                "of each class are needed. Fit on more normal inputs."
+            )
         self.learn(evidence.rows(learned), rng)
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
@@ -243,36 +255,12 @@ class Detector(BaseEstimator):
         """Return an unfitted detector with saved arguments."""
         return cls(source, **parameters)
 
-    def _split(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Split the inputs; return the indices to learn from and those held out."""
-        share = self.held_out
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-            raise InvalidArgumentError(
-                f"held_out is the share of the inputs that set the threshold, between 0 and 1. "
-                f"Received: {share!r}"
-            )
-        order = rng.permutation(count)
-        cut = round(count * (1 - share))
-        return np.sort(order[:cut]), np.sort(order[cut:])
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):
             name = type(self).__name__
             raise NotFittedError(
                 f"This {name} is not fitted: call fit with normal inputs first, or {name}.load."
             )
-
-
-def _check_classes(evidence: Evidence, learned: np.ndarray) -> None:
-    """Raise an error if there are too few inputs of a class to learn from."""
-    classes = evidence.logits.shape[1]
-    counts = np.bincount(evidence.predicted[learned], minlength=classes)
-    if counts.min() < _SAMPLES_OF_A_CLASS:
-        raise InvalidArgumentError(
-            f"The model predicts class {counts.argmin()} for {counts.min()} of the "
-            f"{len(learned)} normal inputs to learn from; at least {_SAMPLES_OF_A_CLASS} of "
-            "each class are needed. Fit on more normal inputs."
-        )
 
 
 def _labels(y: ArrayLike, count: int) -> np.ndarray:

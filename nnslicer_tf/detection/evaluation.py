@@ -38,6 +38,8 @@ def evaluate(
         InvalidArgumentError: if an attack has no examples, or not as many as originals.
         NotFittedError: if the detector is not fitted.
     """
+    from sklearn.metrics import roc_auc_score
+
     for name, (originals, adversarial) in attacks.items():
         if not len(originals) or len(originals) != len(adversarial):
             raise InvalidArgumentError(
@@ -45,41 +47,34 @@ def evaluate(
                 "originals: give the successful examples, at least one, with theirs."
             )
     rows = []
-    known: dict[str, float] = {}
+    cache: dict[str, float] = {}
     for name, (originals, adversarial) in attacks.items():
-        scores = _scores(detector, np.concatenate([originals, adversarial]), known)
-        figures = _figures(detector, scores[: len(originals)], scores[len(originals) :])
-        rows.append({"attack": name, "examples": len(adversarial), **figures})
+        # Score the inputs that no attack before had.
+        x, count = np.concatenate([originals, adversarial]), len(originals)
+        keys = [digest([sample]) for sample in x]
+        new = {key: i for i, key in enumerate(keys) if key not in cache}
+        if new:
+            scores = detector.score_samples(x[list(new.values())])
+            cache.update(zip(new, scores.tolist(), strict=True))
+        scores = np.array([cache[key] for key in keys])
+        flagged = scores > detector.threshold_
+        false, true = int(flagged[:count].sum()), int(flagged[count:].sum())
+        at_5 = threshold_at(detector.normal_scores_, 0.05)
+        rows.append(
+            {
+                "attack": name,
+                "examples": count,
+                "precision": true / (true + false) if true + false else 0.0,
+                "recall": true / count,
+                "f1": 2 * true / (true + false + count),
+                "auroc": float(roc_auc_score(np.repeat([0, 1], count), scores)),
+                "recall_at_5": float(np.mean(scores[count:] > at_5)),
+                "false_positives": false / count,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def average(table: pd.DataFrame) -> pd.Series:
     """Return the mean of every metric over the attacks, each weighted equally."""
     return table[list(FIGURES)].mean()
-
-
-def _scores(detector: Detector, x: np.ndarray, known: dict[str, float]) -> np.ndarray:
-    """Return the anomaly scores, using `known` as a cache."""
-    names = [digest([sample]) for sample in x]
-    new = {name: i for i, name in enumerate(names) if name not in known}
-    if new:
-        found = detector.score_samples(x[list(new.values())])
-        known.update(zip(new, found.tolist(), strict=True))
-    return np.array([known[name] for name in names])
-
-
-def _figures(detector: Detector, normal: np.ndarray, adversarial: np.ndarray) -> dict[str, float]:
-    from sklearn.metrics import roc_auc_score
-
-    flagged = adversarial > detector.threshold_
-    alarms = normal > detector.threshold_
-    found, false = int(flagged.sum()), int(alarms.sum())
-    labels = np.repeat([0, 1], [len(normal), len(adversarial)])
-    return {
-        "precision": found / (found + false) if found + false else 0.0,
-        "recall": found / len(adversarial),
-        "f1": 2 * found / (found + false + len(adversarial)),
-        "auroc": float(roc_auc_score(labels, np.concatenate([normal, adversarial]))),
-        "recall_at_5": float(np.mean(adversarial > threshold_at(detector.normal_scores_, 0.05))),
-        "false_positives": float(alarms.mean()),
-    }

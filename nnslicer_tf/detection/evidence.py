@@ -12,16 +12,15 @@ except of tensors.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._numerics import runner_up_margin
-from nnslicer_tf.detection.residuals import residual_shares
-from nnslicer_tf.detection.spectra import SMOOTH_SPECTRA, SPECTRA
-from nnslicer_tf.detection.views import VIEWS
+from nnslicer_tf.detection.arrays import array_module, margin, mean_of
+from nnslicer_tf.detection.images import SPECTRA, VIEWS, residual_shares, spectrum, views
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Criterion, Slicer, SmoothSlices
@@ -69,9 +68,11 @@ class Evidence:
     ) -> None:
         self.im, self.x, self.slicer = im, x, slicer
         self._steepness = steepness
-        self._smooth = not isinstance(x, np.ndarray)
-        self._kept: dict[tuple, Any] = {} if logits is None else {("logits",): logits}
-        self._latest: dict[str, tuple[tuple, np.ndarray]] = {}
+        self._is_array = isinstance(x, np.ndarray)
+        self._features: dict[tuple, Any] = {}
+        self._latest: dict[bool, tuple[tuple, np.ndarray]] = {}
+        if logits is not None:
+            self.logits = logits
 
     def __len__(self) -> int:
         return len(self.x)
@@ -81,69 +82,61 @@ class Evidence:
         return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
 
     def views(self, view: str) -> Iterator["Evidence"]:
-        """Yield the evidence of views of the inputs, with the inputs' own logits.
-
-        Args:
-            view: A kind of view, from `VIEWS`.
-        """
+        """Yield the evidence of the inputs' views of a kind, with the inputs' own logits."""
         check_name("view", view, VIEWS)
         options = {"logits": self.logits, "steepness": self._steepness}
-        for images in VIEWS[view](self.x):
+        for images in views(self.x, view):
             yield Evidence(self.im, images, self.slicer, **options)
 
-    @property
+    @cached_property
     def logits(self) -> Any:
         """The scores of the classes, (N, classes) float32: the logits; -z and z for one sigmoid."""
-        return self._once(("logits",), lambda: self._scores(self.x))
+        return self._scores(self.x)
 
-    @property
+    @cached_property
     def predicted(self) -> Any:
         """The predicted classes p = M(ξ), (N,) int64."""
-        argmax = ops.argmax if self._smooth else np.argmax
-        return self._once(("predicted",), lambda: argmax(self.logits, axis=1))
+        return array_module(self.logits).argmax(self.logits, axis=1)
 
-    @property
+    @cached_property
     def margins(self) -> Any:
         """Max over c ≠ p of logit c - logit p, (N,) float64: near 0 the model is unsure."""
-        return self._once(("margins",), lambda: margin(self.logits, self.predicted))
+        return margin(self.logits, self.predicted)
 
     def view_margins(self, view: str) -> Any:
         """Return the margins of the inputs' predictions in other views of the inputs.
 
         Args:
-            view: A kind of view, from `VIEWS`.
+            view: A kind of view: "mirror", "shift" or "zoom".
 
         Returns:
             (N,) float64, the mean over the views of that kind; above 0 means they are
             classified differently.
         """
         check_name("view", view, VIEWS)
-        return self._once(
-            ("view", view),
-            lambda: _mean([margin(self._scores(v), self.predicted) for v in VIEWS[view](self.x)]),
-        )
 
-    def spectrum(self, name: str) -> Any:
+        def compute() -> Any:
+            scores = (self._scores(images) for images in views(self.x, view))
+            return mean_of([margin(one, self.predicted) for one in scores])
+
+        return self._once(("view", view), compute)
+
+    def spectrum(self, grouping: str) -> Any:
         """Return the power spectrum of the images, (N, features) float64.
 
         Args:
-            name: How frequencies are grouped, from `SPECTRA`.
+            grouping: How frequencies are grouped: "rings" or "blocks".
         """
-        check_name("spectrum", name, SPECTRA)
-        spectra = SMOOTH_SPECTRA if self._smooth else SPECTRA
-        return self._once(("spectrum", name), lambda: spectra[name](self.x))
+        check_name("spectrum", grouping, SPECTRA)
+        return self._once(("spectrum", grouping), partial(spectrum, self.x, grouping))
 
-    @property
+    @cached_property
     def residuals(self) -> Any:
-        """The images' noise by its size, (N, features) float32; see `residual_shares`."""
-
-        def compute() -> Any:
-            if self._smooth:
-                return residual_shares(self.x)
-            starts = range(0, len(self), _SAMPLES)
-            return np.concatenate([residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
-
-        return self._once(("residuals",), compute)
+        """The images' noise by its size, (N, features) float32; see `images.residual_shares`."""
+        if not self._is_array:
+            return residual_shares(self.x)
+        starts = range(0, len(self), _SAMPLES)
+        return np.concatenate([residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
 
     def channel_statistics(self, kernel: str) -> Any:
         """Return how strongly each channel of a weighted sum responds.
@@ -157,28 +150,32 @@ class Evidence:
             They reflect the texture of an image.
         """
 
+        def statistics(values: Any) -> Any:
+            xp = array_module(values)
+            shape = (-1, int(np.prod(values.shape[1:-1])), values.shape[-1])
+            values = xp.reshape(values, shape)
+            variance = xp.var(values, axis=1) + (0.0 if self._is_array else MIN_VARIANCE)
+            spread = xp.log(xp.sqrt(variance) + MIN_SPREAD)
+            bounds = [xp.max(values, axis=1), xp.min(values, axis=1)]
+            return xp.concatenate([xp.mean(values, axis=1), spread, *bounds], axis=1)
+
         def compute() -> Any:
             name = operation_of(self.im, kernel)
-            if self._smooth:
-                values = self.im.compute(self.x, [name])[name]
-                positions, channels = int(np.prod(values.shape[1:-1])), values.shape[-1]
-                values = ops.reshape(values, (-1, positions, channels))
-                deviation = ops.sqrt(ops.var(values, axis=1) + MIN_VARIANCE)
-                mean, spread = ops.mean(values, axis=1), ops.log(deviation + MIN_SPREAD)
-                largest, smallest = ops.max(values, axis=1), ops.min(values, axis=1)
-                return ops.concatenate([mean, spread, largest, smallest], axis=1)
-            parts = []
-            for captured in self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name]):
-                values = np.asarray(captured[name], np.float32)
-                values = values.reshape(len(values), -1, values.shape[-1])
-                spread = np.log(values.std(axis=1) + MIN_SPREAD)
-                statistics = [values.mean(axis=1), spread, values.max(axis=1), values.min(axis=1)]
-                parts.append(np.concatenate(statistics, axis=1))
+            if not self._is_array:
+                return statistics(self.im.compute(self.x, [name])[name])
+            batches = self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name])
+            parts = [statistics(np.asarray(batch[name], np.float32)) for batch in batches]
             return np.concatenate(parts)
 
         return self._once(("channels", kernel), compute)
 
-    def slices(self, kernels: Sequence[str], columns: np.ndarray, local: bool = False) -> Any:
+    def slices(
+        self,
+        kernels: Sequence[str],
+        columns: np.ndarray,
+        local: bool = False,
+        view: str | None = None,
+    ) -> Any:
         """Return each input's CONTRIB of some synapses, (N, columns) float32.
 
         Args:
@@ -186,15 +183,23 @@ class Evidence:
             columns: Indices of the synapses, among those of these kernels.
             local: False: slices for the predicted class. True: the kernels' local slices, each
                 for all outputs of its layer, which do not depend on the prediction.
+            view: A kind of view: the mean of the local slices over the inputs' views.
 
         Raises:
             InvalidArgumentError: if there is no slicer.
         """
-        if self._smooth:
+        if view is not None:
+
+            def over_views() -> Any:
+                parts = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+                return mean_of(parts)
+
+            return self._last(True, (view, tuple(kernels), columns.tobytes()), over_views)
+        if not self._is_array:
             # Computed whole, so that other columns need no second walk.
             key = ("slices", tuple(kernels), local)
-            rows = self._once(key, lambda: self._smooth_slices(kernels, local))
-            return ops.take(rows, columns, axis=1)
+            whole = self._once(key, partial(self._smooth_slices, kernels, local))
+            return ops.take(whole, columns, axis=1)
 
         def compute() -> np.ndarray:
             if not local:
@@ -205,27 +210,7 @@ class Evidence:
             ]
             return np.concatenate(parts, axis=1)
 
-        return self._last("slices", (tuple(kernels), local, columns.tobytes()), compute)
-
-    def view_slices(self, kernels: Sequence[str], columns: np.ndarray, view: str) -> Any:
-        """Return the mean of the local slices over the inputs' views of a kind.
-
-        Args:
-            kernels: Names of the kernels whose synapses are used.
-            columns: Indices of the synapses, among those of these kernels.
-            view: A kind of view, from `VIEWS`.
-
-        Returns:
-            (N, columns) float32. Only the latest are kept.
-
-        Raises:
-            InvalidArgumentError: if there is no slicer.
-        """
-        return self._last(
-            "views",
-            (view, tuple(kernels), columns.tobytes()),
-            lambda: _mean([one.slices(kernels, columns, local=True) for one in self.views(view)]),
-        )
+        return self._last(False, (tuple(kernels), local, columns.tobytes()), compute)
 
     def contributions(
         self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
@@ -240,36 +225,22 @@ class Evidence:
         Raises:
             InvalidArgumentError: if there is no slicer.
         """
-        own = list(self._by_kernel(kernels, columns))
+        slicer, own = self._checked_slicer(), list(self._by_kernel(kernels, columns))
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         with warnings.catch_warnings():
             # A detector is expected to see inputs that differ from the profiled ones.
             warnings.filterwarnings("ignore", "The mean of the inputs", InputRangeWarning)
-            for part in self._slicer.iterate(self.x, outputs, kernels):
+            for part in slicer.iterate(self.x, outputs, kernels):
                 count = len(part.predicted)
                 rows = [part.synapses[name].reshape(count, -1)[:, taken] for name, taken in own]
                 vectors[first : first + count] = np.concatenate(rows, axis=1)
                 first += count
         # Class 0 has the score -z, to which amounts are opposite; counts are equal for both.
-        by_amount = self._slicer.contribution == "amount"
+        by_amount = slicer.contribution == "amount"
         if by_amount and outputs == PREDICTED and self.im.classes.is_binary:
             vectors *= np.where(self.predicted == 1, 1, -1)[:, None]
         return vectors
-
-    @property
-    def _slicer(self) -> Slicer:
-        if self.slicer is None:
-            raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
-        return self.slicer
-
-    def _scores(self, x: Any) -> Any:
-        """Return the scores of the classes for inputs."""
-        if not self._smooth:
-            return self.im.classes.scores(self.im.logits(x))
-        name = self.im.logit_operation
-        logits = self.im.compute(x, [name])[name]
-        return ops.concatenate([-logits, logits], axis=1) if self.im.classes.is_binary else logits
 
     def _smooth_slices(self, kernels: Sequence[str], local: bool) -> Any:
         """Return the slices of a tensor, with all columns."""
@@ -278,9 +249,22 @@ class Evidence:
             parts = [(local_criterion(self.im, name), [name]) for name in kernels]
         rows = []
         for outputs, names in parts:
-            slices = SmoothSlices(self._slicer, outputs, names, self._steepness)(self.x)
+            slices = SmoothSlices(self._checked_slicer(), outputs, names, self._steepness)(self.x)
             rows += [ops.reshape(slices[name], (-1, self.im.kernels[name].size)) for name in names]
         return ops.concatenate(rows, axis=1)
+
+    def _checked_slicer(self) -> Slicer:
+        if self.slicer is None:
+            raise InvalidArgumentError("Slices need a slicer: Evidence(im, x, slicer).")
+        return self.slicer
+
+    def _scores(self, x: Any) -> Any:
+        """Return the scores of the classes for inputs."""
+        if self._is_array:
+            return self.im.classes.scores(self.im.logits(x))
+        name = self.im.logit_operation
+        logits = self.im.compute(x, [name])[name]
+        return ops.concatenate([-logits, logits], axis=1) if self.im.classes.is_binary else logits
 
     def _by_kernel(
         self, kernels: Sequence[str], columns: np.ndarray
@@ -294,27 +278,18 @@ class Evidence:
 
     def _once(self, key: tuple, compute: Callable[[], Any]) -> Any:
         """Return a feature, which is kept."""
-        if key not in self._kept:
-            self._kept[key] = compute()
-        return self._kept[key]
+        if key not in self._features:
+            self._features[key] = compute()
+        return self._features[key]
 
-    def _last(self, what: str, key: tuple, compute: Callable[[], Any]) -> Any:
+    def _last(self, of_views: bool, key: tuple, compute: Callable[[], Any]) -> Any:
         """Return a large feature, of which only the latest is kept; of tensors, all are."""
-        if self._smooth:
-            return self._once((what, *key), compute)
-        if what not in self._latest or self._latest[what][0] != key:
-            self._latest.pop(what, None)  # frees the memory before allocating more
-            self._latest[what] = key, compute()
-        return self._latest[what][1]
-
-
-def margin(scores: Any, labels: Any) -> Any:
-    """Return `runner_up_margin` of arrays, (N,) float64, or tensors, (N,) float32."""
-    if isinstance(scores, np.ndarray):
-        return runner_up_margin(scores, labels)
-    own = ops.one_hot(labels, scores.shape[-1])
-    others = ops.where(own > 0, -np.float32(np.inf), scores)
-    return ops.max(others, axis=1) - ops.sum(own * scores, axis=1)
+        if not self._is_array:
+            return self._once((of_views, *key), compute)
+        if of_views not in self._latest or self._latest[of_views][0] != key:
+            self._latest.pop(of_views, None)  # frees the memory before allocating more
+            self._latest[of_views] = key, compute()
+        return self._latest[of_views][1]
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:
@@ -339,7 +314,3 @@ def local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
     """Return the criterion of a kernel's local slice: all outputs of its layer."""
     name = operation_of(im, kernel)
     return Criterion({name: "all"}, until=name)
-
-
-def _mean(parts: list[Any]) -> Any:
-    return sum(parts[1:], start=parts[0]) / len(parts)

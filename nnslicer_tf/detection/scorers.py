@@ -4,7 +4,7 @@ A scorer learns from normal inputs alone, labelled with the model's own predicti
 Its fitted state is a set of arrays, so that it can be saved without pickle.
 
 Adding one: subclass `Scorer`, implement `fit` and `score`, and list the fitted arrays in `names`.
-A `Vote` combines it with its features; a preset of `SliceDetector` uses the vote.
+A `Vote` combines it with its features.
 """
 
 import warnings
@@ -14,10 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from nnslicer_tf._environment import LazyModule
-from nnslicer_tf.detection.evidence import margin
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf.detection.arrays import array_module, margin, operand
 
 # Samples whose distances are computed at once.
 _ROWS = 1024
@@ -30,7 +27,8 @@ class Scorer(ABC):
     names: ClassVar[tuple[str, ...]] = ()
     #: Scores above it mean adversarial; None: the threshold is set from normal inputs.
     threshold: ClassVar[float | None] = None
-    #: Whether `smooth_score` is implemented.
+    #: Whether `score` also takes tensors, of which it is differentiable: for attackers who know
+    #: the detector.
     differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
@@ -44,25 +42,13 @@ class Scorer(ABC):
         return self
 
     @abstractmethod
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return anomaly scores (N,) float64; higher is more anomalous.
+    def score(self, vectors: Any, predicted: Any) -> Any:
+        """Return anomaly scores (N,) float64, for tensors float32; higher is more anomalous.
 
         Args:
             vectors: (N, features), as for `fit`.
             predicted: (N,) int64, the classes that the model predicts.
         """
-
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the anomaly scores as a tensor (N,) with a gradient.
-
-        For attackers who know the detector. Scorers that are `differentiable` implement it with
-        `keras.ops`.
-
-        Args:
-            vectors: Tensor (N, features) float32.
-            predicted: Tensor (N,) of integers.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no gradient.")
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""
@@ -76,16 +62,12 @@ class Scorer(ABC):
 
 
 class Identity(Scorer):
-    """Uses the feature itself as the anomaly score; there is nothing to learn."""
+    """Uses the feature itself, (N,), as the anomaly score; there is nothing to learn."""
 
     differentiable = True
 
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return `vectors`, which are (N,) here; see `Scorer.score`."""
-        return vectors
-
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return `vectors`; see `Scorer.smooth_score`."""
+    def score(self, vectors: Any, predicted: Any) -> Any:
+        """Return `vectors`."""
         return vectors
 
 
@@ -108,11 +90,11 @@ class TreeDisagreement(Scorer):
         """Learn the tree; see `Scorer.fit`."""
         from sklearn.tree import DecisionTreeClassifier
 
-        fitted = DecisionTreeClassifier(random_state=self.seed).fit(vectors, predicted)
-        tree = fitted.tree_
+        classifier = DecisionTreeClassifier(random_state=self.seed).fit(vectors, predicted)
+        tree = classifier.tree_
         self.feature, self.cut = tree.feature.copy(), tree.threshold.copy()
         self.left, self.right = tree.children_left.copy(), tree.children_right.copy()
-        self.label = fitted.classes_[tree.value[:, 0].argmax(axis=1)]
+        self.label = classifier.classes_[tree.value[:, 0].argmax(axis=1)]
         return self
 
     def classify(self, vectors: np.ndarray) -> np.ndarray:
@@ -156,20 +138,16 @@ class RidgeMargin(Scorer):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", LinAlgWarning)
-                fitted = Ridge(alpha=self.alpha).fit(vectors, targets.astype(vectors.dtype))
+                ridge = Ridge(alpha=self.alpha).fit(vectors, targets.astype(vectors.dtype))
         except LinAlgWarning:  # the features' scales differ by more than float32 resolves
-            fitted = Ridge(alpha=self.alpha, solver="svd").fit(vectors.astype(np.float64), targets)
-        self.weights, self.bias = fitted.coef_.T.astype(np.float64), fitted.intercept_
+            ridge = Ridge(alpha=self.alpha, solver="svd").fit(vectors.astype(np.float64), targets)
+        self.weights, self.bias = ridge.coef_.T.astype(np.float64), ridge.intercept_
         return self
 
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    def score(self, vectors: Any, predicted: Any) -> Any:
         """Return the margins; see `Scorer.score`."""
-        return margin(vectors @ self.weights + self.bias, predicted)
-
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the margins; see `Scorer.smooth_score`."""
-        weights, bias = np.float32(self.weights), np.float32(self.bias)
-        return margin(ops.matmul(vectors, weights) + bias, predicted)
+        values = array_module(vectors).matmul(vectors, operand(self.weights, vectors))
+        return margin(values + operand(self.bias, vectors), predicted)
 
 
 class ClassDistance(Scorer):
@@ -197,17 +175,17 @@ class ClassDistance(Scorer):
         self.whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
         return self
 
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    def score(self, vectors: Any, predicted: Any) -> Any:
         """Return the distances; see `Scorer.score`."""
-        parts = []
-        for first in range(0, len(vectors), _ROWS):
-            rows = slice(first, first + _ROWS)
-            white = (vectors[rows] - self.means[predicted[rows]]) @ self.whitening
-            parts.append((white**2).sum(axis=1))
-        return np.concatenate(parts)
+        xp = array_module(vectors)
+        means, whitening = (operand(array, vectors) for array in (self.means, self.whitening))
 
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the distances; see `Scorer.smooth_score`."""
-        centred = vectors - ops.take(np.float32(self.means), predicted, axis=0)
-        white = ops.matmul(centred, np.float32(self.whitening))
-        return ops.sum(ops.square(white), axis=1)
+        def distances(vectors: Any, predicted: Any) -> Any:
+            centred = vectors - xp.take(means, predicted, axis=0)
+            return xp.sum(xp.square(xp.matmul(centred, whitening)), axis=1)
+
+        if xp is not np:
+            return distances(vectors, predicted)
+        starts = range(0, len(vectors), _ROWS)
+        parts = [distances(vectors[i : i + _ROWS], predicted[i : i + _ROWS]) for i in starts]
+        return np.concatenate(parts)

@@ -3,29 +3,19 @@
 Each input is sliced for C = (ξ, M(ξ)); F learns from normal inputs which slice belongs to
 which class; an input whose slice does not fit the model's prediction is flagged.
 
-The presets define how an input is scored:
+The presets define how an input is scored, by the kinds of evidence in `PRESETS`. The scores of
+several are fused: the p-values among normal inputs are multiplied.
 
 - `"paper"`: a decision tree F on the synapses of all kernels; flag if F(slice) ≠ M(ξ).
 - `"margin"`: ridge regression F on the synapses of the convolutions; flag if F's margin
   for M(ξ) is lower than that of most normal inputs: the paper's rule with a reject option.
-- `"fused"`: three anomaly scores whose p-values among normal inputs are multiplied: the
-  Mahalanobis distance of the last convolution's slice to those of its class; the ridge
-  margins of the local slices of up to five convolutions, which do not depend on the
-  prediction; and the model's own logit margin, unusually small or unusually large.
-- `"stable"`: the same, plus the margin of the prediction when the image is mirrored, shifted by
-  a pixel or zoomed, and how far it drops there; the texture: how unusual the strengths
-  of the channels of the second and third convolution are for the predicted class; and the
-  spectrum: how unusual the image's power at each frequency is for it. For images of objects
-  whose mirror image is plausible; on digits, mirroring says little.
-- `"slices"`: only slices that do not depend on the prediction: the ridge margins of the
-  combined local slices of up to five convolutions, of the image (unusually small or large)
-  and of its mirrored, shifted and zoomed views, and the Mahalanobis distances of up to three early
-  convolutions' local slices to those of the predicted class.
-- `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a minimal set of
-  evidence that detected as much as all of it, chosen on digits. For images.
-- `"photos"`: the local slices and the logit margin of `"fused"`, the views and the spectrum of
-  `"stable"`, and the image's residuals: how unusual its noise is. Chosen on CIFAR-10. For images
-  with values from 0 to 1.
+- `"fused"`: slices and the logit margin.
+- `"stable"`: the same with views, texture and spectrum. For images of objects whose mirror image
+  is plausible; on digits, mirroring says little.
+- `"slices"`: only slices that do not depend on the prediction.
+- `"lean"`: a minimal set of evidence that detected as much as all of it, chosen on digits. For
+  images.
+- `"photos"`: chosen on CIFAR-10. For images with values from 0 to 1.
 
 Limits: the synapses near the output reveal the prediction; given them, F copies the prediction
 and flags nothing. For attackers who know the detector, see `challenge`. Cost: slicing,
@@ -34,15 +24,49 @@ synapse used by a vote and per input.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from nnslicer_tf._checks import check_count, check_name
-from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.detection.presets import PRESETS, Options
-from nnslicer_tf.detection.votes import Vote, VotingDetector
+from nnslicer_tf.detection.evidence import Evidence, convolutions
+from nnslicer_tf.detection.images import SPECTRA, VIEWS
+from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
+from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
+from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
+
+# Bounds the size of the covariance matrix of `ClassDistance`.
+MAX_DISTANCE_SYNAPSES = 2048
+MAX_LOCAL_LAYERS = 5
+# Synapses per layer, when those of several layers are combined.
+MAX_JOINT_SYNAPSES = 1024
+# Layers whose texture is scored: the first sees only colours, later ones the object.
+_TEXTURE_LAYERS = slice(1, 3)
+# Layers whose local slices are compared with those of the class.
+_EARLY_LAYERS = slice(1, 4)
+# Values scaled to 0 … 1 may leave that range by this much.
+_ROUNDING = 1e-3
+
+_FUSED = ("slice of the prediction", "local slices", "logit margin")
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "paper": ("tree",),
+    "margin": ("margin",),
+    "fused": _FUSED,
+    "stable": (*_FUSED, "views", "texture", "spectrum"),
+    "slices": ("local slices, early", "joint slices of views"),
+    "lean": ("views", "texture", "joint slices of views"),
+    "photos": ("local slices", "logit margin", "views", "spectrum", "residuals"),
+}
+"""Preset → the kinds of evidence that it fuses; see `SliceDetector.votes_of`."""
+
+# Kinds that need images as inputs.
+_OF_IMAGES = {"views", "texture", "spectrum", "residuals", "joint slices of views"}
 
 
 @dataclass(eq=False, repr=False)
@@ -74,14 +98,116 @@ class SliceDetector(VotingDetector):
         """The watched model."""
         return self.slicer.im
 
-    @property
-    def options(self) -> Options:
-        """What presets make their votes from."""
-        return Options(self.im, self.kernels, self.max_synapses, self.alpha)
-
     def votes(self) -> list[Vote]:
         """Return the votes of the preset; see `VotingDetector.votes`."""
-        return PRESETS[self.preset](self.options)
+        return [vote for kind in PRESETS[self.preset] for vote in self.votes_of(kind)]
+
+    def votes_of(self, kind: str) -> list[Vote]:
+        """Return the votes of a kind of evidence.
+
+        Args:
+            kind: "tree", "margin": a classifier on the slices for the prediction. "slice of the
+                prediction": the distance of the last convolution's slice to those of its class.
+                "local slices": ridge margins of the local slices of up to five convolutions, which
+                do not depend on the prediction. "logit margin": the model's own, unusually small
+                or large. "views": the margin of the prediction when the image is mirrored,
+                shifted by a pixel or zoomed, and how far it drops there. "texture": how unusual the
+                strengths of the channels of the second and third convolution are for the class.
+                "spectrum", "residuals": how unusual the image's power at each frequency, and its
+                noise, are for it. "local slices, early": the distances of the local slices of up to
+                three early convolutions. "joint slices of views": ridge margins of the combined
+                local slices at several depths, of the image and of its views.
+
+        Raises:
+            InvalidArgumentError: for an unknown kind, or one that needs images if the model does
+                not take images.
+        """
+        check_name("evidence", kind, dict.fromkeys(sum(PRESETS.values(), start=())))
+        if kind in _OF_IMAGES and len(self.im.input_shape) != 3:
+            raise InvalidArgumentError(
+                "This detector mirrors and shifts images of shape (height, width, channels). "
+                f"The model's inputs have shape {self.im.input_shape}: take 'fused'."
+            )
+        if kind == "tree":
+            kernels = self.kernels or list(self.im.kernels)
+            return [Vote("tree", self.slice_features(kernels), TreeDisagreement())]
+        if kind == "logit margin":
+            return [Vote("logits", Features(lambda e: e.margins), two_sided=True)]
+        if kind == "views":
+            votes = []
+            for view in VIEWS:
+                margins = Features(partial(Evidence.view_margins, view=view))
+                drop = Features(lambda e, view=view: e.view_margins(view) - e.margins)
+                votes += [Vote(f"view {view}", margins), Vote(f"view {view} change", drop)]
+            return votes
+        if kind == "spectrum":
+            read = {name: partial(Evidence.spectrum, grouping=name) for name in SPECTRA}
+            return [Vote(f"spectrum {n}", Features(r), ClassDistance()) for n, r in read.items()]
+        if kind == "residuals":
+            return [Vote("residuals", Features(lambda e: e.residuals), ClassDistance())]
+        if kind == "texture":
+            names = convolutions(self.im)[_TEXTURE_LAYERS]
+            read = {n: partial(Evidence.channel_statistics, kernel=n) for n in names}
+            return [Vote(f"texture {n}", Features(r), ClassDistance()) for n, r in read.items()]
+        names, ridge = self.convolutions, partial(RidgeMargin, self.alpha)
+        if kind == "margin":
+            return [Vote("margin", self.slice_features(names), ridge())]
+        if kind == "slice of the prediction":
+            last = self.slice_features(names[-1:], MAX_DISTANCE_SYNAPSES)
+            return [Vote("distance", last, ClassDistance())]
+        if kind == "local slices":
+            local = {n: self.slice_features([n], local=True) for n in spread(names)}
+            return [Vote(f"local {n}", of, ridge(), group="local") for n, of in local.items()]
+        most = MAX_DISTANCE_SYNAPSES
+        if kind == "local slices, early":
+            early = names[_EARLY_LAYERS]
+            local = {n: self.slice_features([n], most, local=True) for n in early}
+            return [Vote(f"early {n}", of, ClassDistance()) for n, of in local.items()]
+        names, most = self.depths(), MAX_JOINT_SYNAPSES
+        plain = self.slice_features(names, most, local=True)
+        votes = [Vote("joint", plain, ridge(), two_sided=True)]
+        for view in VIEWS:
+            features = self.slice_features(names, most, view=view)
+            votes.append(Vote(f"joint, {view}", features, ridge()))
+        return votes
+
+    @property
+    def convolutions(self) -> list[str]:
+        """Names of the kernels to use, by default those of all convolutions, in order."""
+        names = self.kernels or convolutions(self.im)
+        return [name for name in self.im.kernels if name in names]
+
+    def depths(self) -> list[str]:
+        """Return kernels at several depths, those of windowed convolutions if there are any."""
+        wide = [n for n in self.convolutions if np.prod(self.im.kernels[n].shape[:-2]) > 1]
+        return spread(wide or self.convolutions)
+
+    def slice_features(
+        self, kernels: Sequence[str], most: int | None = None, **options: Any
+    ) -> Features:
+        """Return slices of kernels as features, of at most `most` synapses per kernel.
+
+        Args:
+            kernels: Names of the kernels.
+            most: Number of synapses drawn from larger kernels, at most `max_synapses`.
+            **options: `local` and `view` of `Evidence.slices`.
+        """
+        names = [name for name in self.im.kernels if name in kernels]
+        sizes = [self.im.kernels[name].size for name in names]
+        most = min(self.max_synapses, most or self.max_synapses)
+        return Features(lambda e, columns: e.slices(names, columns, **options), sizes, most)
+
+    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Fit the votes; see `Detector.learn`."""
+        low, high = evidence.x.min(), evidence.x.max()
+        scaled = low >= -_ROUNDING and high <= 1 + _ROUNDING
+        if not scaled and any(vote.name == "residuals" for vote in self.votes()):
+            raise InputRangeError(
+                "The residuals of 'photos' are of images with values from 0 to 1; the normal "
+                f"inputs range from {low:.4g} to {high:.4g}. Scale them and let the model scale "
+                "them back, InstrumentedModel(model, preprocess=…), or take 'stable'."
+            )
+        super().learn(evidence, rng)
 
     def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
         """Return the evidence of inputs, slices included; see `Detector.evidence`."""
@@ -122,3 +248,9 @@ class SliceDetector(VotingDetector):
     def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:
         theta = parameters.pop("theta")
         return cls(source.at_theta(theta), **parameters)
+
+
+def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
+    """Return at most `count` items, evenly spread, the first and the last among them."""
+    places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
+    return [items[i] for i in places]

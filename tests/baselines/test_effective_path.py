@@ -9,7 +9,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.baselines import EffectivePath, effective_paths
+from nnslicer_tf.baselines import effective_paths
+from nnslicer_tf.detection import EffectivePath
 from nnslicer_tf.errors import InvalidArgumentError
 
 

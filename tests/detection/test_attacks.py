@@ -13,7 +13,8 @@ from keras import layers
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import attacks
-from nnslicer_tf.detection.attacks import AttackSpec, generate, generation, logits_model
+from nnslicer_tf.detection.attacks import AttackSpec, generate, generation
+from nnslicer_tf.detection.attacks.generation import logits_model
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from reproduction.settings import DATA
 
@@ -176,7 +177,7 @@ def test_the_cache_tells_runs_apart(model, data, tmp_path, monkeypatch):
     assert {record["attack"]["epsilon"] for record in records} == {0.1, 0.15}
     # Other backends draw other random numbers.
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(generation, "_attack", lambda network, spec, x, *_: x)
+    monkeypatch.setattr(generation, "_attacked", lambda network, spec, x, *_: x)
     monkeypatch.setattr(generation, "_Network", _Right)
     assert run() == run() == 7
 

@@ -16,9 +16,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import (
     ADAPTIVE_ATTACKS,
-    ChallengeResult,
     ClassDistance,
-    Effort,
     Evidence,
     Features,
     LogitMargin,
@@ -29,15 +27,15 @@ from nnslicer_tf.detection import (
     challenge,
 )
 from nnslicer_tf.detection.adaptive import checks, gradient
-from nnslicer_tf.detection.adaptive.norms import NORMS
-from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, Outcome
+from nnslicer_tf.detection.adaptive.problem import NORMS
+from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult, Outcome
 from nnslicer_tf.detection.adaptive.surrogate import Surrogate, Values
-from nnslicer_tf.detection.calibration import p_values, smooth_surprise, two_sided
+from nnslicer_tf.detection.calibration import p_values, surprise
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import SmoothSlices
 
-QUICK = Effort(steps=20, queries=40, rounds=2)
+QUICK = {"steps": 20, "queries": 40, "rounds": 2}
 SOME = ("orthogonal", "selective", "square")
 
 
@@ -69,7 +67,7 @@ def fallen(im, data, normal):
 
 
 def attack(detector, im, data, normal, **changes) -> ChallengeResult:
-    given = {"norms": ["linf"], "attacks": SOME, "effort": QUICK, "progress": False}
+    given = {"norms": ["linf"], "attacks": SOME, "progress": False} | QUICK
     return challenge(detector, im, data.x, data.y, normal=normal[:200], **(given | changes))
 
 
@@ -86,20 +84,26 @@ class FeatureDistance(VotingDetector):
         return [Vote("distance", Features(lambda evidence: evidence.logits), ClassDistance())]
 
 
+def is_array(x):
+    return isinstance(x, np.ndarray)
+
+
 @dataclass(eq=False, repr=False)
 class Masked(FeatureDistance):
     """The same, whose gradient is hidden."""
 
-    def smooth_scores(self, evidence):
-        return keras.ops.stop_gradient(super().smooth_scores(evidence))
+    def anomaly_scores(self, evidence):
+        scores = super().anomaly_scores(evidence)
+        return scores if is_array(evidence.x) else keras.ops.stop_gradient(scores)
 
 
 @dataclass(eq=False, repr=False)
 class Misleading(FeatureDistance):
     """The same, whose surrogate points away."""
 
-    def smooth_scores(self, evidence):
-        return -super().smooth_scores(evidence)
+    def anomaly_scores(self, evidence):
+        scores = super().anomaly_scores(evidence)
+        return scores if is_array(evidence.x) else -scores
 
 
 def test_no_defence_takes_no_larger_change(im, data, normal):
@@ -146,7 +150,9 @@ def test_slices_are_attacked_by_every_attack(slicer, data, normal):
         normal,
         attacks=None,
         substitute=other,
-        effort=Effort(15, 20, 2),
+        steps=15,
+        queries=20,
+        rounds=2,
         budgets={"l2": [1.5]},
         norms=["l2"],
     )
@@ -177,7 +183,7 @@ def test_an_outlier_estimator_of_scikit_learn(im, data, normal):
         data,
         normal,
         attacks=["selective"],
-        effort=Effort(8),
+        steps=8,
         budgets={"linf": [0.3]},
     )
     examples = result.norms["linf"].examples[np.isfinite(result.norms["linf"].pair)]
@@ -190,7 +196,7 @@ def test_an_outlier_estimator_on_logits(tmp_path, im, data, normal):
     logits = im.logits(data.x)
     expected = EllipticEnvelope(random_state=0).fit(im.logits(normal[_learned(detector, normal)]))
     np.testing.assert_allclose(detector.score_samples(data.x), expected.mahalanobis(logits))
-    few = {"attacks": ["selective"], "effort": Effort(15), "budgets": {"linf": [0.5]}}
+    few = {"attacks": ["selective"], "steps": 15, "budgets": {"linf": [0.5]}}
     result = attack(detector, im, data, normal, **few)
     assert result.success()[PAIR].iloc[0] > 0.5 and not detector.differentiable
     assert not any("like the true one" in check.name for check in result.checks)
@@ -206,7 +212,8 @@ def test_an_outlier_estimator_on_logits(tmp_path, im, data, normal):
 
 def _learned(detector, x):
     """Which inputs the detector learned from."""
-    return detector._split(len(x), np.random.default_rng(detector.rng))[0]
+    order = np.random.default_rng(detector.rng).permutation(len(x))
+    return np.sort(order[: round(len(x) * (1 - detector.held_out))])
 
 
 def test_an_object_with_score_and_threshold(im, data, normal):
@@ -243,7 +250,7 @@ def test_smooth_scores_rank_like_the_true_ones(preset, slicer, normal):
     x = x.astype(np.float32)
     detector = SliceDetector(slicer, preset, max_synapses=256).fit(normal)
     evidence = detector.evidence(keras.ops.convert_to_tensor(x), 1.0)
-    smooth = np.asarray(detector.smooth_scores(evidence))
+    smooth = np.asarray(detector.anomaly_scores(evidence))
     # Noise is far beyond the residuals of all digits, where p-values are constant.
     least = 0.9 if preset == "photos" else 0.98
     assert spearmanr(smooth, detector.score_samples(x)).statistic > least
@@ -292,11 +299,13 @@ def test_the_surrogates_gradients_are_slopes(im, data, normal):
 def test_surprise_is_minus_the_logarithm_of_the_p_value():
     reference = np.random.default_rng(0).normal(size=400)
     inside = np.linspace(-2, 2, 50).astype(np.float32)
-    for sides, exact in ((1, p_values), (2, two_sided)):
-        smooth = np.asarray(smooth_surprise(keras.ops.convert_to_tensor(inside), reference, sides))
-        np.testing.assert_allclose(smooth, -np.log(exact(inside, reference)), atol=0.25)
+    for two_sided in (False, True):
+        smooth = np.asarray(surprise(keras.ops.convert_to_tensor(inside), reference, two_sided))
+        exact = surprise(inside, reference, two_sided)
+        np.testing.assert_array_equal(exact, -np.log(p_values(inside, reference, two_sided)))
+        np.testing.assert_allclose(smooth, exact, atol=0.25)
     beyond = keras.ops.convert_to_tensor(np.float32([5, 6]))
-    low, high = np.asarray(smooth_surprise(beyond, reference))
+    low, high = np.asarray(surprise(beyond, reference))
     assert high > low  # there is a slope where the p-value is constant
 
 
@@ -322,7 +331,7 @@ def test_norms_in_closed_form():
     np.testing.assert_allclose(l2.project(delta, 1.0), [[0.6, -0.8], [0.3, 0.4]])
     assert linf.unit(delta).tolist() == [[1, -1], [1, 1]]
     np.testing.assert_allclose(l2.unit(delta), [[0.6, -0.8], [0.6, 0.8]])
-    assert (linf.largest((2, 2), 2), l2.largest((2, 2), 2)) == (2, 4)
+    assert (linf.spread((2, 2)), l2.spread((2, 2))) == (1, 2)
 
 
 def outcome(white, black, runs) -> Outcome:
@@ -336,15 +345,15 @@ def outcome(white, black, runs) -> Outcome:
 def test_checks_find_weak_attacks():
     good = [("orthogonal", 1, 0.5, 0.5), ("orthogonal", 2, 1, 1), ("orthogonal", np.inf, 1, 1)]
     fine = {"linf": outcome([1, 1, 2, 2], [2, 2, 3, 3], good)}
-    assert all(check(fine).passed for check in (checks.unbounded, checks.monotone))
-    assert checks.strongest(fine).passed
+    assert all(check.passed for check in checks.check_outcomes(fine))
     bad = [("orthogonal", 1, 0.5, 0.5), ("orthogonal", 2, 0.2, 0.2), ("orthogonal", np.inf, 1, 0.9)]
     weak = {"linf": outcome([2, 2, 3, 3], [1, 1, 2, 2], bad)}
-    assert checks.unbounded(weak).said == "90% in linf"
-    assert "from 50% to 20% at 2" in checks.monotone(weak).said
-    assert "0% against 50% at 1" in checks.strongest(weak).said
-    assert not checks.correlated(np.arange(9.0), -np.arange(9.0)).passed
-    assert not checks.sloping(np.zeros((3, 2, 2))).passed
+    unbounded, monotone, strongest = checks.check_outcomes(weak)
+    assert unbounded.said == "90% in linf"
+    assert "from 50% to 20% at 2" in monotone.said
+    assert "0% against 50% at 1" in strongest.said
+    assert not checks.check_scores(np.arange(9.0), -np.arange(9.0)).passed
+    assert not checks.check_gradients(np.zeros((3, 2, 2))).passed
 
 
 # --- seeds, resuming, errors -----------------------------------------------------------
@@ -395,7 +404,7 @@ def test_a_folder_gives_nothing_that_was_made_for_other_settings(
         given = {"attacks": ("selective", "square"), "budgets": {"linf": [0.1]}} | settings
         given.pop("bounds", None)
         detector = LogitMargin(same).fit(normal)
-        few = {"effort": Effort(steps=8, queries=20, rounds=2), "folder": folder}
+        few = {"steps": 8, "queries": 20, "rounds": 2, "folder": folder}
         return attack(detector, same, data, normal, **few, **given).norms["linf"]
 
     first, then = FIRST_AND_THEN[changed]
@@ -414,7 +423,7 @@ def test_bad_input_is_refused(im, data, normal):
 
     def refused(error, match, detector=detector, x=data.x, y=data.y, **given):
         with pytest.raises(error, match=match):
-            challenge(detector, im, x, y, progress=False, **({"effort": QUICK} | given))
+            challenge(detector, im, x, y, progress=False, **(QUICK | given))
 
     refused(NotFittedError, "not fitted", detector=LogitMargin(im))
     refused(InvalidArgumentError, "no threshold_", SimpleNamespace(score=lambda x: x))
@@ -425,7 +434,7 @@ def test_bad_input_is_refused(im, data, normal):
     refused(InvalidArgumentError, "attack", attacks=["orthogonl"])
     refused(InvalidArgumentError, "substitute", attacks=["transfer"])
     refused(InvalidArgumentError, "ascending", norms=["linf"], budgets={"linf": [0.2, 0.1]})
-    refused(InvalidArgumentError, "steps", effort=Effort(steps=0))
+    refused(InvalidArgumentError, "steps", steps=0)
     refused(InvalidArgumentError, "wrong on all", y=(im.logits(data.x).argmax(axis=1) + 1) % 10)
     refused(InvalidArgumentError, "in l2 must be", norms=["l2"], budgets={"linf": [0.2]})
     refused(InvalidArgumentError, "rng", rng=-1)

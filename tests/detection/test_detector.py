@@ -17,24 +17,25 @@ from sklearn.preprocessing import FunctionTransformer
 import nnslicer_tf as nns
 from nnslicer_tf import datasets
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import (
     PRESETS,
     ClassDistance,
     Detector,
+    EffectivePath,
     Evidence,
+    FeatureMap,
     Features,
-    Identity,
+    LogitMargin,
     RidgeMargin,
     SliceDetector,
-    TreeDisagreement,
     Vote,
     evaluate,
 )
-from nnslicer_tf.detection.calibration import p_values, two_sided
+from nnslicer_tf.detection.baselines import FlagEverything
+from nnslicer_tf.detection.calibration import p_values
 from nnslicer_tf.detection.evaluation import average
-from nnslicer_tf.detection.spectra import SPECTRA
-from nnslicer_tf.detection.views import VIEWS
+from nnslicer_tf.detection.images import SPECTRA, VIEWS, views
+from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.errors import (
     CorruptFileError,
     InputRangeError,
@@ -87,19 +88,22 @@ def test_a_detector_of_ones_own(slicer, normal, tmp_path):
     assert np.array_equal(loaded.decision_function(normal), detector.decision_function(normal))
 
 
-def test_a_preset_of_ones_own(slicer, normal, fgsm, monkeypatch):
-    def preset(options):
-        margin = Vote("margin", Features(lambda evidence: evidence.margins), Identity())
-        spectrum = Vote("rings", Features(lambda evidence: evidence.spectrum("rings")),
-                        ClassDistance(), two_sided=True)  # fmt: skip
-        return [margin, spectrum]
+@dataclass(eq=False, repr=False)
+class Rings(SliceDetector):
+    """Votes of one's own."""
 
-    monkeypatch.setitem(PRESETS, "own", preset)
-    detector = SliceDetector(slicer, "own").fit(normal)
+    def votes(self):
+        margin = Vote("margin", Features(lambda evidence: evidence.margins))
+        rings = Features(lambda evidence: evidence.spectrum("rings"))
+        return [margin, Vote("rings", rings, ClassDistance(), two_sided=True)]
+
+
+def test_votes_of_ones_own(slicer, normal, fgsm):
+    detector = Rings(slicer).fit(normal)
     margin = LogitMargin(slicer.im).fit(normal)
     evidence, reference = Evidence(slicer.im, fgsm[1]), detector.reference_
     first = p_values(margin.score_samples(fgsm[1]), reference["margin"])
-    second = two_sided(detector.votes_[1].score(evidence), reference["rings"])
+    second = p_values(detector.votes_[1].score(evidence), reference["rings"], two_sided=True)
     np.testing.assert_allclose(
         detector.score_samples(fgsm[1]), -np.log(first) - np.log(second), rtol=1e-12
     )
@@ -204,14 +208,14 @@ def test_slices_of_views_are_local_slices_that_ignore_the_prediction(fitted, sli
     columns = vote.features.state()["columns"]
     operations = {o.layer: o.name for o in slicer.im.operations if o.synapses}
     expected = np.zeros(found.shape)
-    views = list(VIEWS["mirror"](x))
-    for images in views:
+    mirrored = list(views(x, "mirror"))
+    for images in mirrored:
         parts = []
         for layer in ("conv1", "conv2"):
             local = nns.Criterion({operations[layer]: "all"}, until=operations[layer])
             slices = slicer.slice_each(images, local, kernels=[layer], operations=())
             parts.append(slices.matrix.toarray())
-        expected += np.concatenate(parts, axis=1)[:, columns] / len(views)
+        expected += np.concatenate(parts, axis=1)[:, columns] / len(mirrored)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     # Judged by the inputs' own predictions, whatever the views' would be.
     one = next(Evidence(slicer.im, x, slicer).views("mirror"))
@@ -351,7 +355,7 @@ def test_one_sigmoid_is_two_classes(preset, contribution):
         scores.append(detector.score_samples(x[400:]))
         if detector.differentiable:
             evidence = detector.evidence(keras.ops.convert_to_tensor(x[400:]))
-            smooth.append(keras.ops.convert_to_numpy(detector.smooth_scores(evidence)))
+            smooth.append(keras.ops.convert_to_numpy(detector.anomaly_scores(evidence)))
         margins = LogitMargin(im).fit(x[:400]).score_samples(x[400:])
         z = 2 * np.abs(im.logits(x[400:])[:, -1])
         np.testing.assert_allclose(margins, -z, rtol=1e-4, atol=1e-5)

@@ -10,28 +10,26 @@ from nnslicer_tf.detection import (
     Evidence,
     SliceDetector,
 )
-from nnslicer_tf.detection.residuals import residual_shares
-from nnslicer_tf.detection.spectra import SPECTRA
-from nnslicer_tf.detection.views import VIEWS
+from nnslicer_tf.detection.images import VIEWS, residual_shares, spectrum, views
 from nnslicer_tf.errors import InvalidArgumentError
 
 
 def test_views_against_indexing():
     x = np.arange(2 * 3 * 4 * 1, dtype=np.float32).reshape(2, 3, 4, 1)
-    views = list(VIEWS["shift"](x))
-    inner = {tuple(np.argwhere(v[0, :, :, 0] == x[0, 1, 1, 0])[0] - 1) for v in views}
+    shifted = list(views(x, "shift"))
+    inner = {tuple(np.argwhere(v[0, :, :, 0] == x[0, 1, 1, 0])[0] - 1) for v in shifted}
     assert inner == {(0, 1), (1, 0), (-1, -1), (-1, 1)}
-    assert all(v.shape == x.shape for v in views)
-    down = next(v for v in views if v[0, 2, 1, 0] == x[0, 1, 1, 0])
+    assert all(v.shape == x.shape for v in shifted)
+    down = next(v for v in shifted if v[0, 2, 1, 0] == x[0, 1, 1, 0])
     np.testing.assert_array_equal(down[:, 0], x[:, 0])
-    mirrored = list(VIEWS["mirror"](x))
-    for view, expected in zip(mirrored, VIEWS["shift"](x[:, :, ::-1]), strict=True):
+    mirrored = views(x, "mirror")
+    for view, expected in zip(mirrored, views(x[:, :, ::-1], "shift"), strict=True):
         np.testing.assert_array_equal(view, expected)
 
 
 def test_zoomed_views_against_scipy():
     x = np.random.default_rng(0).random((2, 7, 9, 3)).astype(np.float32)
-    for view, factor in zip(VIEWS["zoom"](x), (1.12, 0.9), strict=True):
+    for view, factor in zip(views(x, "zoom"), (1.12, 0.9), strict=True):
         rows, columns = ((np.arange(n) - (n - 1) / 2) / factor + (n - 1) / 2 for n in (7, 9))
         places = np.meshgrid(rows, columns, indexing="ij")
         for sample in range(2):
@@ -61,7 +59,7 @@ def test_margins_of_views_against_the_models_logits(slicer, normal):
     evidence, rows = Evidence(im, x), np.arange(20)
     predicted = im.logits(x).argmax(axis=1)
     margins = []
-    for seen in VIEWS["shift"](x):
+    for seen in views(x, "shift"):
         others = im.logits(seen)
         own = others[rows, predicted].copy()
         others[rows, predicted] = -np.inf
@@ -85,19 +83,20 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
     assert np.array_equal(
         evidence.slices(["conv2"], columns, local=True), rows[:, columns].toarray()
     )
-    with pytest.raises(InvalidArgumentError, match="no slicer"):
+    with pytest.raises(InvalidArgumentError, match="need a slicer"):
         Evidence(slicer.im, normal[:4]).slices(["conv2"], columns)
     # Of two kernels: each layer's own local slice, one beside the other.
     first = slicer.im.kernels["conv1"].size
     both = evidence.slices(["conv1", "conv2"], np.r_[2, 5, first + columns], local=True)
     assert np.array_equal(both[:, 2:], rows[:, columns].toarray())
     assert np.array_equal(both[:, :2], evidence.slices(["conv1"], np.array([2, 5]), local=True))
-    seen = evidence.view_slices(["conv1", "conv2"], np.r_[2, 5, first + columns], "zoom")
-    views = [
+    columns_of_both = np.r_[2, 5, first + columns]
+    seen = evidence.slices(["conv1", "conv2"], columns_of_both, view="zoom")
+    zoomed = [
         Evidence(slicer.im, x, slicer).slices(["conv2"], columns, local=True)
-        for x in VIEWS["zoom"](normal[:4])
+        for x in views(normal[:4], "zoom")
     ]
-    np.testing.assert_allclose(seen[:, 2:], np.mean(views, axis=0))
+    np.testing.assert_allclose(seen[:, 2:], np.mean(zoomed, axis=0))
     with pytest.raises(InvalidArgumentError, match=r"no view 'shfit'. Did you mean 'shift'"):
         evidence.view_margins("shfit")
 
@@ -116,16 +115,16 @@ def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):
 
     counted(nns.InstrumentedModel, "logits")
     counted(nns.Slicer, "iterate")
-    views = sum(len(list(view(normal[:1]))) for view in VIEWS.values())
+    count = sum(len(list(views(normal[:1], kind))) for kind in VIEWS)
     detector = SliceDetector(slicer, "stable", max_synapses=64).fit(normal[:400])
     # Of 400 inputs 225 are learned from, 75 are the p-values' reference, 100 are held out.
     # Views are not learned from; slices: for the prediction, and the two layers' own.
-    assert asked["logits"] == [400] + views * [75] + views * [100]
+    assert asked["logits"] == [400] + count * [75] + count * [100]
     assert asked["iterate"] == 3 * [225] + 3 * [75] + 3 * [100]
     for calls in asked.values():
         calls.clear()
     detector.predict(normal[:50])
-    assert asked == {"logits": [50] * (1 + views), "iterate": [50] * 3}
+    assert asked == {"logits": [50] * (1 + count), "iterate": [50] * 3}
 
 
 def test_powers_of_rings_against_a_direct_fourier_sum():
@@ -144,7 +143,7 @@ def test_powers_of_rings_against_a_direct_fourier_sum():
             power = np.abs((plane * wave).sum(axis=(1, 2))) ** 2
             rings[min(int(frequency * 24), 12)].append(power)
     expected = [np.log(1e-6 + np.mean(ring, axis=0)) for ring in rings if ring]
-    found = SPECTRA["rings"](x)
+    found = spectrum(x, "rings")
     assert found.shape == (2, 3 * len(expected))
     np.testing.assert_allclose(found[:, ::3], np.transpose(expected), rtol=1e-6)
 
@@ -156,8 +155,8 @@ def test_amplitudes_of_blocks_against_a_direct_cosine_sum():
     cosines[0] /= np.sqrt(2)
     logs = np.log(1e-4 + np.abs(cosines @ x[:, :, :, 0] @ cosines.T))
     expected = [logs[:, i : i + 2, j : j + 2].mean((1, 2)) for i in range(0, 16, 2) for j in n[::2]]
-    np.testing.assert_allclose(SPECTRA["blocks"](x), np.transpose(expected), rtol=1e-6)
-    assert SPECTRA["blocks"](x[:, :5, :7]).shape == (2, 5 * 7)  # fewer frequencies than blocks
+    np.testing.assert_allclose(spectrum(x, "blocks"), np.transpose(expected), rtol=1e-6)
+    assert spectrum(x[:, :5, :7], "blocks").shape == (2, 5 * 7)  # fewer frequencies than blocks
 
 
 def test_shares_of_small_residuals_against_convolution():
@@ -179,6 +178,6 @@ def test_shares_of_small_residuals_against_convolution():
 def test_noise_and_blur_move_the_power_of_high_frequencies():
     x = datasets.load("digits", "train[:50]").x
     noise = np.random.default_rng(0).choice([-0.05, 0.05], x.shape)
-    plain, noisy = (SPECTRA["rings"](image)[:, -1] for image in (x, x + noise))
-    blurred = SPECTRA["rings"](ndimage.gaussian_filter(x, (0, 1, 1, 0)))[:, -1]
+    plain, noisy = (spectrum(image, "rings")[:, -1] for image in (x, x + noise))
+    blurred = spectrum(ndimage.gaussian_filter(x, (0, 1, 1, 0)), "rings")[:, -1]
     assert np.median(noisy) > np.median(plain) > np.median(blurred)

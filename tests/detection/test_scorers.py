@@ -1,15 +1,14 @@
 """Thresholds, p-values and scorers against closed forms."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
-from nnslicer_tf.detection import (
-    ClassDistance,
-    RidgeMargin,
-    TreeDisagreement,
-)
-from nnslicer_tf.detection.calibration import fuse, p_values, threshold_at, two_sided
+from nnslicer_tf.detection import ClassDistance, Features, RidgeMargin, Vote, VotingDetector
+from nnslicer_tf.detection.calibration import p_values, threshold_at
+from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -32,16 +31,28 @@ def test_new_normal_scores_exceed_the_threshold_at_the_asked_rate():
 def test_p_values_in_closed_form():
     normal = np.array([3.0, 1.0, 2.0, 2.0])
     assert p_values(np.array([0.0, 2.0, 2.5, 9.0]), normal).tolist() == [1, 0.8, 0.4, 0.2]
-    assert two_sided(np.array([0.0, 2.0, 9.0]), normal).tolist() == [0.4, 1, 0.4]
+    assert p_values(np.array([0.0, 2.0, 9.0]), normal, two_sided=True).tolist() == [0.4, 1, 0.4]
 
 
 def test_fusion_is_half_of_fishers_statistic():
     from scipy.stats import combine_pvalues
 
-    p, q = np.array([0.5, 0.01]), np.array([0.1, 0.2])
-    expected = [combine_pvalues(pair, method="fisher").statistic / 2 for pair in zip(p, q)]
-    np.testing.assert_allclose(fuse([[p], [q]]), expected)
-    np.testing.assert_allclose(fuse([[p, p, p], [q]]), expected)  # one vote a group
+    class Fused(VotingDetector):
+        def votes(self):
+            return []
+
+    def vote(name, which, group=None):
+        return Vote(name, Features(lambda evidence: evidence.scores[which]), group=group)
+
+    evidence = SimpleNamespace(scores=np.array([[3.0, 60.0], [90.0, 40.0]]), predicted=None)
+    detector = Fused()
+    detector.reference_ = dict.fromkeys("pqrs", np.arange(99.0))
+    pairs = zip(*(p_values(scores, np.arange(99.0)) for scores in evidence.scores), strict=True)
+    expected = [combine_pvalues(pair, method="fisher").statistic / 2 for pair in pairs]
+    votes = [vote("p", 0), vote("q", 1)]
+    np.testing.assert_allclose(detector.fuse(evidence, votes), expected)
+    grouped = [vote("p", 0, "g"), vote("r", 0, "g"), vote("s", 0, "g"), vote("q", 1)]
+    np.testing.assert_allclose(detector.fuse(evidence, grouped), expected)  # one vote a group
 
 
 @pytest.fixture

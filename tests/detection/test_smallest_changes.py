@@ -8,9 +8,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf.detection import (
-    Effort,
     Features,
-    Identity,
     LogitMargin,
     Vote,
     VotingDetector,
@@ -46,7 +44,7 @@ def test_the_smallest_change_of_a_linear_model(name, norm, dual, linear):
     normal = np.random.default_rng(1).uniform(0, 1, (200, 20)).astype(np.float32)
     detector = LogitMargin(im).fit(normal)
     detector.threshold_ = 1e6  # it never flags
-    few = {"norms": [norm], "attacks": [name], "effort": Effort(steps=60, rounds=3)}
+    few = {"norms": [norm], "attacks": [name], "steps": 60, "rounds": 3}
     result = challenge(detector, im, x, y, normal=normal, progress=False, **few)
     outcome = result.norms[norm]
     for reached in (outcome.undefended, outcome.pair):
@@ -67,7 +65,7 @@ class Slope(VotingDetector):
             total = np.sum if isinstance(evidence.x, np.ndarray) else keras.ops.sum
             return total(evidence.x * self.way, axis=1)
 
-        return [Vote("slope", Features(read), Identity())]
+        return [Vote("slope", Features(read))]
 
 
 def test_the_detector_takes_its_share_of_the_smallest_change(linear):
@@ -82,7 +80,7 @@ def test_the_detector_takes_its_share_of_the_smallest_change(linear):
     normal = rng.uniform(0.2, 0.8, (400, 20)).astype(np.float32)
     detector = Slope(im, way).fit(normal)
     detector.threshold_ = limit = float(np.max(x @ way))
-    few = {"norms": ["linf"], "attacks": ["minimum"], "effort": Effort(steps=60, rounds=3)}
+    few = {"norms": ["linf"], "attacks": ["minimum"], "steps": 60, "rounds": 3}
     result = challenge(detector, im, x, y, normal=normal, progress=False, **few)
     least = np.full(len(x), np.inf)
     for i, image in enumerate(x):

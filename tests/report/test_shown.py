@@ -10,7 +10,8 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._tables import html_frame, html_table
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
-from nnslicer_tf.detection.attacks import ATTACKS, AdversarialExamples
+from nnslicer_tf.detection.attacks import ATTACKS
+from nnslicer_tf.detection.attacks.generation import AdversarialExamples
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.errors import InvalidArgumentError

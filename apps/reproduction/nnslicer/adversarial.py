@@ -7,14 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf.detection.attacks import (
-    ATTACKS,
-    MNIST_ATTACKS,
-    AdversarialExamples,
-    AttackSpec,
-    find_attack,
-    generate,
-)
+from nnslicer_tf._checks import check_name
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
+from nnslicer_tf.detection.attacks.generation import AdversarialExamples
 
 
 def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
@@ -25,7 +20,9 @@ def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
     """
     table = ATTACKS if dataset == "cifar10" else MNIST_ATTACKS
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    return [find_attack(name, table) for name in chosen or table]
+    for name in chosen:
+        check_name("attack", name, table)
+    return [table[name] for name in chosen or table]
 
 
 def examples(

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection import ChallengeResult, Detector, Effort, challenge
-from nnslicer_tf.detection.adaptive.result import MODEL, PAIR
+from nnslicer_tf.detection import Detector, challenge
+from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.detection import DETECTORS
@@ -142,7 +142,9 @@ def run_challenges(
             substitute=substitute,
             norms=norms,
             attacks=attacks,
-            effort=Effort(s.steps, s.queries, s.rounds),
+            steps=s.steps,
+            queries=s.queries,
+            rounds=s.rounds,
             folder=_folder(s, name, *what),
         )
         print(f"{name}: {result}", flush=True)

@@ -1,6 +1,6 @@
 """Choose which evidence a detector should fuse, on training images only.
 
-Every set of kinds of evidence (from `detection.EVIDENCE`) defines a detector. Their anomaly scores
+Every set of kinds of evidence (from `kinds.EVIDENCE`) defines a detector. Their anomaly scores
 are computed once; then all sets are compared by the mean recall over attacks at 5 % false
 positives, on training images from which neither the model nor a detector has learned. The best set
 of each size is shown. No test images are used.
@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets
+from nnslicer_tf.detection import PRESETS
 from nnslicer_tf.detection.calibration import threshold_at
-from nnslicer_tf.detection.presets import FUSED
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.challenge import load_watched
 from reproduction.nnslicer.judging import SLICES, KeptJudge, Scores, together
@@ -129,7 +129,7 @@ class Choice:
     def without(self) -> pd.DataFrame:
         """Return how the recall of presets changes without each evidence, and without slices."""
         rows = []
-        for preset, kinds in FUSED.items():
+        for preset, kinds in PRESETS.items():
             if not set(kinds) <= set(self._kinds):
                 continue
             slices = tuple(kind for kind in kinds if kind in SLICES)

@@ -20,12 +20,12 @@ from nnslicer_tf.detection import (
     Detector,
     EffectivePath,
     FeatureMap,
-    FlagEverything,
     LogitMargin,
     SliceDetector,
     evaluate,
 )
 from nnslicer_tf.detection.attacks import AttackSpec
+from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
+from nnslicer_tf.detection.attacks import generate
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import (
@@ -26,6 +26,7 @@ from nnslicer_tf.report import (
 )
 from nnslicer_tf.report.figures import FIRST_ONLY, SECOND_ONLY
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
+from reproduction.nnslicer.adversarial import attacks_on
 from reproduction.nnslicer.settings import DrawingSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -40,7 +41,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     im = InstrumentedModel(network)
     # Normal inputs and their adversarial versions, for successful attacks.
     data = datasets.load(s.dataset, f"test[:{s.images}]")
-    spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
+    (spec,) = attacks_on(s.dataset, s.attack)
     made = generate(network, spec, data.x, data.y, rng=s.seed)
     if not made.success.any():
         raise InvalidArgumentError(f"{s.attack} changes none of the first {s.images} images.")

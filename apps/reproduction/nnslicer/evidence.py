@@ -19,8 +19,8 @@ from scipy import ndimage
 from scipy.special import log_softmax
 
 from nnslicer_tf import datasets
+from nnslicer_tf.detection import PRESETS
 from nnslicer_tf.detection.calibration import threshold_at
-from nnslicer_tf.detection.presets import FUSED
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.challenge import Watched, load_watched, run_challenges
 from reproduction.nnslicer.judging import SLICES, KeptJudge, Scores, chosen_kinds, together
@@ -83,7 +83,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
         group: {name: judged(name, x) for name, x in members.items()}
         for group, members in sets.groups.items()
     }
-    detectors = {name: of for name, of in FUSED.items() if set(of) <= set(kinds)}
+    detectors = {name: of for name, of in PRESETS.items() if set(of) <= set(kinds)}
     detectors["everything"] = kinds
     table = Comparison(normal, scores, s.resamples, s.seed)
     single = {name: (name,) for name in (*kinds, SOFTMAX)}

@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection import SliceDetector, Vote
-from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
-from nnslicer_tf.detection.presets import votes_of
+from nnslicer_tf.detection import Vote
 from nnslicer_tf.engine import Store
 from nnslicer_tf.slicing import Slicer
-from reproduction.nnslicer.kinds import EVIDENCE
+from reproduction.nnslicer.kinds import EVIDENCE, EvidenceDetector
 from reproduction.nnslicer.settings import ChoiceSettings, EvidenceSettings
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
@@ -29,14 +27,14 @@ Scores = Mapping[str, np.ndarray]
 
 
 @dataclass(eq=False, repr=False)
-class _ByKinds(SliceDetector):
+class _ByKinds(EvidenceDetector):
     """A detector that uses many kinds of evidence."""
 
-    kinds: tuple[str, ...] = tuple(EVIDENCE)
+    kinds: tuple[str, ...] = EVIDENCE
 
     def votes(self) -> list[Vote]:
         """Return the votes of its kinds."""
-        return votes_of(self.kinds, self.options, EVIDENCE)
+        return [vote for kind in self.kinds for vote in self.votes_of(kind)]
 
 
 class Judge:
@@ -56,26 +54,21 @@ class Judge:
         normal: np.ndarray,
         seed: int,
         path: str | os.PathLike | None = None,
-        kinds: Sequence[str] = tuple(EVIDENCE),
+        kinds: Sequence[str] = EVIDENCE,
     ) -> None:
         detector = _ByKinds(slicer, rng=seed, kinds=tuple(kinds))
         self._detector = _fitted(detector, normal, None if path is None else Path(path))
-        options = self._detector.options
-        self._kinds = {
-            kind: [vote.name for vote in votes_of([kind], options, EVIDENCE)] for kind in kinds
-        }
+        self._kinds = {k: [vote.name for vote in detector.votes_of(k)] for k in kinds}
 
     def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return kind → anomaly scores (N,)."""
         detector = self._detector
         evidence = detector.evidence(detector.im.check(x))
-        groups: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in self._kinds}
-        for vote in detector.votes_:
-            p = two_sided if vote.two_sided else p_values
-            found = p(vote.score(evidence), detector.reference_[vote.name])
-            kind = next(kind for kind, names in self._kinds.items() if vote.name in names)
-            groups[kind].setdefault(vote.group or vote.name, []).append(found)
-        return {kind: fuse(list(of.values())) for kind, of in groups.items()}
+        votes = {vote.name: vote for vote in detector.votes_}
+        return {
+            kind: detector.fuse(evidence, [votes[name] for name in names])
+            for kind, names in self._kinds.items()
+        }
 
 
 def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ the model is wrong and the detector silent. Cost: `queries` inputs scored for ea
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.norms import column
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
 from nnslicer_tf.detection.adaptive.surrogate import difference_slopes
 
 # Share of the pixels in the first window of the square attack; it shrinks as queries are used up.
@@ -32,18 +31,34 @@ def objective(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def square(problem: Problem) -> Tried:
     """Run the square attack: random search with square windows."""
+    x, rng = problem.x, problem.rng
+    shape = x.shape[1:] if x.ndim == 4 else (int(np.prod(x.shape[1:])), 1, 1)
+    height, width, channels = shape
+    # The size of a change, per element.
+    amplitude = problem.step
+    if problem.norm.name != "linf":
+        amplitude /= np.sqrt(max(np.prod(shape) * _WINDOW / 4, 1))
     # Start from vertical stripes of random sign, as strong as the budget allows.
-    images = _as_images(problem.x)
-    signs = problem.rng.choice([-1.0, 1.0], (len(images), 1, *images.shape[2:])).astype(np.float32)
-    striped = images + _amplitude(problem) * signs
-    x = problem.within(striped.reshape(problem.x.shape))
+    signs = rng.choice([-1.0, 1.0], (len(x), 1, width, channels)).astype(np.float32)
+    striped = x.reshape(-1, *shape) + amplitude * signs
+    x = problem.within(striped.reshape(x.shape))
     loss = objective(problem, x, problem.y)
     for query in range(problem.effort.queries):
         active = np.flatnonzero(loss >= 0)
         if not len(active):
             break
+        # Change one square window of each input, its sign random per channel.
         share = _WINDOW * 0.5 ** np.floor(6 * query / problem.effort.queries)
-        moved = problem.within(_windows(problem, x[active], share), active)
+        side = int(np.clip(np.sqrt(share * height * width), 1, min(height, width)))
+        if min(height, width) == 1:
+            side = max(int(share * max(height, width)), 1)
+        rows, columns = min(side, height), min(side, width)
+        images = x[active].reshape(-1, *shape).copy()
+        for image in images:
+            top, left = rng.integers(height - rows + 1), rng.integers(width - columns + 1)
+            window_signs = rng.choice([-1.0, 1.0], channels)
+            image[top : top + rows, left : left + columns] += 2 * amplitude * window_signs
+        moved = problem.within(images.reshape(-1, *x.shape[1:]), active)
         new = objective(problem, moved, problem.y[active])
         better = new < loss[active]
         x[active[better]], loss[active[better]] = moved[better], new[better]
@@ -54,8 +69,7 @@ def nes(problem: Problem) -> Tried:
     """Run the NES attack: descent along gradients estimated from random directions."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     steps = max(problem.effort.queries // (2 * _PAIRS), 1)
-    elements = np.prod(x.shape[1:])
-    radius = problem.step / 4 / (1 if problem.norm.name == "linf" else np.sqrt(elements))
+    radius = problem.step_per_element / 4
     active = np.arange(len(x))
     for step in range(steps):
         directions = problem.rng.normal(size=(_PAIRS, *x[active].shape)).astype(np.float32)
@@ -112,31 +126,3 @@ def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np
         x[rows[good]] = moved[good]
         low, high = np.where(good, low, middle), np.where(good, middle, high)
     return x
-
-
-def _windows(problem: Problem, x: np.ndarray, share: float) -> np.ndarray:
-    """Return the inputs with one square window of each changed, its sign random per channel."""
-    images = _as_images(x).copy()
-    height, width = images.shape[1:3]
-    side = int(np.clip(np.sqrt(share * height * width), 1, min(height, width)))
-    if min(height, width) == 1:
-        side = max(int(share * max(height, width)), 1)
-    rows, columns = min(side, height), min(side, width)
-    for image in images:
-        top = problem.rng.integers(height - rows + 1)
-        left = problem.rng.integers(width - columns + 1)
-        signs = problem.rng.choice([-1.0, 1.0], images.shape[3])
-        image[top : top + rows, left : left + columns] += 2 * _amplitude(problem) * signs
-    return images.reshape(x.shape)
-
-
-def _amplitude(problem: Problem) -> float:
-    """Return the size of a window's change, per element."""
-    if problem.norm.name == "linf":
-        return problem.step
-    return problem.step / np.sqrt(max(np.prod(problem.x.shape[1:]) * _WINDOW / 4, 1))
-
-
-def _as_images(x: np.ndarray) -> np.ndarray:
-    """Return inputs as (N, height, width, channels)."""
-    return x if x.ndim == 4 else x.reshape(len(x), -1, 1, 1)

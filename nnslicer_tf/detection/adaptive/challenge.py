@@ -12,8 +12,7 @@ in a folder, from which an interrupted challenge resumes.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,12 @@ from numpy.typing import ArrayLike
 from nnslicer_tf._checks import as_generator, check_count, check_labels, check_logits, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf.detection.adaptive import checks
-from nnslicer_tf.detection.adaptive.norms import NORMS
 from nnslicer_tf.detection.adaptive.pair import Pair, excess_of
-from nnslicer_tf.detection.adaptive.problem import Effort, Setting
-from nnslicer_tf.detection.adaptive.result import ChallengeResult, Outcome
+from nnslicer_tf.detection.adaptive.problem import NORMS, Effort, Problem
+from nnslicer_tf.detection.adaptive.result import ChallengeResult
 from nnslicer_tf.detection.adaptive.runs import Run
 from nnslicer_tf.detection.adaptive.surrogate import DifferenceSurrogate, Surrogate
-from nnslicer_tf.detection.adaptive.table import (
-    ADAPTIVE_ATTACKS,
-    TRANSFER,
-    AdaptiveAttack,
-)
+from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
@@ -55,7 +49,9 @@ def challenge(
     norms: Sequence[str] = ("linf", "l2"),
     budgets: Mapping[str, Sequence[float]] | None = None,
     attacks: Sequence[str] | None = None,
-    effort: Effort | None = None,
+    steps: int = 60,
+    queries: int = 400,
+    rounds: int = 4,
     folder: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> ChallengeResult:
@@ -79,7 +75,9 @@ def challenge(
         budgets: Norm → largest changes, ascending; by default multiples, 1 to 4, of the median
             change that misleads the model alone.
         attacks: Names from `ADAPTIVE_ATTACKS`; all by default.
-        effort: Numbers of steps, queries and rounds.
+        steps: Gradient steps of a white-box attack.
+        queries: Inputs that a black-box attack submits to the pair, per image.
+        rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
         folder: Where finished parts are kept and reused. A challenge with other budgets, attacks
             or norms reuses the parts that do not depend on them.
         progress: Show a progress bar.
@@ -93,18 +91,44 @@ def challenge(
         InputShapeError, NonFiniteActivationError: for bad data.
         ProfileMismatchError: if the folder belongs to another challenge.
     """
-    chosen = _chosen(attacks, substitute)
+    # Check the arguments.
+    names = list(ADAPTIVE_ATTACKS if attacks is None else attacks)
+    for name in names:
+        check_name("attack", name, ADAPTIVE_ATTACKS)
+    chosen = [ADAPTIVE_ATTACKS[name] for name in names]
+    if substitute is None:
+        if attacks is not None and any(attack.kind == TRANSFER for attack in chosen):
+            raise InvalidArgumentError("transfer needs a substitute: a detector fitted elsewhere.")
+        chosen = [attack for attack in chosen if attack.kind != TRANSFER]
+    elif not isinstance(substitute, Detector) or not substitute.differentiable:
+        raise InvalidArgumentError("The substitute must be a differentiable detector.")
+    if not chosen:
+        raise InvalidArgumentError("There is no attack to run: give names, or None for all.")
+    limits: dict[str, np.ndarray | None] = dict.fromkeys(norms)
     for norm in norms:
         check_name("norm", norm, NORMS)
-    effort = effort or Effort()
-    for name, value in asdict(effort).items():
+        if budgets is not None:
+            limits[norm] = changes = np.asarray(budgets.get(norm, ()), np.float64)
+            if changes.ndim != 1 or not len(changes) or not (np.diff(changes, prepend=0) > 0).all():
+                raise InvalidArgumentError(
+                    f"The budgets in {norm} must be changes above 0, ascending. Received: "
+                    f"{budgets.get(norm)}"
+                )
+    effort = Effort(steps, queries, rounds)
+    for name, value in effort._asdict().items():
         check_count(name, value)
-    limits = None if budgets is None else _checked_budgets(budgets, norms)
     if isinstance(rng, np.random.Generator):
         raise InvalidArgumentError("rng must be an int, so that resumed parts can be reproduced.")
     as_generator(rng)
     excess = excess_of(detector)
-    x, y, bounds = _checked(im, x, y)
+    x = im.check(x)
+    low, high = im.bounds or (0.0, 1.0)
+    if x.min() < low or x.max() > high:
+        raise InputRangeError(
+            f"Attacks need the range of the inputs, here {low:g} … {high:g}; x has values from "
+            f"{x.min():g} to {x.max():g}. Give InstrumentedModel its bounds."
+        )
+    # Keep the images that the model classifies correctly.
     logits = im.classes.scores(im.logits(x))
     check_logits(logits)
     y = check_labels(y, len(x), logits.shape[1])
@@ -120,88 +144,52 @@ def challenge(
             f"The detector flags {false_positives:.0%} of the unchanged inputs: no attack could "
             "tell anything. Set its threshold by a false-positive rate."
         )
+    # What attackers have: gradients, another detector, and images to move towards.
+    bounds, spread = (float(low), float(high)), _spread(clean)
     surrogate: Surrogate = DifferenceSurrogate(pair, bounds, as_generator(rng))
     if isinstance(detector, Detector) and detector.differentiable:
         surrogate = Surrogate(im, detector)
-    pool = x if normal is None else im.check(normal)
-    setting = Setting(
+    other = None
+    if substitute is not None:
+        lowered = _LOWERED * spread
+        other = Pair(im, excess_of(substitute), lowered), Surrogate(im, substitute, lowered)
+    problem = Problem(
         pair=pair,
         surrogate=surrogate,
-        substitute=_substitute(im, substitute, clean),
+        substitute=other,
         x=x,
         y=y,
-        guides=_guides(pair, x, y, pool),
+        guides=_guides(pair, x, y, x if normal is None else im.check(normal)),
         bounds=bounds,
-        scales=(_spread(pair.margins(x, y)), _spread(clean)),
+        scales=(_spread(pair.margins(x, y)), spread),
         effort=effort,
         seed=int(rng),
     )
-    store = None if folder is None else _store(folder, setting, detector, substitute, clean)
-    outcomes = {}
-    for norm in norms:
-        run = Run(setting, norm, store, progress)
-        outcomes[norm] = run.outcome(chosen, None if limits is None else limits[norm])
-    found = (
-        checks.unbounded(outcomes),
-        checks.monotone(outcomes),
-        checks.strongest(outcomes),
-        *_checks_of_gradients(setting, outcomes),
-    )
-    return ChallengeResult(outcomes, index, false_positives, found)
-
-
-def _chosen(names: Sequence[str] | None, substitute: Detector | None) -> list[AdaptiveAttack]:
-    chosen = list(ADAPTIVE_ATTACKS if names is None else names)
-    for name in chosen:
-        check_name("attack", name, ADAPTIVE_ATTACKS)
-    attacks = [ADAPTIVE_ATTACKS[name] for name in chosen]
-    if substitute is None:
-        if names is not None and any(attack.kind == TRANSFER for attack in attacks):
-            raise InvalidArgumentError("transfer needs a substitute: a detector fitted elsewhere.")
-        attacks = [attack for attack in attacks if attack.kind != TRANSFER]
-    if not attacks:
-        raise InvalidArgumentError("There is no attack to run: give names, or None for all.")
-    return attacks
-
-
-def _checked(
-    im: InstrumentedModel, x: np.ndarray, y: ArrayLike
-) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
-    x = im.check(x)
-    low, high = im.bounds or (0.0, 1.0)
-    if x.min() < low or x.max() > high:
-        raise InputRangeError(
-            f"Attacks need the range of the inputs, here {low:g} … {high:g}; x has values from "
-            f"{x.min():g} to {x.max():g}. Give InstrumentedModel its bounds."
-        )
-    return x, np.asarray(y), (float(low), float(high))
-
-
-def _checked_budgets(
-    budgets: Mapping[str, Sequence[float]], norms: Sequence[str]
-) -> dict[str, np.ndarray]:
-    checked = {}
-    for norm in norms:
-        limits = np.asarray(budgets.get(norm, ()), np.float64)
-        if limits.ndim != 1 or not len(limits) or not (np.diff(limits, prepend=0) > 0).all():
-            raise InvalidArgumentError(
-                f"The budgets in {norm} must be changes above 0, ascending. Received: "
-                f"{budgets.get(norm)}"
-            )
-        checked[norm] = limits
-    return checked
-
-
-def _substitute(
-    im: InstrumentedModel, substitute: Detector | None, clean: np.ndarray
-) -> tuple[Pair, Surrogate] | None:
-    if substitute is None:
-        return None
-    if not isinstance(substitute, Detector) or not substitute.differentiable:
-        raise InvalidArgumentError("The substitute must be a differentiable detector.")
-    lowered = _LOWERED * _spread(clean)
-    pair = Pair(im, excess_of(substitute), lowered)
-    return pair, Surrogate(im, substitute, lowered)
+    store = None
+    if folder is not None:
+        identity = {
+            "model": im.fingerprint,
+            "detector": type(detector).__name__,
+            "scores": f"{clean.mean():.4g}, {clean.std():.4g}",
+            "substitute": None if substitute is None else f"{substitute.threshold_:.4g}",
+            "data": digest([x, y, problem.guides]),
+            "effort": effort._asdict(),
+            "seed": problem.seed,
+        }
+        store = Store(folder, identity, "part of a challenge")
+    outcomes = {
+        norm: Run(problem, norm, store, progress).outcome(chosen, limits[norm]) for norm in norms
+    }
+    # Check the attacks, and the surrogate at the images and at the nearest examples.
+    results = list(checks.check_outcomes(outcomes))
+    places = np.concatenate([x, *(outcome.examples for outcome in outcomes.values())])
+    radius = np.mean([outcome.budgets[0] for outcome in outcomes.values()]) / 4
+    labels = np.tile(y, 1 + len(outcomes))
+    values = surrogate(places, labels, _STEEPNESS, float(radius))
+    if surrogate.approximate:
+        results.append(checks.check_scores(values.excess, pair.excess(places)))
+    results.append(checks.check_gradients(values.excess_gradient[: len(x)]))
+    return ChallengeResult(outcomes, index, false_positives, tuple(results))
 
 
 def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.ndarray:
@@ -224,35 +212,3 @@ def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.nd
 
 def _spread(values: np.ndarray) -> float:
     return max(float(np.std(values)), 1e-9)
-
-
-def _checks_of_gradients(
-    setting: Setting, outcomes: Mapping[str, Outcome]
-) -> Iterator[checks.Check]:
-    """Yield the checks of the surrogate: its scores, and its gradients at the images."""
-    x = np.concatenate([setting.x, *(outcome.examples for outcome in outcomes.values())])
-    y = np.tile(setting.y, 1 + len(outcomes))
-    radius = np.mean([outcome.budgets[0] for outcome in outcomes.values()]) / 4
-    values = setting.surrogate(x, y, _STEEPNESS, float(radius))
-    if setting.surrogate.approximate:
-        yield checks.correlated(values.excess, setting.pair.excess(x))
-    yield checks.sloping(values.excess_gradient[: len(setting.x)])
-
-
-def _store(
-    folder: str | os.PathLike,
-    setting: Setting,
-    detector: Any,
-    substitute: Detector | None,
-    clean: np.ndarray,
-) -> Store:
-    identity = {
-        "model": setting.pair.im.fingerprint,
-        "detector": type(detector).__name__,
-        "scores": f"{clean.mean():.4g}, {clean.std():.4g}",
-        "substitute": None if substitute is None else f"{substitute.threshold_:.4g}",
-        "data": digest([setting.x, setting.y, setting.guides]),
-        "effort": asdict(setting.effort),
-        "seed": setting.seed,
-    }
-    return Store(folder, identity, "part of a challenge")

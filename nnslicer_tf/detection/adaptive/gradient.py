@@ -16,12 +16,11 @@ Cost: one gradient of the model and of the detector for each step.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.norms import column
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
 from nnslicer_tf.detection.adaptive.surrogate import Values
 
 Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
@@ -31,7 +30,7 @@ Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 _FIRST, _LAST = 0.4, 0.01
 # Longest step per element, as a share of the bounds' span: a long step along the gradient's sign
 # changes elements that should stay as they are, and they do not move back.
-_LONGEST = 0.04
+_MAX_STEP = 0.04
 # Steepness of the smoothed sign function of slices, at the first and the last step.
 GENTLE, STEEP = 1.0, 4.0
 # The true detector checks misclassified inputs whose surrogate score exceeds the threshold by at
@@ -47,33 +46,37 @@ def orthogonal(problem: Problem) -> Tried:
 
 def selective(problem: Problem) -> Tried:
     """Attack by selective PGD."""
-    return descend(problem, problem.x, _selective)
+
+    def way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+        wrong = column(values.margin < 0, x)
+        return np.where(wrong, values.excess_gradient, values.margin_gradient)
+
+    return descend(problem, problem.x, way)
 
 
 def weighted(problem: Problem) -> Tried:
     """Attack by descent on a weighted sum, with bisection of the weight for each image."""
+
+    def way(
+        weights: np.ndarray, values: Values, x: np.ndarray, index: np.ndarray, done: float
+    ) -> np.ndarray:
+        share = column(weights[index], x)
+        return share * normed(values.margin_gradient) + (1 - share) * normed(values.excess_gradient)
+
     low, high = np.zeros(len(problem.x)), np.ones(len(problem.x))
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     for _ in range(problem.effort.rounds):
         rows = np.flatnonzero(~found)
         if not len(rows):
             break
-        weight = (low + high)[rows] / 2
+        weights = (low + high)[rows] / 2
         part = problem.rows(rows)
-
-        def direction(
-            values: Values, x: np.ndarray, index: np.ndarray, done: float, weights: Any = weight
-        ) -> np.ndarray:
-            share = column(weights[index], x)
-            gradients = values.margin_gradient, values.excess_gradient
-            return share * normed(gradients[0]) + (1 - share) * normed(gradients[1])
-
-        tried = descend(part, part.x, direction)
-        x[rows], found[rows] = tried.x, tried.found
+        tried = descend(part, part.x, partial(way, weights))
+        x[rows], found[rows] = tried
         wrong = part.pair.margins(tried.x, part.y) < 0
         # Where the model is still right, its margin needs more weight.
-        low[rows] = np.where(wrong, low[rows], weight)
-        high[rows] = np.where(wrong, weight, high[rows])
+        low[rows] = np.where(wrong, low[rows], weights)
+        high[rows] = np.where(wrong, weights, high[rows])
     return Tried(x, found)
 
 
@@ -81,21 +84,20 @@ def matching(problem: Problem) -> Tried:
     """Attack by feature matching, starting near a normal image of another class."""
     goals = problem.surrogate.representation(problem.guides)
 
-    def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+    def way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
         if done < 0.5:
             return problem.surrogate.toward(x, goals[index])
         return orthogonal_way(values, x, index, done)
 
     nearest = problem.within(problem.guides)  # that the budget allows
-    return descend(problem, nearest, direction)
+    return descend(problem, nearest, way)
 
 
 def transfer(problem: Problem) -> Tried:
     """Attack a substitute by orthogonal PGD; the true pair judges the results."""
     assert problem.substitute is not None  # without one, the attack is not run
     pair, surrogate = problem.substitute
-    theirs = replace(problem, pair=pair, surrogate=surrogate)
-    x = orthogonal(theirs).x
+    x = orthogonal(replace(problem, pair=pair, surrogate=surrogate)).x
     return Tried(x, problem.pair.succeeds(x, problem.y))
 
 
@@ -103,17 +105,14 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
     """Step against a direction, within the budget, until the pair is evaded."""
     x, found = start.copy(), np.zeros(len(start), bool)
     active, steps = np.arange(len(x)), problem.effort.steps
-    elements = np.prod(x.shape[1:])
-    longest = _LONGEST * (problem.bounds[1] - problem.bounds[0])
+    spread = problem.norm.spread(x.shape[1:])
+    longest = _MAX_STEP * (problem.bounds[1] - problem.bounds[0]) * spread
     for step in range(steps):
         done = step / max(steps - 1, 1)
         size = problem.step * (_LAST + (_FIRST - _LAST) * (1 + np.cos(np.pi * done)) / 2)
-        by_element = 1 if problem.norm.name == "linf" else np.sqrt(elements)
-        size = min(size, longest * by_element)
-        steepness = GENTLE + (STEEP - GENTLE) * done
-        values = problem.surrogate(
-            x[active], problem.y[active], steepness, float(size / by_element)
-        )
+        size = min(size, longest)
+        steepness, radius = GENTLE + (STEEP - GENTLE) * done, float(size / spread)
+        values = problem.surrogate(x[active], problem.y[active], steepness, radius)
         hit = hits(problem, x[active], active, values, step % _THOROUGH == 0)
         found[active[hit]] = True
         way = direction(values, x[active], active, done)[~hit]
@@ -137,11 +136,6 @@ def hits(
     if len(rows):
         hit[rows] = problem.pair.succeeds(x[rows], problem.y[index[rows]])
     return hit
-
-
-def _selective(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-    wrong = column(values.margin < 0, x)
-    return np.where(wrong, values.excess_gradient, values.margin_gradient)
 
 
 def orthogonal_way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:

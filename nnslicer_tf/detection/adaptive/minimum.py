@@ -15,16 +15,12 @@ Each restarts `rounds` times from the smallest change so far.
 Cost: `rounds` times `steps` gradients of the model and of the detector.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import expit
 
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, hits, normed
-from nnslicer_tf.detection.adaptive.norms import column
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried
-from nnslicer_tf.detection.adaptive.surrogate import Values
+from nnslicer_tf.detection.adaptive.problem import Nearest, Problem, Tried, column
 
 _BISECTIONS = 10
 # Length of the first and the last step, as shares of the largest budget, both root mean square
@@ -51,79 +47,43 @@ def approach(problem: Problem) -> Tried:
     return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), wide=1)
 
 
-@dataclass(eq=False)
-class _Smallest:
-    """The smallest successful changes so far.
-
-    Attributes:
-        x: (N, *input_shape) the changed inputs; where there is none, the latest attempts.
-        sizes: (N,) the sizes of their changes, infinite where there is none.
-    """
-
-    x: np.ndarray
-    sizes: np.ndarray
-
-    @property
-    def found(self) -> np.ndarray:
-        """Whether there is a success, (N,) bool."""
-        return np.isfinite(self.sizes)
-
-    def take(self, x: np.ndarray, sizes: np.ndarray, evaded: np.ndarray) -> None:
-        """Record smaller successes, and attempts where there is no success yet."""
-        closer = evaded & (sizes < self.sizes)
-        self.sizes[closer] = sizes[closer]
-        taken = closer | ~self.found
-        self.x[taken] = x[taken]
-
-
 def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
-    """Run all rounds; round number `wide` takes long steps."""
-    best = _Smallest(start.copy(), np.full(len(start), np.inf))
-    for number in range(problem.effort.rounds):
-        _round(problem, best, 1.0 if number == wide else _LATER)
-    return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
-
-
-def _round(problem: Problem, best: _Smallest, scale: float) -> None:
-    """Run one round of steps, from long to short."""
-    x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
-    steps, elements = problem.effort.steps, np.prod(x.shape[1:])
-    unit = problem.step / (1 if problem.norm.name == "linf" else np.sqrt(elements))
+    """Run all rounds, each from long to short steps; round number `wide` takes the longest."""
+    best = Nearest(problem, start)
+    steps, elements = problem.effort.steps, np.prod(start.shape[1:])
+    unit = problem.step_per_element
     width = float(_WIDTH * unit * np.sqrt(elements))
-    for step in range(steps):
-        done = step / max(steps - 1, 1)
-        left = (1 + np.cos(np.pi * done)) / 2
-        size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
-        share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
-        values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
-        sizes = problem.norm.distance(x - problem.x)
-        evaded = (values.margin < 0) & (values.excess <= 0)
-        # Checking costs as much as a gradient, so only smaller changes are checked.
-        better = np.flatnonzero(sizes < best.sizes * (1 - _CLOSER))
-        if len(better):
-            some = values.rows(better)
-            evaded[better] = hits(problem, x[better], better, some, thorough=False)
-            best.take(x, sizes, evaded & (sizes < best.sizes * (1 - _CLOSER)))
-        shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
-        radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
-        moved = x - size * np.sqrt(elements) * _way(values, width)
-        change = problem.norm.project(moved - problem.x, radius)
-        x = np.clip(problem.x + change, *problem.bounds).astype(np.float32)
-
-
-def _way(values: Values, width: float) -> np.ndarray:
-    """Return the direction to step against, of length 1.
-
-    It is the gradient of the goal that is farther away, the distance of a goal being its value
-    divided by the length of its gradient; within `width` of equal distance, a mix of both. Steps
-    that alternate between the two goals would stall where both meet, far from the smallest change.
-    """
-    of_margin = values.margin / _length(values.margin_gradient)
-    of_excess = values.excess / _length(values.excess_gradient)
-    share = column(expit((of_margin - of_excess) / width), values.margin_gradient)
-    margin, excess = normed(values.margin_gradient), normed(values.excess_gradient)
-    return normed(share * margin + (1 - share) * excess)
-
-
-def _length(gradient: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(gradient.reshape(len(gradient), -1), axis=1) + _TINY
+    for number in range(problem.effort.rounds):
+        scale = 1.0 if number == wide else _LATER
+        x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
+        for step in range(steps):
+            done = step / max(steps - 1, 1)
+            left = (1 + np.cos(np.pi * done)) / 2
+            size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
+            share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
+            values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
+            sizes = problem.norm.distance(x - problem.x)
+            evaded = (values.margin < 0) & (values.excess <= 0)
+            # Checking costs as much as a gradient, so only smaller changes are checked.
+            smaller = sizes < best.sizes * (1 - _CLOSER)
+            rows = np.flatnonzero(smaller)
+            if len(rows):
+                evaded[rows] = hits(problem, x[rows], rows, values.rows(rows), thorough=False)
+                best.take(Tried(x, evaded & smaller))
+                best.x[~best.found] = x[~best.found]  # the latest attempts
+            shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
+            radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
+            # The direction is the gradient of the goal that is farther away, the distance of a
+            # goal being its value divided by the length of its gradient; within `width` of equal
+            # distance, a mix of both. Steps that alternate between the two goals would stall where
+            # both meet, far from the smallest change.
+            gradients = values.margin_gradient, values.excess_gradient
+            lengths = [np.linalg.norm(g.reshape(len(g), -1), axis=1) + _TINY for g in gradients]
+            apart = values.margin / lengths[0] - values.excess / lengths[1]
+            of_margin = column(expit(apart / width), x)
+            margin, excess = map(normed, gradients)
+            way = normed(of_margin * margin + (1 - of_margin) * excess)
+            moved = x - size * np.sqrt(elements) * way
+            change = problem.norm.project(moved - problem.x, radius)
+            x = np.clip(problem.x + change, *problem.bounds).astype(np.float32)
+    return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))

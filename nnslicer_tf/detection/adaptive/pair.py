@@ -33,11 +33,6 @@ class Pair:
     def __init__(self, im: InstrumentedModel, excess: Excess | None, lowered: float = 0.0) -> None:
         self.im, self._excess, self._lowered = im, excess, lowered
 
-    @property
-    def watched(self) -> bool:
-        """Whether there is a detector."""
-        return self._excess is not None
-
     def margins(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the true logit minus the largest other, (N,) float64: below 0 means wrong."""
         return -runner_up_margin(self.im.classes.scores(self.im.logits(x)), y)
@@ -50,11 +45,11 @@ class Pair:
 
     def succeeds(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return for which inputs the model is wrong and the detector silent, (N,) bool."""
-        found = self.margins(x, y) < 0
-        rows = np.flatnonzero(found)
+        evaded = self.margins(x, y) < 0
+        rows = np.flatnonzero(evaded)
         if len(rows):
-            found[rows] = self.excess(x[rows]) <= 0
-        return found
+            evaded[rows] = self.excess(x[rows]) <= 0
+        return evaded
 
 
 def excess_of(detector: Any) -> Excess:

@@ -1,31 +1,74 @@
 """`Problem`, the input of every adaptive attack, and `Tried`, its result."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.norms import Norm
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 
+_TINY = 1e-12
+
 
 @dataclass(frozen=True)
-class Effort:
-    """The numbers of steps and queries of the attacks.
+class Norm:
+    """L∞ or L2 as a norm on changes of inputs, `(N, *input_shape)`.
 
     Attributes:
-        steps: Gradient steps of a white-box attack.
-        queries: Inputs that a black-box attack submits to the pair, per image.
-        rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
+        name: "linf" or "l2".
     """
 
-    steps: int = 60
-    queries: int = 400
-    rounds: int = 4
+    name: str
+
+    def distance(self, delta: np.ndarray) -> np.ndarray:
+        """Return the size of changes, (N,) float64."""
+        flat = delta.reshape(len(delta), -1)
+        if self.name == "linf":
+            return np.abs(flat).max(axis=1).astype(np.float64)
+        return np.linalg.norm(flat.astype(np.float64), axis=1)
+
+    def project(self, delta: np.ndarray, budget: float | np.ndarray) -> np.ndarray:
+        """Project changes onto the ball of size `budget`, one number or (N,)."""
+        bound = column(budget, delta)
+        if self.name == "linf":
+            return np.clip(delta, -bound, bound)
+        size = column(np.maximum(self.distance(delta), _TINY), delta)
+        return delta * np.minimum(1.0, bound / size)
+
+    def unit(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the changes of size 1 that most increase a function with this gradient."""
+        if self.name == "linf":
+            return np.sign(gradient)
+        size = self.distance(gradient)
+        factor = np.where(size > _TINY, 1 / np.maximum(size, _TINY), 0.0)
+        return gradient * column(factor, gradient)
+
+    def spread(self, shape: tuple[int, ...]) -> float:
+        """Return the size of a change by 1 of every element of an input of a shape."""
+        return 1.0 if self.name == "linf" else float(np.sqrt(np.prod(shape)))
 
 
-@dataclass(frozen=True, eq=False)
-class Tried:
+NORMS = {"linf": Norm("linf"), "l2": Norm("l2")}
+"""The norms by name."""
+
+
+def column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return one value per sample, or one for all, shaped to broadcast against `like`."""
+    values = np.asarray(values)
+    shaped = values.reshape(-1, *[1] * (like.ndim - 1))
+    return shaped if values.dtype == bool else shaped.astype(like.dtype)
+
+
+class Effort(NamedTuple):
+    """The numbers of steps and queries of the attacks; see `challenge`."""
+
+    steps: int
+    queries: int
+    rounds: int
+
+
+class Tried(NamedTuple):
     """The result of an attack.
 
     Attributes:
@@ -38,8 +81,8 @@ class Tried:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Setting:
-    """The images, the target and the attacker's means, independent of norm and budget.
+class Problem:
+    """Images to change within a budget, until the model is wrong and the detector silent.
 
     Attributes:
         pair: The target, which decides on success.
@@ -53,6 +96,11 @@ class Setting:
         scales: Spread of the margins and of the scores over the images.
         effort: Numbers of steps and queries.
         seed: Seed of all random choices.
+        norm: Measures changes.
+        budget: The largest change allowed.
+        step: The reference for step sizes: the budget, or for an unlimited budget the largest
+            limited one.
+        rng: The source of randomness.
     """
 
     pair: Pair
@@ -65,24 +113,10 @@ class Setting:
     scales: tuple[float, float]
     effort: Effort
     seed: int
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Problem(Setting):
-    """Images to change within a budget, until the model is wrong and the detector silent.
-
-    Attributes:
-        norm: Measures changes.
-        budget: The largest change allowed.
-        step: The reference for step sizes: the budget, or for an unlimited budget the largest
-            limited one.
-        rng: The source of randomness.
-    """
-
-    norm: Norm
-    budget: float
-    step: float
-    rng: np.random.Generator
+    norm: Norm = NORMS["linf"]
+    budget: float = np.inf
+    step: float = np.inf
+    rng: np.random.Generator = None  # type: ignore[assignment]  # set for every attack
 
     def rows(self, index: np.ndarray) -> "Problem":
         """Return the problem restricted to some of the images."""
@@ -92,3 +126,36 @@ class Problem(Setting):
         """Project `moved` onto the inputs that the budget and the bounds allow."""
         x = self.x[index]
         return np.clip(x + self.norm.project(moved - x, self.budget), *self.bounds)
+
+    @property
+    def step_per_element(self) -> float:
+        """The reference step, root mean square over the elements of an input."""
+        return self.step / self.norm.spread(self.x.shape[1:])
+
+
+class Nearest:
+    """The successes nearest to their images so far.
+
+    Args:
+        problem: The problem.
+        x: (N, *input_shape) what `x` is where there is no success.
+
+    Attributes:
+        x: (N, *input_shape) the successes.
+        sizes: (N,) the sizes of their changes, infinite where there is none.
+    """
+
+    def __init__(self, problem: Problem, x: np.ndarray) -> None:
+        self._problem = problem
+        self.x, self.sizes = x.copy(), np.full(len(x), np.inf)
+
+    @property
+    def found(self) -> np.ndarray:
+        """Whether there is a success, (N,) bool."""
+        return np.isfinite(self.sizes)
+
+    def take(self, tried: Tried) -> None:
+        """Record successes that are nearer to their images."""
+        sizes = self._problem.norm.distance(tried.x - self._problem.x)
+        closer = tried.found & (sizes < self.sizes)
+        self.x[closer], self.sizes[closer] = tried.x[closer], sizes[closer]

@@ -12,7 +12,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, as in `report.palette`.
@@ -152,29 +151,36 @@ class ChallengeResult(ShownAsTable):
             Columns `norm`, `image` (index among those given), `model alone`, `model and
             detector`, `attack` (empty where none succeeded).
         """
-        parts = [
-            pd.DataFrame(
-                {
-                    "norm": norm,
-                    "image": self.index,
-                    MODEL: outcome.undefended,
-                    PAIR: outcome.pair,
-                    "attack": self._best(outcome),
-                }
-            )
-            for norm, outcome in self.norms.items()
-        ]
-        return pd.concat(parts, ignore_index=True)
+        columns = {"norm": [], "image": [], MODEL: [], PAIR: [], "attack": []}
+        for norm, outcome in self.norms.items():
+            columns["norm"] += [norm] * len(self.index)
+            columns["image"] += self.index.tolist()
+            columns[MODEL] += outcome.undefended.tolist()
+            columns[PAIR] += outcome.pair.tolist()
+            columns["attack"] += self._best(outcome).tolist()
+        return pd.DataFrame(columns)
 
     def plot(self) -> "Figure":
         """Plot the success rate by budget, for the model alone and for the pair."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5 * len(self.norms), 4), layout="constrained")
-        for axis, (norm, outcome) in zip(
-            figure.subplots(1, len(self.norms), squeeze=False)[0], self.norms.items(), strict=True
-        ):
-            _draw(axis, outcome)
+        axes = figure.subplots(1, len(self.norms), squeeze=False)[0]
+        styles = {WHITE: "-", "black-box": ":", "transfer": "--"}
+        for axis, (norm, outcome) in zip(axes, self.norms.items(), strict=True):
+            places = np.linspace(0, outcome.budgets.max(), 200)
+            lines = [
+                (MODEL, outcome.undefended, "-", "#8a8f98", 1.5),
+                (PAIR, outcome.pair, "-", "#00375c", 1.5),
+            ]
+            for colour, (name, distances) in zip(_COLOURS, outcome.attacks.items(), strict=False):
+                style = styles[ADAPTIVE_ATTACKS[name].kind]
+                lines.append((name, distances, style, colour, 0.9))
+            for name, distances, style, colour, width in lines:
+                shares = [_share(distances, b) for b in places]
+                axis.plot(places, shares, style, color=colour, linewidth=width, label=name)
+            axis.set_ylim(-0.02, 1.02)
+            axis.grid(alpha=0.3)
             axis.set(title=norm.replace("linf", "L∞").replace("l2", "L2"), xlabel="largest change")
             axis.set_ylabel("share of images with a success")
         figure.axes[0].legend(fontsize=8)
@@ -196,21 +202,6 @@ class ChallengeResult(ShownAsTable):
         names = np.array(list(outcome.attacks))
         distances = np.stack(list(outcome.attacks.values()))
         return np.where(np.isfinite(distances.min(axis=0)), names[distances.argmin(axis=0)], "")
-
-
-def _draw(axis: "Axes", outcome: Outcome) -> None:
-    limit = outcome.budgets.max()
-    places = np.linspace(0, limit, 200)
-    colours = {MODEL: "#8a8f98", PAIR: "#00375c"}
-    for name, distances in ((MODEL, outcome.undefended), (PAIR, outcome.pair)):
-        axis.plot(places, [_share(distances, b) for b in places], color=colours[name], label=name)
-    styles = {WHITE: "-", "black-box": ":", "transfer": "--"}
-    for colour, (name, distances) in zip(_COLOURS, outcome.attacks.items(), strict=False):
-        shares = [_share(distances, b) for b in places]
-        style = styles[ADAPTIVE_ATTACKS[name].kind]
-        axis.plot(places, shares, style, color=colour, linewidth=0.9, label=name)
-    axis.set_ylim(-0.02, 1.02)
-    axis.grid(alpha=0.3)
 
 
 def _median(distances: np.ndarray) -> float:

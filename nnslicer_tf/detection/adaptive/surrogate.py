@@ -12,9 +12,9 @@ import numpy as np
 
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.detection.adaptive.pair import Pair
+from nnslicer_tf.detection.arrays import margin
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.detection.evidence import margin as margin_of
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
@@ -91,19 +91,20 @@ class Surrogate:
         return ops.convert_to_numpy(self._toward(*map(ops.convert_to_tensor, (x, goal))))
 
     def _values(self, x: Any, y: Any, steepness: Any) -> tuple[Any, ...]:
-        def margin(x: Any) -> Any:
-            return -margin_of(Evidence(self._im, x).logits, y)
+        detector = self._detector
+
+        def margins_of(x: Any) -> Any:
+            return -margin(Evidence(self._im, x).logits, y)
+
+        margins = margins_of(x)
+        (of_margin,) = vector_jacobian_product(margins_of, [x], ops.ones_like(margins))
+        if detector is None:
+            return margins, of_margin, -ops.ones_like(margins), ops.zeros_like(of_margin)
 
         def excess(x: Any) -> Any:
-            detector = self._detector
-            assert detector is not None  # checked below
             evidence = detector.evidence(x, steepness)
-            return detector.smooth_scores(evidence) - detector.threshold_ + self._lowered
+            return detector.anomaly_scores(evidence) - detector.threshold_ + self._lowered
 
-        margins = margin(x)
-        (of_margin,) = vector_jacobian_product(margin, [x], ops.ones_like(margins))
-        if self._detector is None:
-            return margins, of_margin, -ops.ones_like(margins), ops.zeros_like(of_margin)
         scores = excess(x)
         (of_excess,) = vector_jacobian_product(excess, [x], ops.ones_like(scores))
         return margins, of_margin, scores, of_excess
@@ -112,9 +113,8 @@ class Surrogate:
         last = self._im.logit_operation
         names = [*self._im[last].inputs, last]
         values = self._im.compute(x, names)
-        flat = [
-            ops.reshape(values[name], (-1, int(np.prod(values[name].shape[1:])))) for name in names
-        ]
+        sizes = {name: int(np.prod(values[name].shape[1:])) for name in names}
+        flat = [ops.reshape(values[name], (-1, size)) for name, size in sizes.items()]
         return ops.concatenate(flat, axis=1)
 
     def _toward_gradient(self, x: Any, goal: Any) -> Any:
@@ -151,13 +151,14 @@ class DifferenceSurrogate(Surrogate):
         gradient = model.margin_gradient
         size = np.sqrt((gradient**2).mean(axis=tuple(range(1, x.ndim)), keepdims=True))
         directions[0] = gradient / np.maximum(size, 1e-12)
-        slopes = difference_slopes(self._excess, x, directions, radius)
+
+        def excess(x: np.ndarray) -> np.ndarray:
+            return self._pair.excess(np.clip(x, *self._bounds))
+
+        slopes = difference_slopes(excess, x, directions, radius)
         shape = (*slopes.shape, *[1] * (x.ndim - 1))
         estimate = (slopes.reshape(shape) * directions).mean(axis=0).astype(np.float32)
         return Values(model.margin, gradient, self._pair.excess(x), estimate)
-
-    def _excess(self, x: np.ndarray) -> np.ndarray:
-        return self._pair.excess(np.clip(x, *self._bounds))
 
 
 def difference_slopes(

@@ -47,9 +47,7 @@ _ATTACKS = (
     AdaptiveAttack("nes", BLACK, black_box.nes),
     AdaptiveAttack("decision", BLACK, black_box.decision, from_guides=True, smallest=True),
     AdaptiveAttack("transfer", TRANSFER, gradient.transfer),
-    AdaptiveAttack(
-        "approach", WHITE, minimum.approach, from_guides=True, smallest=True, refines=True
-    ),
+    AdaptiveAttack("approach", WHITE, minimum.approach, True, smallest=True, refines=True),
 )
 
 ADAPTIVE_ATTACKS: dict[str, AdaptiveAttack] = {attack.name: attack for attack in _ATTACKS}

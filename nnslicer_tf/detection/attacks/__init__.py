@@ -21,6 +21,6 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("ArrayAttack", "Query"):
+    if name == "ArrayAttack":
         require("foolbox", f"{name} belongs to attacks of")
     return _load(name)

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_logits
+from nnslicer_tf._checks import check_logits, check_name, shape_fits
 from nnslicer_tf._environment import require, track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
-from nnslicer_tf.detection.attacks.backend import check_backend, foolbox_model, seed_foolbox
-from nnslicer_tf.detection.attacks.logits import logits_model
-from nnslicer_tf.detection.attacks.table import AttackSpec, find_attack
+from nnslicer_tf.detection.attacks.table import ATTACKS, AttackSpec
 from nnslicer_tf.engine import Store
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, device_name
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,8 +100,15 @@ def generate(
         InputShapeError: if x does not have the model's input shape.
         CorruptFileError: if a cached batch is damaged.
     """
-    spec = find_attack(attack) if isinstance(attack, str) else attack
-    check_backend(spec)
+    if isinstance(attack, str):
+        check_name("attack", attack, ATTACKS)
+        attack = ATTACKS[attack]
+    backend = keras.backend.backend()
+    if backend != "tensorflow" and attack.factory in _TENSORFLOW_ONLY:
+        raise InvalidArgumentError(
+            f"The attack {attack.name} needs Keras on TensorFlow; it runs on {backend}. Set "
+            "KERAS_BACKEND=tensorflow."
+        )
     x, y = _checked(model, x, y)
     network = _Network(logits_model(model, x.shape[1:]), normalise)
     logits = network.logits(x[:batch_size])
@@ -113,43 +120,89 @@ def generate(
         )
     store = None
     if cache is not None:
-        store = _open_cache(Path(cache), model, spec, x, y, normalise, rng, batch_size)
+        run = {
+            "attack": asdict(attack),
+            "model": model_fingerprint(model),
+            "data": hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest(),
+            "mean": None if normalise is None else normalise.mean.tolist(),
+            "std": None if normalise is None else normalise.std.tolist(),
+            "rng": rng,
+            "batch_size": batch_size,
+        }
+        if backend != "tensorflow":  # which alone made the files that there are
+            run["backend"] = backend
+        text = json.dumps(run, indent=1, sort_keys=True)
+        folder = f"{attack.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        store = Store(Path(cache) / folder, run, "batch of adversarial examples")
     starts = range(0, len(x), batch_size)
     parts = []
-    for number, start in enumerate(track(starts, spec.name, len(starts), progress)):
+    for number, start in enumerate(track(starts, attack.name, len(starts), progress)):
         batch = slice(start, start + batch_size)
         key = f"batch{number:05d}"
         if store is not None and key in store:
             with store.open(key) as file:
                 parts.append(file.array("x", np.float32, x[batch].shape))
             continue
-        digest = hashlib.sha256(f"{rng} {spec.name} {number}".encode()).digest()
+        digest = hashlib.sha256(f"{rng} {attack.name} {number}".encode()).digest()
         seed = int.from_bytes(digest[:4], "big")
-        parts.append(_attack(network, spec, x[batch], y[batch], seed))
+        parts.append(_attacked(network, attack, x[batch], y[batch], seed))
         if store is not None:
             store.save(key, {}, {"x": parts[-1]})
     attacked = np.concatenate(parts)
     predicted = network.predict(attacked, batch_size)
     success = (network.predict(x, batch_size) == y) & (predicted != y)
-    return AdversarialExamples(spec, attacked, success, predicted)
+    return AdversarialExamples(attack, attacked, success, predicted)
 
 
-def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    x = np.asarray(x, np.float32)
+def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> keras.Model:
+    """Return `model` without its final softmax, log-softmax or sigmoid; itself if it has none.
+
+    Attacks work on logits. The new model shares all weights. For one sigmoid with the logit z, it
+    has the logits 0 and z of two classes. A model that cannot be instrumented is returned as it is.
+
+    Args:
+        model: A model with one output (N, classes).
+        input_shape: Shape of one input, if the model does not specify it.
+
+    Raises:
+        InvalidArgumentError: if the model has several outputs, or several sigmoids.
+    """
+    if len(getattr(model, "outputs", None) or ["one"]) != 1:
+        raise InvalidArgumentError(
+            f"Attacks need a model with one output, '{model.name}' has {len(model.outputs)}."
+        )
+    try:
+        im = InstrumentedModel(model, input_shape)
+    except (UnsupportedLayerError, InputShapeError):
+        return model
+    if im.classes.is_multi_label:
+        raise InvalidArgumentError(
+            f"Attacks need classes that exclude each other: '{model.name}' ends in "
+            f"{im.classes.count} sigmoids. Give a model that ends in logits or in a softmax."
+        )
+    if im.logit_operation in im.output_operations:
+        return model
+    inputs = keras.Input(im.input_shape, dtype=im.functional.inputs[0].dtype)
+    logits = im.compute(inputs, [im.logit_operation])[im.logit_operation]
+    if im.classes.is_binary:
+        logits = keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
+    elif logits.shape[1:] != model.outputs[0].shape[1:]:
+        logits = keras.ops.reshape(logits, (-1, *model.outputs[0].shape[1:]))
+    return keras.Model(inputs, logits, name=model.name)
+
+
+def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(x, np.float32), np.asarray(y)
     inputs = getattr(model, "inputs", None) or []  # unknown for a subclassed model
     if len(inputs) > 1:
         raise InvalidArgumentError(
             f"Attacks need a model with one input, '{model.name}' has {len(inputs)}."
         )
-    for tensor in inputs:
-        fits = len(tensor.shape) == x.ndim and all(
-            want in (None, have) for want, have in zip(tensor.shape, x.shape, strict=True)
+    if inputs and not shape_fits(x.shape, inputs[0].shape):
+        raise InputShapeError(
+            f"The model '{model.name}' takes inputs of shape {inputs[0].shape}. "
+            f"Received: x of shape {x.shape}"
         )
-        if not fits:
-            raise InputShapeError(
-                f"The model '{model.name}' takes inputs of shape {tensor.shape}. "
-                f"Received: x of shape {x.shape}"
-            )
     if not len(x):
         raise InvalidArgumentError("There is nothing to attack: x is empty.")
     low, high = float(x.min()), float(x.max())
@@ -158,7 +211,6 @@ def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray
             f"Attacks need values in [0, 1]; x has values from {low:g} to {high:g}. Load it "
             'with normalise="unit", and give the model\'s own normalisation as `normalise`.'
         )
-    y = np.asarray(y)
     if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
         raise InvalidArgumentError(
             f"y must be one integer class for each of the {len(x)} inputs. "
@@ -182,31 +234,52 @@ class _Network:
 
         self._logits = compiled_function(logits)
 
-    def foolbox(self, framework: str) -> Any:
-        """Return a Foolbox model on `"numpy"` arrays, or on tensors of the backend."""
-        foolbox = require("foolbox", "Attacks are made with")
-        if framework == "numpy":
-            return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
-        return foolbox_model(self._logits)
-
-    def tensor(self, array: np.ndarray, framework: str) -> Any:
-        return array if framework == "numpy" else keras.ops.convert_to_tensor(array)
-
     def logits(self, x: np.ndarray) -> np.ndarray:
         x = keras.ops.convert_to_tensor(x, "float32")
         return keras.ops.convert_to_numpy(self._logits(x))
 
     def predict(self, x: np.ndarray, batch_size: int) -> np.ndarray:
-        parts = [
-            self.logits(x[i : i + batch_size]).argmax(axis=1) for i in range(0, len(x), batch_size)
-        ]
-        return np.concatenate(parts)
+        starts = range(0, len(x), batch_size)
+        return np.concatenate([self.logits(x[i : i + batch_size]).argmax(axis=1) for i in starts])
+
+    def foolbox(self, framework: str) -> Any:
+        """Return a Foolbox model on `"numpy"` arrays, or on tensors of the backend."""
+        foolbox = require("foolbox", "Attacks are made with")
+        backend = keras.backend.backend()
+        if framework == "numpy":
+            return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
+        if backend == "tensorflow":
+            device = "/CPU:0" if device_name() == "CPU" else "/GPU:0"
+            return foolbox.TensorFlowModel(self._logits, bounds=(0, 1), device=device)
+        if backend == "jax":
+            return foolbox.JAXModel(self._logits, bounds=(0, 1))
+        import torch
+
+        class Module(torch.nn.Module):
+            def forward(module, x: Any) -> Any:
+                return self._logits(x)
+
+        device = keras.ops.zeros(()).device
+        model = foolbox.PyTorchModel(Module().eval(), bounds=(0, 1), device=device)
+        model.data_format = "channels_last"  # Foolbox takes it for granted that it is the other one
+        return model
 
 
-def _attack(
+def _attacked(
     network: _Network, spec: AttackSpec, x: np.ndarray, y: np.ndarray, seed: int
 ) -> np.ndarray:
     """Return one attacked batch; images that cannot be attacked are returned unchanged."""
+
+    def run(spec: AttackSpec, **points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Run one Foolbox attack; return the clipped results and where they succeeded."""
+        arrays = {"inputs": x[index], "criterion": y[index], **points}
+        if spec.framework != "numpy":
+            arrays = {name: keras.ops.convert_to_tensor(one) for name, one in arrays.items()}
+        model = network.foolbox(spec.framework)
+        _, clipped, success = spec(rng=seed)(model, **arrays, epsilons=spec.epsilon)
+        clipped, success = map(keras.ops.convert_to_numpy, (clipped, success))
+        return np.array(clipped, np.float32), np.array(success, bool)
+
     attacked = x.copy()
     index = np.flatnonzero(network.predict(x, len(x)) == y)
     with _foolbox_randomness(seed), warnings.catch_warnings():
@@ -215,32 +288,12 @@ def _attack(
         warnings.filterwarnings("ignore", ".*failed to draw", UserWarning)
         points = {}
         if spec.start is not None and len(index):
-            start, success = _run(network, spec.start, x[index], y[index], seed, {})
-            index, start = index[success], start[success]
-            points = {"starting_points": network.tensor(start, spec.framework)}
+            start, success = run(spec.start)
+            index = index[success]
+            points = {"starting_points": start[success]}
         if len(index):
-            attacked[index], _ = _run(network, spec, x[index], y[index], seed, points)
+            attacked[index], _ = run(spec, **points)
     return np.clip(attacked, 0, 1)
-
-
-def _run(
-    network: _Network,
-    spec: AttackSpec,
-    x: np.ndarray,
-    y: np.ndarray,
-    seed: int,
-    points: dict[str, Any],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Run one Foolbox attack; return the clipped results and where they succeeded."""
-    _, clipped, success = spec(rng=seed)(
-        network.foolbox(spec.framework),
-        network.tensor(x, spec.framework),
-        network.tensor(y, spec.framework),
-        epsilons=spec.epsilon,
-        **points,
-    )
-    clipped, success = map(keras.ops.convert_to_numpy, (clipped, success))
-    return np.array(clipped, np.float32), np.array(success, bool)
 
 
 @contextmanager
@@ -251,35 +304,21 @@ def _foolbox_randomness(seed: int) -> Iterator[None]:
     """
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
-    seed_foolbox(seed)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.random.set_seed(seed)
+    elif backend == "jax":
+        import eagerpy
+        import jax
+
+        eagerpy.JAXTensor.key = jax.random.PRNGKey(seed)
+    else:
+        import torch
+
+        torch.manual_seed(seed)
     try:
         yield
     finally:
         np.random.set_state(state)  # noqa: NPY002
-
-
-def _open_cache(
-    cache: Path,
-    model: keras.Model,
-    spec: AttackSpec,
-    x: np.ndarray,
-    y: np.ndarray,
-    normalise: Normalisation | None,
-    rng: int,
-    batch_size: int,
-) -> Store:
-    """Open the store of this run's batches, in its own folder."""
-    run = {
-        "attack": asdict(spec),
-        "model": model_fingerprint(model),
-        "data": hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest(),
-        "mean": None if normalise is None else normalise.mean.tolist(),
-        "std": None if normalise is None else normalise.std.tolist(),
-        "rng": rng,
-        "batch_size": batch_size,
-    }
-    if keras.backend.backend() != "tensorflow":  # which alone made the files that there are
-        run["backend"] = keras.backend.backend()
-    text = json.dumps(run, indent=1, sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Store(cache / f"{spec.name}-{key}", run, "batch of adversarial examples")

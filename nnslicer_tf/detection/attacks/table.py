@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import require
 
 if TYPE_CHECKING:
@@ -58,103 +57,87 @@ class AttackSpec:
         return factory(**self.parameters)
 
 
-_HERE = "nnslicer_tf.detection.attacks"
-
-
-def _foolbox(
-    name: str,
-    family: str,
-    factory: str,
-    norm: str,
-    epsilon: float | None = None,
-    start: AttackSpec | None = None,
-    **parameters: Any,
+def _spec(
+    name: str, family: str, factory: str, norm: str, epsilon: float | None = None, **parameters: Any
 ) -> AttackSpec:
-    """Return an attack of Foolbox; only those of the family "gradient" need gradients."""
-    framework = "tensorflow" if family == "gradient" or factory == "SpatialAttack" else "numpy"
-    factory = f"foolbox.attacks:{factory}"
-    return AttackSpec(name, family, factory, parameters, norm, epsilon, framework, start)
+    """Return an attack of Foolbox, or one of this package's; see `AttackSpec`."""
+    start = parameters.pop("start", None)
+    tensors = family == "gradient" or factory in ("SpatialAttack", "adef:ADefAttack")
+    prefix = f"{__package__}." if ":" in factory else "foolbox.attacks:"
+    framework = "tensorflow" if tensors else "numpy"
+    return AttackSpec(name, family, prefix + factory, parameters, norm, epsilon, framework, start)
 
 
-def _fgsm(name: str, epsilon: float) -> AttackSpec:
-    return _foolbox(name, "gradient", "LinfFastGradientAttack", "linf", epsilon)
-
-
-def _rpgd(name: str, epsilon: float) -> AttackSpec:
-    factory = "LinfProjectedGradientDescentAttack"
-    options: dict[str, Any] = {"steps": 40, "random_start": True}
-    return _foolbox(name, "gradient", factory, "linf", epsilon, **options)
-
-
+_PGD: dict[str, Any] = {"steps": 40, "random_start": True}
 _DEEPFOOL: dict[str, Any] = {"steps": 50, "candidates": 10, "overshoot": 0.02}
-_CARLINI: dict[str, Any] = {
-    "binary_search_steps": 5,
-    "steps": 100,
-    "stepsize": 0.01,
-    "initial_const": 0.1,
-}
-_NOISE = "LinearSearchBlendedUniformNoise"
-_SALT = "SaltAndPepperNoise"
-_SHIFTS: dict[str, Any] = {
-    "max_translation": 3,
-    "max_rotation": 30,
-    "num_translations": 5,
-    "num_rotations": 5,
-}
+_NOISE = _spec(
+    "LinearSearchBlendedUniformNoise",
+    "decision",
+    "LinearSearchBlendedUniformNoiseAttack",
+    "l2",
+    directions=200,
+    steps=50,
+)
+_SALT = _spec(
+    "SaltAndPepperNoise",
+    "decision",
+    "SaltAndPepperNoiseAttack",
+    "l0",
+    steps=100,
+    across_channels=True,
+)
+_FAST, _PROJECTED = "LinfFastGradientAttack", "LinfProjectedGradientDescentAttack"
 
 _SPECS = (
-    _fgsm("FGSM_2", 2 / 256),
-    _fgsm("FGSM_4", 4 / 256),
-    _fgsm("FGSM_8", 8 / 256),
-    _foolbox("DeepFoolLinf", "gradient", "LinfDeepFoolAttack", "linf", **_DEEPFOOL),
-    _foolbox("DeepFoolL2", "gradient", "L2DeepFoolAttack", "l2", **_DEEPFOOL),
-    AttackSpec("JSMA", "gradient", f"{_HERE}.jsma:JSMAAttack", {"share": 0.145}, "l0"),
-    _rpgd("RPGD_2", 2 / 256),
-    _rpgd("RPGD_4", 4 / 256),
-    _rpgd("RPGD_8", 8 / 256),
-    _foolbox("CWL2", "gradient", "L2CarliniWagnerAttack", "l2", **_CARLINI),
-    AttackSpec(
+    *(_spec(f"FGSM_{n}", "gradient", _FAST, "linf", n / 256) for n in (2, 4, 8)),
+    _spec("DeepFoolLinf", "gradient", "LinfDeepFoolAttack", "linf", **_DEEPFOOL),
+    _spec("DeepFoolL2", "gradient", "L2DeepFoolAttack", "l2", **_DEEPFOOL),
+    _spec("JSMA", "gradient", "jsma:JSMAAttack", "l0", share=0.145),
+    *(_spec(f"RPGD_{n}", "gradient", _PROJECTED, "linf", n / 256, **_PGD) for n in (2, 4, 8)),
+    _spec(
+        "CWL2",
+        "gradient",
+        "L2CarliniWagnerAttack",
+        "l2",
+        binary_search_steps=5,
+        steps=100,
+        stepsize=0.01,
+        initial_const=0.1,
+    ),
+    _spec(
         "ADef",
         "score",
-        f"{_HERE}.adef:ADefAttack",
-        {"steps": 50, "candidates": 10, "smoothness": 1.0, "max_shift": 3.0},
+        "adef:ADefAttack",
         "linf",
+        steps=50,
+        candidates=10,
+        smoothness=1.0,
+        max_shift=3.0,
     ),
-    AttackSpec(
-        "SinglePixel",
-        "score",
-        f"{_HERE}.single_pixel:SinglePixelAttack",
-        {"max_pixels": 256},
-        "l0",
-        framework="numpy",
-    ),
-    AttackSpec(
+    _spec("SinglePixel", "score", "single_pixel:SinglePixelAttack", "l0", max_pixels=256),
+    _spec(
         "LocalSearch",
         "decision",
-        f"{_HERE}.local_search:LocalSearchAttack",
-        {"rounds": 30, "candidates": 64, "pixels_a_round": 5},
+        "local_search:LocalSearchAttack",
         "l0",
-        framework="numpy",
+        rounds=30,
+        candidates=64,
+        pixels_a_round=5,
     ),
-    _foolbox(
-        "Boundary",
+    _spec("Boundary", "decision", "BoundaryAttack", "l2", start=_NOISE, steps=5000),
+    _spec(
+        "Spatial",
         "decision",
-        "BoundaryAttack",
-        "l2",
-        start=_foolbox(_NOISE, "decision", f"{_NOISE}Attack", "l2", directions=200, steps=50),
-        steps=5000,
+        "SpatialAttack",
+        "",
+        max_translation=3,
+        max_rotation=30,
+        num_translations=5,
+        num_rotations=5,
     ),
-    _foolbox("Spatial", "decision", "SpatialAttack", "", **_SHIFTS),
     # With TensorFlow tensors, eagerpy rejects the indices that this attack uses.
-    _foolbox(
-        "Pointwise",
-        "decision",
-        "PointwiseAttack",
-        "l0",
-        start=_foolbox(_SALT, "decision", f"{_SALT}Attack", "l0", steps=100, across_channels=True),
-        l2_binary_search=False,
-    ),
-    _foolbox(
+    _spec("Pointwise", "decision", "PointwiseAttack", "l0", start=_SALT, l2_binary_search=False),
+    _spec(
         "GaussianBlur",
         "decision",
         "GaussianBlurAttack",
@@ -169,12 +152,7 @@ ATTACKS: dict[str, AttackSpec] = {spec.name: spec for spec in _SPECS}
 """The paper's attacks for CIFAR-10, in the order of its Table 4."""
 
 _MNIST_CHANGES: dict[str, dict[str, Any]] = {
-    "FGSM_2": {"epsilon": 0.1},
-    "FGSM_4": {"epsilon": 0.2},
-    "FGSM_8": {"epsilon": 0.3},
-    "RPGD_2": {"epsilon": 0.1},
-    "RPGD_4": {"epsilon": 0.2},
-    "RPGD_8": {"epsilon": 0.3},
+    **{f"{name}_{2**n}": {"epsilon": n / 10} for name in ("FGSM", "RPGD") for n in (1, 2, 3)},
     "CWL2": {"parameters": {**ATTACKS["CWL2"].parameters, "stepsize": 0.05, "initial_const": 1.0}},
 }
 
@@ -182,13 +160,3 @@ MNIST_ATTACKS: dict[str, AttackSpec] = {
     name: replace(spec, **_MNIST_CHANGES.get(name, {})) for name, spec in ATTACKS.items()
 }
 """The same for black and white digits, on which a change of 8/256 is too small to mislead."""
-
-
-def find_attack(name: str, table: Mapping[str, AttackSpec] = ATTACKS) -> AttackSpec:
-    """Return the attack of that name.
-
-    Raises:
-        InvalidArgumentError: for an unknown name; the message suggests similar ones.
-    """
-    check_name("attack", name, table)
-    return table[name]

@@ -8,7 +8,6 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import SliceDetector
 from nnslicer_tf.detection.calibration import threshold_at
-from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.nnslicer import choosing, evidence, judging
 from reproduction.nnslicer.challenge import challenge_detectors
@@ -119,9 +118,13 @@ def test_intervals_are_as_wide_as_samples_vary():
 
 
 def test_detectors_are_made_of_known_evidence():
-    assert all(set(kinds) <= set(EVIDENCE) for kinds in FUSED.values())
-    assert set(FUSED["fused"]) <= set(FUSED["stable"])
-    assert set(FUSED["slices"]) <= set(judging.SLICES)
+    assert all(
+        set(kinds) <= set(EVIDENCE)
+        for name, kinds in PRESETS.items()
+        if name not in ("paper", "margin")
+    )
+    assert set(PRESETS["fused"]) <= set(PRESETS["stable"])
+    assert set(PRESETS["slices"]) <= set(judging.SLICES)
     assert judging.chosen_kinds(ChoiceSettings()) == tuple(EVIDENCE)
     some = ChoiceSettings(kind=["views", "logit margin"])
     assert judging.chosen_kinds(some) == ("logit margin", "views")
@@ -181,7 +184,7 @@ def test_a_judge_says_what_the_detector_sums(tmp_path, slicer, normal):
     assert list(said) == list(EVIDENCE)
     fused = SliceDetector(slicer, "fused").fit(normal[:500])
     # The first votes draw the same columns in both, and see the same inputs.
-    scores = judging.together(said, FUSED["fused"])
+    scores = judging.together(said, PRESETS["fused"])
     np.testing.assert_allclose(scores, fused.score_samples(normal[500:520]), rtol=1e-4)
     again = judging.Judge(slicer, None, 0, tmp_path / "judge.npz")(normal[500:520])
     for kind in EVIDENCE:

@@ -1,13 +1,18 @@
 """Kinds of evidence that were tried, and their scorers, against closed forms."""
 
+import keras
 import numpy as np
 import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import Evidence, RidgeMargin
-from nnslicer_tf.detection.presets import Options, votes_of
-from reproduction.nnslicer.kinds import EVIDENCE, MembershipRatio, RidgeFall, ScaledRidgeMargin
+from reproduction.nnslicer.kinds import (
+    EvidenceDetector,
+    MembershipRatio,
+    RidgeFall,
+    ScaledRidgeMargin,
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ def test_the_scaled_margin_is_that_of_standardised_features(clusters):
     units = np.float32([1e3, *np.ones(x.shape[1] - 2), 1e-1])
     other = ScaledRidgeMargin(10.0).fit(x * units, label, 3)
     np.testing.assert_allclose(other.score(x * units, label), expected, rtol=1e-3, atol=1e-3)
-    smooth = np.asarray(scorer.smooth_score(x, label))
+    smooth = np.asarray(scorer.score(keras.ops.convert_to_tensor(x), label))
     np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -58,7 +63,7 @@ def test_the_membership_ratio_is_that_of_normal_densities(clusters):
     expected = [2 * (max(np.delete(row, p)) - row[p]) for row, p in zip(logs, label, strict=True)]
     scorer = MembershipRatio().fit(x, label, 3)
     np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3, atol=1e-3)
-    smooth = np.asarray(scorer.smooth_score(x, label))
+    smooth = np.asarray(scorer.score(keras.ops.convert_to_tensor(x), label))
     np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -70,7 +75,7 @@ def test_the_fall_is_the_difference_of_two_margins(clusters):
     fall = RidgeFall(1.0).fit(pairs, label, 3)
     expected = ridge.score(views, label) - ridge.score(vectors, label)
     np.testing.assert_allclose(fall.score(pairs, label), expected, atol=1e-5)
-    smooth = np.asarray(fall.smooth_score(np.float32(pairs), label))
+    smooth = np.asarray(fall.score(keras.ops.convert_to_tensor(np.float32(pairs)), label))
     np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -78,8 +83,8 @@ def test_slices_for_the_two_best_outputs_against_the_slicer(slicer, normal):
     x = normal[:6]
     logits = slicer.im.logits(x)
     first, second = logits.argsort(axis=1)[:, ::-1][:, :2].T
-    options = Options(slicer.im, ["conv2"], 64, 1e3)
-    (vote,) = votes_of(["slices for the two best outputs"], options, EVIDENCE)
+    detector = EvidenceDetector(slicer, kernels=("conv2",), max_synapses=64)
+    (vote,) = detector.votes_of("slices for the two best outputs")
     vote.features.draw(np.random.default_rng(0))
     columns = vote.features.state()["columns"]
     found = vote.features(Evidence(slicer.im, x, slicer))

@@ -1,0 +1,161 @@
+"""Features of images that need no model: views, power spectra and residuals.
+
+All take images (N, height, width, channels), an array or a tensor of the backend, of which they
+are differentiable.
+
+- Views preserve an image's class: mirrored, shifted by one pixel, zoomed.
+- Spectra reveal noise added to an image and detail lost by blur. Natural images have similar
+  spectra; Harder et al. ("SpectralDefense", IJCNN 2021) detect attacks by them.
+- Residuals are the noise that neighbouring pixels do not predict. Steganalysis finds changes of
+  single grey levels in them (Pevný et al., "Steganalysis by subtractive pixel adjacency matrix",
+  IEEE TIFS 2010; Liu et al., "Detection based defense against adversarial examples from the
+  steganalysis point of view", CVPR 2019).
+
+Unlike these detectors, those here learn from normal images only. Cost: matrix products of the
+images' extents for spectra; 24 images of residuals, each compared with five magnitudes.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import fft
+
+from nnslicer_tf.detection.arrays import array_module, operand
+
+VIEWS = ("mirror", "shift", "zoom")
+"""The kinds of views."""
+
+SPECTRA = ("rings", "blocks")
+"""How frequencies are grouped in spectra."""
+
+_SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
+_ZOOMS = (1.12, 0.9)
+_RINGS = 13
+_BLOCKS = 8
+# Added to powers and amplitudes of values in [0, 1], and to shares, before taking the logarithm.
+_MIN_POWER = 1e-6
+_MIN_AMPLITUDE = 1e-4
+_MIN_SHARE = 1e-3
+# Magnitudes, in grey levels of 255, with which residuals are compared.
+_SIZES = (1, 2, 4, 8, 16)
+
+
+def views(x: Any, kind: str) -> Iterator[Any]:
+    """Yield the views of a kind, from `VIEWS`, in the images' shape; the edge is repeated.
+
+    Args:
+        x: The images.
+        kind: "shift": by one pixel in four directions. "mirror": flipped left to right, then
+            shifted. "zoom": enlarged and shrunk about the centre, interpolated linearly.
+    """
+    if kind == "mirror":
+        x = _take(x, np.arange(x.shape[2])[::-1], axis=2)
+    for numbers in _ZOOMS if kind == "zoom" else _SHIFTS:
+        view = x
+        for axis in (1, 2):
+            last = x.shape[axis] - 1
+            if kind != "zoom":
+                by = numbers[axis - 1]
+                view = _take(view, np.clip(np.arange(last + 1) - by, 0, last), axis)
+                continue
+            places = np.clip((np.arange(last + 1) - last / 2) / numbers + last / 2, 0, last)
+            below = np.minimum(places.astype(int), max(last - 1, 0))
+            shape = [1] * len(x.shape)
+            shape[axis] = -1
+            dtype = x.dtype if isinstance(x, np.ndarray) else np.float32
+            weight = (places - below).astype(dtype).reshape(shape)
+            above = _take(view, np.minimum(below + 1, last), axis)
+            view = _take(view, below, axis) * (1 - weight) + above * weight
+        yield view
+
+
+def _take(x: Any, places: np.ndarray, axis: int) -> Any:
+    """Return the entries at some indices of an axis."""
+    taken = array_module(x).take(x, places, axis=axis)
+    return np.ascontiguousarray(taken) if isinstance(x, np.ndarray) else taken
+
+
+def spectrum(x: Any, grouping: str) -> Any:
+    """Return the logarithms of the images' power spectra.
+
+    They are of the lightness and the differences of neighbouring channels.
+
+    Args:
+        x: The images.
+        grouping: "rings": the mean power in rings of equal frequency, (N, 13 · channels), fewer
+            for small images, whose empty rings are omitted. "blocks": the mean logarithm of the
+            cosine amplitudes in blocks of both frequencies, (N, 64 · channels).
+    """
+    xp, (height, width) = array_module(x), x.shape[1:3]
+    parts = [xp.mean(x, axis=-1, keepdims=True), x[..., 1:] - x[..., :-1]]
+    planes = xp.moveaxis(xp.concatenate(parts, axis=-1), -1, 1)  # (N, planes, height, width)
+    if grouping == "blocks":
+        rows, columns = (fft.dct(np.eye(size), norm="ortho", axis=0) for size in (height, width))
+        amplitudes = xp.abs(_transform(planes, rows, columns.T))
+        # Matrices that take means of consecutive frequencies.
+        means = []
+        for size in (height, width):
+            blocks = np.array_split(np.arange(size), min(_BLOCKS, size))
+            means.append([np.isin(np.arange(size), block) / len(block) for block in blocks])
+        over_rows, over_columns = map(np.array, means)
+        values = _transform(xp.log(_MIN_AMPLITUDE + amplitudes), over_rows, over_columns.T)
+    else:
+        window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
+        planes = (planes - xp.mean(planes, axis=(2, 3), keepdims=True)) * operand(window, x)
+        rows, columns = fft.fft(np.eye(height)), fft.rfft(np.eye(width))
+        # (a + bi)(c + di) of the two transforms, on real images.
+        a, b, c, d = rows.real, rows.imag, columns.real, columns.imag
+        real = _transform(planes, a, c) - _transform(planes, b, d)
+        imaginary = _transform(planes, a, d) + _transform(planes, b, c)
+        power = xp.square(real) + xp.square(imaginary)
+        frequency = np.hypot(*np.meshgrid(fft.fftfreq(height), fft.rfftfreq(width), indexing="ij"))
+        # The last ring includes the corners, beyond half a period per pixel.
+        ring = np.minimum((frequency * 2 * (_RINGS - 1)).astype(int), _RINGS - 1).ravel()
+        members = ring[:, None] == np.unique(ring)
+        power = xp.reshape(power, (-1, planes.shape[1], len(ring)))
+        values = xp.matmul(power, operand(members / members.sum(axis=0), x))
+        values = xp.log(_MIN_POWER + values)
+    values = xp.moveaxis(values, 1, -1)
+    return xp.reshape(values, (-1, int(np.prod(values.shape[1:]))))
+
+
+def _transform(planes: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
+    """Return rows · plane · columns for each plane of (N, planes, height, width)."""
+    xp = array_module(planes)
+    return xp.matmul(xp.matmul(operand(rows, planes), planes), operand(columns, planes))
+
+
+def residual_shares(x: Any) -> Any:
+    """Return the share of small residuals, for several magnitudes, residuals and channels.
+
+    Residuals are second differences along rows, columns and both, and the fourth difference along
+    both (Ker and Böhme's predictor), of the channels, of the differences of neighbouring channels,
+    and of the differences of those. A share is the mean of exp(-(residual / size)² / 2).
+
+    Args:
+        x: The images, with values in [0, 1].
+
+    Returns:
+        `(N, features)` float32, the logarithms of the shares; 120 features for three channels.
+    """
+    xp = array_module(x)
+
+    def difference(values: Any, axis: int) -> Any:
+        before, after = [slice(None)] * 4, [slice(None)] * 4
+        before[axis], after[axis] = slice(None, -1), slice(1, None)
+        return values[tuple(after)] - values[tuple(before)]
+
+    channels = [x]
+    while len(channels) < 3 and channels[-1].shape[-1] > 1:
+        channels.append(difference(channels[-1], axis=3))
+    planes = xp.concatenate(channels, axis=-1)
+    down, across = (difference(difference(planes, axis), axis) for axis in (1, 2))
+    both = difference(difference(planes, axis=1), axis=2)
+    fourth = difference(difference(down, axis=2), axis=2) / 2
+    shares = []
+    for residual in (down, across, both, fourth):
+        for size in _SIZES:
+            close = xp.exp(xp.square(residual * np.float32(255 / size)) * np.float32(-0.5))
+            shares.append(xp.log(xp.mean(close, axis=(1, 2)) + np.float32(_MIN_SHARE)))
+    return xp.concatenate(shares, axis=1)
