@@ -99,8 +99,18 @@ class SliceDetector(VotingDetector):
         return self.slicer.im
 
     def votes(self) -> list[Vote]:
-        """Return the votes of the preset; see `VotingDetector.votes`."""
-        return [vote for kind in PRESETS[self.preset] for vote in self.votes_of(kind)]
+        """Return the votes of the preset; see `VotingDetector.votes`.
+
+        Raises:
+            InvalidArgumentError: if the preset needs images, and the model does not take them.
+        """
+        kinds = PRESETS[self.preset]
+        if len(self.im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
+            raise InvalidArgumentError(
+                "This detector mirrors and shifts images of shape (height, width, channels). "
+                f"The model's inputs have shape {self.im.input_shape}: take 'fused'."
+            )
+        return [vote for kind in kinds for vote in self.votes_of(kind)]
 
     def votes_of(self, kind: str) -> list[Vote]:
         """Return the votes of a kind of evidence.
@@ -119,15 +129,9 @@ class SliceDetector(VotingDetector):
                 local slices at several depths, of the image and of its views.
 
         Raises:
-            InvalidArgumentError: for an unknown kind, or one that needs images if the model does
-                not take images.
+            InvalidArgumentError: for an unknown kind.
         """
         check_name("evidence", kind, dict.fromkeys(sum(PRESETS.values(), start=())))
-        if kind in _OF_IMAGES and len(self.im.input_shape) != 3:
-            raise InvalidArgumentError(
-                "This detector mirrors and shifts images of shape (height, width, channels). "
-                f"The model's inputs have shape {self.im.input_shape}: take 'fused'."
-            )
         if kind == "tree":
             kernels = self.kernels or list(self.im.kernels)
             return [Vote("tree", self.slice_features(kernels), TreeDisagreement())]

@@ -76,31 +76,31 @@ class NeuronLayer:
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the masks that keep only chosen neurons: kernel's name → bools of its shape."""
         shape = self.kernel.shape
-        chosen = along(neurons, len(shape), _unit_axis(self.chain[0]))
-        return {self.kernel.name: np.broadcast_to(chosen, shape)}
+        return {self.kernel.name: np.broadcast_to(along(neurons, len(shape), self._axis), shape)}
 
     def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
         """Return the biases that need a mask of their own, each with bools of its shape."""
         return []
 
-    def units_last(self, values: np.ndarray) -> np.ndarray:
-        """Return values of the operations `sum` or `value` as `(samples, …, units)`."""
-        return values
-
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the values of `units_last`, with zeros at padding.
+        """Return values as `(samples, …, units)`, with zeros at padding.
 
         Args:
             values: Values of the operations `sum` or `value`.
             masks: Name of a mask's operation → its values, as captured.
         """
-        if self.mask is not None:
-            values = np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
-        return self.units_last(values)
+        if self.mask is None:
+            return values
+        return np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
 
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the channels of chosen neurons: operation's name → bool `(channels,)`."""
         return {self.sum: np.asarray(neurons, bool)}
+
+    @property
+    def _axis(self) -> int:
+        """The kernel's axis of the neurons."""
+        return _unit_axis(self.chain[0])
 
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
@@ -121,12 +121,11 @@ class HeadLayer(NeuronLayer):
     The chain is the projection of the heads' outputs; in it, the weights of a masked head are zero.
     """
 
-    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the mask of the output kernel, `(heads, features, channels)`."""
-        return {self.kernel.name: np.broadcast_to(along(neurons, 3, 0), self.kernel.shape)}
+    _axis = 0  # of the output kernel, `(heads, features, channels)`
 
-    def units_last(self, values: np.ndarray) -> np.ndarray:
-        """Return values as `(samples, positions, features, heads)`."""
+    def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return values as `(samples, positions, features, heads)`, with zeros at padding."""
+        values = super().of_data(values, masks)
         by_head = values.reshape(len(values), -1, self.units, self._features)
         return np.moveaxis(by_head, -2, -1)
 

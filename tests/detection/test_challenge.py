@@ -27,9 +27,9 @@ from nnslicer_tf.detection import (
     challenge,
 )
 from nnslicer_tf.detection.adaptive import checks, gradient
+from nnslicer_tf.detection.adaptive.pair import Pair, Values
 from nnslicer_tf.detection.adaptive.problem import NORMS
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult, Outcome
-from nnslicer_tf.detection.adaptive.surrogate import Surrogate, Values
 from nnslicer_tf.detection.calibration import p_values, surprise
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -280,14 +280,14 @@ def test_smooth_slices_need_activations_as_neurons(slicer):
 
 def test_the_surrogates_gradients_are_slopes(im, data, normal):
     detector = FeatureDistance(im).fit(normal)
-    surrogate = Surrogate(im, detector)
+    pair = Pair(im, detector)
     rng = np.random.default_rng(0)
     x = 0.05 + 0.8 * data.x + rng.uniform(0, 0.1, data.x.shape)  # no ties in maxima
     x = x.astype(np.float32)
-    values = surrogate(x, data.y, 1.0, 0.1)
+    values = pair.values(x, data.y, 1.0, 0.1)
     np.testing.assert_allclose(values.excess, detector.decision_function(x), rtol=1e-2)
     way = rng.normal(size=x.shape).astype(np.float32) * 1e-3
-    up, down = (surrogate(x + sign * way, data.y, 1.0, 0.1) for sign in (1, -1))
+    up, down = (pair.values(x + sign * way, data.y, 1.0, 0.1) for sign in (1, -1))
     for name in ("margin", "excess"):
         slope = (getattr(values, f"{name}_gradient") * way).sum(axis=(1, 2, 3)) * 2
         found = getattr(up, name) - getattr(down, name)

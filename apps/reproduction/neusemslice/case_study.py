@@ -36,53 +36,42 @@ _PAPER_WAYS = {
 
 def case_study(s: CaseStudySettings) -> ExperimentResult:
     """Measure the slices of a trained model, and what compressing them on leaves."""
-    trial = zoo_trial(s.model, s.dataset, s.tests, s.samples)
-    trial = replace(trial, interval=s.interval)
-    curves = _stored(s, trial, "curves", curve_rows)
-    half = _stored(s, trial, "half", half_rows)
-    compressed = _stored(s, trial, "compressed", compressed_rows)
-    half = half.merge(stated(["method", "metric"]), how="left")
-    compressed = compressed.merge(stated(["method", "metric", "compressor"]), how="left")
+    trial = replace(zoo_trial(s.model, s.dataset, s.tests, s.samples), interval=s.interval)
+    made_from = {"weights": model_fingerprint(trial.model)} | s.values("tests", "samples")
+
+    def stored(what: str, rows: Callable[[Trial, str], Iterable[dict]]) -> pd.DataFrame:
+        """Return the rows of all metrics; those on file, of the same weights, are read."""
+        store = RowStore.of(s.work / "case-study", f"{what}-{s.name}", ["metric"], made_from)
+        parts = []
+        for metric in s.metrics.split(","):
+
+            def make(metric: str = metric) -> Iterable[dict]:
+                return track(rows(trial, metric), f"{what}, {metric}")
+
+            parts.append(store.complete({"metric": metric}, make))
+        return pd.concat(parts, ignore_index=True)
+
+    curves = stored("curves", curve_rows)
+    half = stored("half", half_rows).merge(stated(["method", "metric"]), how="left")
+    keys = ["method", "metric", "compressor"]
+    compressed = stored("compressed", compressed_rows).merge(stated(keys), how="left")
     accuracies = f"Accuracy of slices of {s.name}"
     of_half = f"{accuracies} that remove half of the parameters"
+    on = f"{of_half}, compressed on to {_COMPRESSED:.0%} (section 5.6)"
     head = {
         "model": f"weights of the zoo, {zoo.accuracy(trial.model, trial.test):.1%} right",
         "sizes": f"{s.tests} test images; scores on {s.samples} training images",
         "interval": f"semantic slices grow by {s.interval} neurons at a time",
     }
+    figure = f"figure6-{s.name}"
     return ExperimentResult(
         [
-            ExperimentTable(f"figure6-{s.name}", curves, f"{accuracies} (figure 6)", head),
+            ExperimentTable(figure, curves, f"{accuracies} (figure 6)", head),
             ExperimentTable(f"section56-half-{s.name}", half, f"{of_half} (section 5.6)", head),
-            ExperimentTable(
-                f"section56-compressed-{s.name}",
-                compressed,
-                f"{of_half}, compressed on to {_COMPRESSED:.0%} (section 5.6)",
-                head,
-            ),
+            ExperimentTable(f"section56-compressed-{s.name}", compressed, on, head),
         ],
-        [ExperimentFigure(f"figure6-{s.name}", plot_curves(f"figure6-{s.name}", curves))],
+        [ExperimentFigure(figure, plot_curves(figure, curves))],
     )
-
-
-def _stored(
-    s: CaseStudySettings, trial: Trial, what: str, rows: Callable[[Trial, str], Iterable[dict]]
-) -> pd.DataFrame:
-    """Return the rows of all metrics; those on file, of the same weights, are not made again."""
-    store = RowStore.of(
-        s.work / "case-study",
-        f"{what}-{s.name}",
-        ["metric"],
-        {"weights": model_fingerprint(trial.model)} | s.values("tests", "samples"),
-    )
-    parts = []
-    for metric in s.metrics.split(","):
-
-        def make(metric: str = metric) -> Iterable[dict]:
-            return track(rows(trial, metric), f"{what}, {metric}")
-
-        parts.append(store.complete({"metric": metric}, make))
-    return pd.concat(parts, ignore_index=True)
 
 
 def half_rows(trial: Trial, metric: str) -> Iterator[dict]:

@@ -30,7 +30,7 @@ from reproduction.neusemslice.slices import (
     slices_of_one_size,
 )
 from reproduction.neusemslice.tables import means_result
-from reproduction.neusemslice.trial import Trial, repeats_of, split_classes
+from reproduction.neusemslice.trial import Repeats, Trial, split_classes
 from reproduction.result import ExperimentResult
 from reproduction.samples import of_classes
 
@@ -69,7 +69,7 @@ _METHODS = (
 
 def develop(s: MaintenanceSettings) -> ExperimentResult:
     """Learn new classes, without samples of the old ones or with some (tables 7 and 8)."""
-    repeats = repeats_of(s)
+    repeats = Repeats(s)
     tasks = split_classes(repeats.data["train"].classes, s.scenario + 1)
     rows = repeats.rows(
         f"develop{s.scenario}-{s.metric}",

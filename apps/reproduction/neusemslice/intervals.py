@@ -13,7 +13,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.neusemslice.settings import MaintenanceSettings
 from reproduction.neusemslice.slicing import curve_rows, plot_curves
 from reproduction.neusemslice.tables import area_tests
-from reproduction.neusemslice.trial import Repeats, repeats_of
+from reproduction.neusemslice.trial import Repeats
 from reproduction.result import ExperimentFigure, ExperimentResult
 
 _INTERVALS = (1, 16, 64, 256)
@@ -30,10 +30,10 @@ def intervals(s: MaintenanceSettings) -> ExperimentResult:
             f"intervals compares slices that grow by {', '.join(map(str, _INTERVALS))} neurons: "
             f"leave out --interval. Received: --interval {s.interval}"
         )
-    repeats = repeats_of(s)
+    repeats = Repeats(s)
     parts = []
     for interval in _INTERVALS:
-        grown = repeats_of(replace(s, interval=interval))
+        grown = Repeats(replace(s, interval=interval))
 
         def run(seed: int, grown: Repeats = grown) -> Iterator[dict]:
             return curve_rows(grown.trial(seed), s.metric)

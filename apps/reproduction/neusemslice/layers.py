@@ -18,7 +18,7 @@ from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
 from reproduction.neusemslice.slices import SlicedModel
 from reproduction.neusemslice.tables import paired_tests
-from reproduction.neusemslice.trial import Trial, repeats_of
+from reproduction.neusemslice.trial import Repeats, Trial
 from reproduction.result import ExperimentResult
 
 _COMPRESSIONS = (0.3, 0.5, 0.66)  # shares of the parameters that are removed; the paper names two
@@ -28,30 +28,24 @@ _PAIRS = [(one, other) for one in OURS for other in WAYS[:2]]
 
 def layers(s: MaintenanceSettings) -> ExperimentResult:
     """Measure what slices of one size take from each layer (not in the paper)."""
-    repeats = repeats_of(s)
+    repeats = Repeats(s)
     rows = repeats.rows(
         f"layers-{s.metric}", lambda seed: layer_rows(repeats.trial(seed), s.metric)
     )
     means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
-    title = "What slices of one size take from each layer, and what that costs alone"
-    used = {"metric": s.metric}
     # Paired tests over seeds of whole slices of each compression rate.
-    whole = rows[rows["layer"] == "all"]
-    tests = [
-        paired_tests(part, ["accuracy"], _PAIRS).assign(wanted=wanted)
-        for wanted, part in whole.groupby("wanted")
-    ]
-    found = pd.concat(tests, ignore_index=True)
+    tests = []
+    for wanted, part in rows[rows["layer"] == "all"].groupby("wanted"):
+        tests.append(paired_tests(part, ["accuracy"], _PAIRS))
+        tests[-1].insert(0, "wanted", wanted)
+    tested = pd.concat(tests, ignore_index=True)
+    title = "What slices of one size take from each layer, and what that costs alone"
+    against = "Semantic slices against others of their size: accuracy"
+    used = {"metric": s.metric}
     return ExperimentResult(
         [
             repeats.table("layers", title, means, more=used),
-            repeats.table(
-                "layers",
-                "Semantic slices against others of their size: accuracy",
-                found[["wanted", *found.columns.drop("wanted")]],
-                "-tests",
-                used,
-            ),
+            repeats.table("layers", against, tested, "-tests", used),
         ]
     )
 
@@ -69,29 +63,26 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
             critical = sliced.of_size(way, wanted)
             compression = sliced.compression(critical)
             # The layers of each part of a model that is masked alone, by the part's name.
-            dense = [
-                layer
-                for layer in critical
-                if isinstance(trial.model.get_layer(layer), keras.layers.Dense)
-            ]
+            of_kind: dict[bool, list[str]] = {False: [], True: []}
+            for name in critical:
+                is_dense = isinstance(trial.model.get_layer(name), keras.layers.Dense)
+                of_kind[is_dense].append(name)
             groups = {
-                "all convolutions": [layer for layer in critical if layer not in dense],
-                "all dense layers": dense,
+                "all convolutions": of_kind[False],
+                "all dense layers": of_kind[True],
                 "all": list(critical),
             }
-            singles = {layer: [layer] for layer in critical}
-            parts = singles | {name: part for name, part in groups.items() if part}
+            parts = {name: [name] for name in critical}
+            parts |= {name: part for name, part in groups.items() if part}
             for name, part in parts.items():
-                kept = np.concatenate([critical[layer] for layer in part])
                 taken = CriticalNeurons({layer: critical[layer] for layer in part})
-                masked = sliced.masker.neurons(taken)
                 yield {
                     "wanted": wanted,
                     "method": way,
                     "layer": name,
                     "compression": compression,
-                    "neurons": len(kept),
-                    "kept": kept.mean(),
+                    "neurons": taken.total,
+                    "kept": np.concatenate(list(taken.values())).mean(),
                     "into": sliced.own_share(taken),
-                    "accuracy": accuracy(masked, trial.test),
+                    "accuracy": accuracy(sliced.masker.neurons(taken), trial.test),
                 }

@@ -12,7 +12,7 @@ from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, MaintenanceSettings
 from reproduction.neusemslice.slices import all_neurons, redundant, slices_of_one_size
 from reproduction.neusemslice.tables import means_result
-from reproduction.neusemslice.trial import Trial, repeats_of
+from reproduction.neusemslice.trial import Repeats, Trial
 from reproduction.result import ExperimentResult
 
 # Held-out accuracy that slices alone may lose; the paper's lose about so much for this share
@@ -23,7 +23,7 @@ _REDUNDANT = 0.95  # above which DeepArc leaves a layer as it is
 
 def readapt(s: MaintenanceSettings) -> ExperimentResult:
     """Train critical neurons on adversarial samples and attack again (table 6)."""
-    repeats = repeats_of(s)
+    repeats = Repeats(s)
     attacked = min(s.attacked, len(repeats.data["held_out"]) // 2)
     epsilon = 8 / 255 if s.dataset == "cifar10" else 0.1
     rows = repeats.rows(

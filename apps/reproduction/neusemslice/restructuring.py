@@ -10,7 +10,7 @@ from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, MaintenanceSettings
 from reproduction.neusemslice.slices import slices_of_one_size
 from reproduction.neusemslice.tables import means_result
-from reproduction.neusemslice.trial import Trial, repeats_of
+from reproduction.neusemslice.trial import Repeats, Trial
 from reproduction.result import ExperimentResult
 
 COMPRESSORS = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": "ERK"}
@@ -19,7 +19,7 @@ COMPRESSORS = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": 
 
 def restructure(s: MaintenanceSettings) -> ExperimentResult:
     """Compress whole and restructured models until the accuracy falls (table 5)."""
-    repeats = repeats_of(s)
+    repeats = Repeats(s)
     rows = repeats.rows(
         f"restructure-{s.metric}-{s.tolerance}",
         lambda seed: restructure_rows(repeats.trial(seed), s.metric, s.tolerance),

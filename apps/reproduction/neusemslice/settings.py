@@ -88,6 +88,12 @@ class MaintenanceSettings(Settings):
         return self.metrics.split(",")[0]
 
     @property
+    def training_name(self) -> str:
+        """Recipe and precision as a part of names of files; nothing for the defaults."""
+        recipe = "" if self.recipe == "plain" else f"-{self.recipe}"
+        return recipe + ("" if self.precision == "float32" else f"-{self.precision}")
+
+    @property
     def interval_name(self) -> str:
         """The interval as a part of names of files."""
         return _interval_name(self.interval)

@@ -12,7 +12,7 @@ from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import SETTINGS, MaintenanceSettings
 from reproduction.neusemslice.slices import SlicedModel, redundant
 from reproduction.neusemslice.tables import area_tests, masked_range_tables
-from reproduction.neusemslice.trial import Repeats, Trial, repeats_of
+from reproduction.neusemslice.trial import Repeats, Trial
 from reproduction.palette import METHODS
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
@@ -25,9 +25,19 @@ _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure every slicing method's accuracy over compression rate, and the cost of masking."""
-    repeats, metrics = repeats_of(s), s.metrics.split(",")
+    repeats = Repeats(s)
+
+    def rows(what: str, of_metric: Callable[[Trial, str], Iterable[dict]]) -> pd.DataFrame:
+        parts = [
+            repeats.rows(
+                f"{what}-{metric}", lambda seed, m=metric: of_metric(repeats.trial(seed), m)
+            )
+            for metric in s.metrics.split(",")
+        ]
+        return pd.concat(parts)
+
     stars = repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])
-    curve = pd.concat([stars, *(_rows(repeats, "slicing", curve_rows, m) for m in metrics)])
+    curve = pd.concat([stars, rows("slicing", curve_rows)])
     tables = [
         repeats.table("figure5", "Accuracy over compression rate (figure 5)", curve),
         repeats.table(
@@ -38,22 +48,12 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     ]
     if s.interval == 1:  # the cost of masking does not depend on it
         # Tables 1, 2 and 3.
-        masked = pd.concat([_rows(repeats, "masking", masked_range_rows, m) for m in metrics])
+        masked = masked_range_tables(rows("masking", masked_range_rows))
         title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
-        masking_tables = [
-            repeats.table(name, title.format(name), part)
-            for name, part in masked_range_tables(masked).items()
-        ]
-        tables += masking_tables
+        tables += [repeats.table(n, title.format(n), part) for n, part in masked.items()]
     name = f"{s.name}{s.interval_name}"
     figure = ExperimentFigure(f"figure5-{name}", plot_curves(f"figure5-{name}", curve))
     return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
-
-
-def _rows(
-    repeats: Repeats, what: str, rows: Callable[[Trial, str], Iterable[dict]], metric: str
-) -> pd.DataFrame:
-    return repeats.rows(f"{what}-{metric}", lambda seed: rows(repeats.trial(seed), metric))
 
 
 def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
@@ -112,25 +112,25 @@ def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
     """
     sliced = SlicedModel(trial, metric)
     slicer = sliced.slicer
+    by_category = {
+        str(category): {layer: values[i] for layer, values in slicer.category_scores.items()}
+        for i, category in enumerate(slicer.categories)
+    }
     for low in (0.0, 0.1, 0.2, 0.3, 0.4):
-        row = {"metric": metric, "range": f"{low:.0%}→{low + 0.1:.0%}"}
-        masked = sliced.masker.neurons(_outside(slicer.scores, low))
-        yield {**row, "category": "global", "accuracy": accuracy(masked, trial.test)}
-        for i, category in enumerate(slicer.categories):
-            scores = {layer: values[i] for layer, values in slicer.category_scores.items()}
-            masked = sliced.masker.neurons(_outside(scores, low))
-            part = of_classes(trial.test, [category])
-            yield {**row, "category": str(category), "accuracy": accuracy(masked, part)}
-
-
-def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]:
-    """Return masks that leave out a tenth of every layer, from the rank `low` on."""
-    keep = {}
-    for layer, score in scores.items():
-        begin, end = (round(share * len(score)) for share in (low, low + 0.1))
-        keep[layer] = np.ones(len(score), bool)
-        keep[layer][np.argsort(-score, kind="stable")[begin:end]] = False
-    return keep
+        for category, scores in {"global": slicer.scores, **by_category}.items():
+            keep = {}  # all but a tenth of every layer, from the rank `low` on
+            for layer, score in scores.items():
+                begin, end = (round(share * len(score)) for share in (low, low + 0.1))
+                keep[layer] = np.ones(len(score), bool)
+                keep[layer][np.argsort(-score, kind="stable")[begin:end]] = False
+            test = trial.test
+            test = test if category == "global" else of_classes(test, [int(category)])
+            yield {
+                "metric": metric,
+                "range": f"{low:.0%}→{low + 0.1:.0%}",
+                "category": category,
+                "accuracy": accuracy(sliced.masker.neurons(keep), test),
+            }
 
 
 def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
@@ -164,16 +164,13 @@ def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
     for axis in axes[::columns]:
         axis.set_ylabel("test accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    put_finding(figure, f"{name.partition('-')[2]}{_finding(curves)}")
-    return figure
-
-
-def _finding(curves: pd.DataFrame) -> str:
-    """Return in words which methods keep 95 % of the best accuracy at the highest compression."""
+    # The methods that keep 95 % of the best accuracy at the highest compression.
     means = curves.dropna(subset=["metric"]).groupby(["metric", "method", "setting"])
     means = means[["compression", "accuracy"]].mean()
     enough = means[means["accuracy"] >= 0.95 * means["accuracy"].max()]
     most = enough["compression"].groupby("method").max().sort_values(ascending=False)
-    first, second = most.index[:2]
-    values = f"{first} {most[first]:.0%}, {second} {most[second]:.0%}"
-    return f": parameters removed at 95 % of the best accuracy: {values}"
+    best, second = most.index[:2]
+    values = f"{best} {most[best]:.0%}, {second} {most[second]:.0%}"
+    finding = f": parameters removed at 95 % of the best accuracy: {values}"
+    put_finding(figure, f"{name.partition('-')[2]}{finding}")
+    return figure

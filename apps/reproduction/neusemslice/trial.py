@@ -56,9 +56,8 @@ def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
     Raises:
         InvalidArgumentError: if there are no weights; the error names the command to train them.
     """
-    trained = zoo.load(model, dataset)
     return Trial(
-        trained,
+        zoo.load(model, dataset),
         train=datasets.load(dataset, "train[:90%]"),
         held_out=datasets.load(dataset, "train[90%:]"),
         test=datasets.load(dataset, f"test[:{tests}]"),
@@ -67,7 +66,7 @@ def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
 
 
 class Repeats:
-    """Trials of one model and data set, one for each seed.
+    """Trials of one model and data set, one for each seed; or the one trial of the zoo's weights.
 
     Args:
         settings: Model, data set, sizes and number of seeds.
@@ -77,72 +76,82 @@ class Repeats:
         self.settings = settings
 
     @cached_property
+    def _zoo_trial(self) -> Trial | None:
+        s = self.settings
+        is_zoo = s.weights == "zoo"
+        return zoo_trial(s.model, s.dataset, s.tests, s.samples) if is_zoo else None
+
+    @cached_property
     def data(self) -> dict[str, Dataset]:
         """Training, held-out and test samples, as a `Trial` takes them.
 
         Raises:
             InvalidArgumentError: if there are fewer training samples than asked for.
         """
+        if (trial := self._zoo_trial) is not None:
+            return {"train": trial.train, "held_out": trial.held_out, "test": trial.test}
         s = self.settings
         held_out = min(5_000, s.images // 4)
-        parts = {
-            "train": datasets.load(s.dataset, f"train[{held_out}:{held_out + s.images}]"),
+        train = datasets.load(s.dataset, f"train[{held_out}:{held_out + s.images}]")
+        if len(train) < s.images:
+            raise InvalidArgumentError(
+                f"--images {s.images} are more than the {len(train)} training images that "
+                f"'{s.dataset}' has behind {held_out} held-out ones."
+            )
+        return {
+            "train": train,
             "held_out": datasets.load(s.dataset, f"train[:{held_out}]"),
             "test": datasets.load(s.dataset, f"test[:{s.tests}]"),
         }
-        if len(parts["train"]) < s.images:
-            raise InvalidArgumentError(
-                f"--images {s.images} are more than the {len(parts['train'])} training images "
-                f"that '{s.dataset}' has behind {held_out} held-out ones."
-            )
-        return parts
 
     @property
     def training(self) -> str:
         """How the models were trained, in words."""
         s = self.settings
+        if self._zoo_trial is not None:
+            right = zoo.accuracy(self._zoo_trial.model, self.data["test"])
+            return f"weights of the zoo, {right:.1%} right"
         how = " by the zoo's recipe" if s.recipe == "zoo" else ""
         return f"{s.epochs} epochs{how} in {s.precision}"
 
-    @property
-    def trained(self) -> str:
-        """Part of the names of files that tells models of different training apart."""
-        s = self.settings
-        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{self._how}{s.interval_name}"
-
-    @property
-    def _how(self) -> str:
-        """Part of names that tells recipes and precisions apart; nothing for the defaults."""
-        s = self.settings
-        recipe = "" if s.recipe == "plain" else f"-{s.recipe}"
-        return recipe + ("" if s.precision == "float32" else f"-{s.precision}")
-
-    @property
-    def _recipe(self) -> zoo.Recipe:
-        s = self.settings
-        if s.recipe == "plain":
-            return zoo.Recipe(epochs=s.epochs, precision=s.precision)
-        recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
-        # Epochs of smaller images are a part of the recipe's own number of epochs.
-        return replace(recipe, epochs=s.epochs, precision=s.precision, sizes=())
-
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
-        """Return a model trained with a seed, on some classes or on all, with all data."""
+        """Return a model trained with a seed, on some classes or on all, with all data.
+
+        Raises:
+            InvalidArgumentError: if a model of some classes is asked of the zoo.
+        """
         s, data, which = self.settings, self.data["train"], "all"
+        if self._zoo_trial is not None:
+            if classes is not None:
+                raise InvalidArgumentError(
+                    "The zoo's models know all classes, and this experiment starts with a model "
+                    "of some: leave out --weights zoo."
+                )
+            fresh = zoo.load(s.model, s.dataset)
+            return replace(self._zoo_trial, model=fresh, interval=s.interval)
         if classes is not None:
             data, which = of_classes(data, classes), "".join(map(str, classes))
-        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{self._how}"
         keras.utils.set_random_seed(seed)
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
-        folder = s.work / "trained" / name
-        zoo.train(model, data, self._recipe, rng=seed, folder=folder)
+        recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
+        if s.recipe == "zoo":
+            # Epochs of smaller images are a part of the recipe's own number of epochs.
+            own = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+            recipe = replace(own, epochs=s.epochs, precision=s.precision, sizes=())
+        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{s.training_name}"
+        zoo.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)
         model = zoo.training.in_precision(model, s.precision)
-        _warn_of_failure(model, data, seed)
+        warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all seeds; stored ones are read, not made again."""
         s = self.settings
+        # What tells models of different training apart.
+        trained = f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{s.training_name}"
+        if self._zoo_trial is not None:
+            weights = model_fingerprint(self._zoo_trial.model)[:8]
+            trained = f"zoo-{weights}-{s.tests}-{s.samples}"
         parts = []
         for number, seed in enumerate(s.seeds, 1):
 
@@ -150,7 +159,7 @@ class Repeats:
                 return track(run(seed), what)
 
             # A file for each seed, so that repeats can run side by side.
-            path = s.work / what / f"{s.name}-{self.trained}-seed{seed}.csv"
+            path = s.work / what / f"{s.name}-{trained}{s.interval_name}-seed{seed}.csv"
             parts.append(RowStore(path, ["seed"]).complete({"seed": seed}, make))
             print(f"{what} {s.name}: repeat {number} of {s.repeats}", flush=True)
         return pd.concat(parts, ignore_index=True).astype({"seed": int})
@@ -173,47 +182,7 @@ class Repeats:
         return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)
 
 
-class ZooRepeat(Repeats):
-    """The one trial of the zoo's weights of a model."""
-
-    @cached_property
-    def _trial(self) -> Trial:
-        s = self.settings
-        return zoo_trial(s.model, s.dataset, s.tests, s.samples)
-
-    @cached_property
-    def data(self) -> dict[str, Dataset]:
-        """Training, held-out and test samples, as a `Trial` takes them."""
-        trial = self._trial
-        return {"train": trial.train, "held_out": trial.held_out, "test": trial.test}
-
-    @property
-    def training(self) -> str:
-        """How the model was trained, in words."""
-        return f"weights of the zoo, {zoo.accuracy(self._trial.model, self.data['test']):.1%} right"
-
-    @property
-    def trained(self) -> str:
-        """Part of the names of files that tells models of different weights apart."""
-        s, weights = self.settings, model_fingerprint(self._trial.model)[:8]
-        return f"zoo-{weights}-{s.tests}-{s.samples}{s.interval_name}"
-
-    def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
-        """Return the zoo's model, loaded anew, with all data.
-
-        Raises:
-            InvalidArgumentError: if a model of some classes is asked for.
-        """
-        if classes is not None:
-            raise InvalidArgumentError(
-                "The zoo's models know all classes, and this experiment starts with a model of "
-                "some: leave out --weights zoo."
-            )
-        s = self.settings
-        return replace(self._trial, model=zoo.load(s.model, s.dataset), interval=s.interval)
-
-
-def _warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
+def warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
     """Warn of a model that is hardly better than chance on samples that it was trained on."""
     chance = 1 / len(np.unique(data.y))
     right = zoo.accuracy(model, first(data, 500))
@@ -223,11 +192,6 @@ def _warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
             f"right, {chance:.1%} would be by chance. Its rows say nothing about the methods.",
             stacklevel=3,
         )
-
-
-def repeats_of(s: MaintenanceSettings) -> Repeats:
-    """Return the trials that settings ask for."""
-    return ZooRepeat(s) if s.weights == "zoo" else Repeats(s)
 
 
 def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:

@@ -13,8 +13,8 @@ the model is wrong and the detector silent. Cost: `queries` inputs scored for ea
 
 import numpy as np
 
+from nnslicer_tf.detection.adaptive.pair import slope_sum
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
-from nnslicer_tf.detection.adaptive.surrogate import difference_slopes
 
 # Share of the pixels in the first window of the square attack; it shrinks as queries are used up.
 _WINDOW = 0.3
@@ -78,9 +78,7 @@ def nes(problem: Problem) -> Tried:
         def lowered(moved: np.ndarray, labels: np.ndarray = labels) -> np.ndarray:
             return objective(problem, np.clip(moved, *problem.bounds), labels)
 
-        slopes = difference_slopes(lowered, x[active], directions, radius)
-        shape = (*slopes.shape, *[1] * (x.ndim - 1))
-        gradient = (slopes.reshape(shape) * directions).sum(axis=0).astype(np.float32)
+        gradient = slope_sum(lowered, x[active], directions, radius).astype(np.float32)
         size = problem.step * (0.4 - 0.35 * step / steps)
         x[active] = problem.within(x[active] - size * problem.norm.unit(gradient), active)
         found[active] = problem.pair.succeeds(x[active], problem.y[active])

@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike
 from nnslicer_tf._checks import as_generator, check_count, check_labels, check_logits, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf.detection.adaptive import checks
-from nnslicer_tf.detection.adaptive.pair import Pair, excess_of
+from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.adaptive.problem import NORMS, Effort, Problem
 from nnslicer_tf.detection.adaptive.result import ChallengeResult
 from nnslicer_tf.detection.adaptive.runs import Run
-from nnslicer_tf.detection.adaptive.surrogate import DifferenceSurrogate, Surrogate
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
@@ -119,10 +118,9 @@ def challenge(
         check_count(name, value)
     if isinstance(rng, np.random.Generator):
         raise InvalidArgumentError("rng must be an int, so that resumed parts can be reproduced.")
-    as_generator(rng)
-    excess = excess_of(detector)
+    low, high = bounds = tuple(map(float, im.bounds or (0, 1)))
+    pair = Pair(im, detector, bounds=bounds, rng=as_generator(rng))
     x = im.check(x)
-    low, high = im.bounds or (0.0, 1.0)
     if x.min() < low or x.max() > high:
         raise InputRangeError(
             f"Attacks need the range of the inputs, here {low:g} … {high:g}; x has values from "
@@ -136,7 +134,6 @@ def challenge(
     if not len(index):
         raise InvalidArgumentError("The model is wrong on all the given inputs: none to attack.")
     x, y = x[index], y[index]
-    pair = Pair(im, excess)
     clean = pair.excess(x)
     false_positives = float(np.mean(clean > 0))
     if false_positives > 0.5:
@@ -144,19 +141,10 @@ def challenge(
             f"The detector flags {false_positives:.0%} of the unchanged inputs: no attack could "
             "tell anything. Set its threshold by a false-positive rate."
         )
-    # What attackers have: gradients, another detector, and images to move towards.
-    bounds, spread = (float(low), float(high)), _spread(clean)
-    surrogate: Surrogate = DifferenceSurrogate(pair, bounds, as_generator(rng))
-    if isinstance(detector, Detector) and detector.differentiable:
-        surrogate = Surrogate(im, detector)
-    other = None
-    if substitute is not None:
-        lowered = _LOWERED * spread
-        other = Pair(im, excess_of(substitute), lowered), Surrogate(im, substitute, lowered)
+    spread = _spread(clean)
     problem = Problem(
         pair=pair,
-        surrogate=surrogate,
-        substitute=other,
+        substitute=None if substitute is None else Pair(im, substitute, _LOWERED * spread),
         x=x,
         y=y,
         guides=_guides(pair, x, y, x if normal is None else im.check(normal)),
@@ -185,8 +173,8 @@ def challenge(
     places = np.concatenate([x, *(outcome.examples for outcome in outcomes.values())])
     radius = np.mean([outcome.budgets[0] for outcome in outcomes.values()]) / 4
     labels = np.tile(y, 1 + len(outcomes))
-    values = surrogate(places, labels, _STEEPNESS, float(radius))
-    if surrogate.approximate:
+    values = pair.values(places, labels, _STEEPNESS, float(radius))
+    if pair.differentiable:
         results.append(checks.check_scores(values.excess, pair.excess(places)))
     results.append(checks.check_gradients(values.excess_gradient[: len(x)]))
     return ChallengeResult(outcomes, index, false_positives, tuple(results))

@@ -20,8 +20,8 @@ from functools import partial
 
 import numpy as np
 
+from nnslicer_tf.detection.adaptive.pair import Values
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
-from nnslicer_tf.detection.adaptive.surrogate import Values
 
 Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 """Values, inputs, indices of their images, share of the steps done → direction to descend."""
@@ -82,11 +82,11 @@ def weighted(problem: Problem) -> Tried:
 
 def matching(problem: Problem) -> Tried:
     """Attack by feature matching, starting near a normal image of another class."""
-    goals = problem.surrogate.representation(problem.guides)
+    goals = problem.pair.representation(problem.guides)
 
     def way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
         if done < 0.5:
-            return problem.surrogate.toward(x, goals[index])
+            return problem.pair.toward(x, goals[index])
         return orthogonal_way(values, x, index, done)
 
     nearest = problem.within(problem.guides)  # that the budget allows
@@ -96,8 +96,7 @@ def matching(problem: Problem) -> Tried:
 def transfer(problem: Problem) -> Tried:
     """Attack a substitute by orthogonal PGD; the true pair judges the results."""
     assert problem.substitute is not None  # without one, the attack is not run
-    pair, surrogate = problem.substitute
-    x = orthogonal(replace(problem, pair=pair, surrogate=surrogate)).x
+    x = orthogonal(replace(problem, pair=problem.substitute)).x
     return Tried(x, problem.pair.succeeds(x, problem.y))
 
 
@@ -112,7 +111,7 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
         size = problem.step * (_LAST + (_FIRST - _LAST) * (1 + np.cos(np.pi * done)) / 2)
         size = min(size, longest)
         steepness, radius = GENTLE + (STEEP - GENTLE) * done, float(size / spread)
-        values = problem.surrogate(x[active], problem.y[active], steepness, radius)
+        values = problem.pair.values(x[active], problem.y[active], steepness, radius)
         hit = hits(problem, x[active], active, values, step % _THOROUGH == 0)
         found[active[hit]] = True
         way = direction(values, x[active], active, done)[~hit]

@@ -61,7 +61,8 @@ def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
             left = (1 + np.cos(np.pi * done)) / 2
             size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
             share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
-            values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
+            steepness = GENTLE + (STEEP - GENTLE) * done
+            values = problem.pair.values(x, problem.y, steepness, size)
             sizes = problem.norm.distance(x - problem.x)
             evaded = (values.margin < 0) & (values.excess <= 0)
             # Checking costs as much as a gradient, so only smaller changes are checked.

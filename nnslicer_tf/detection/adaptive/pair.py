@@ -1,10 +1,13 @@
-"""`Pair`: the target of an attacker, a model and the detector that guards it.
+"""`Pair`: the target of an attacker, a model and the detector that guards it, with gradients.
 
 A detector is one of this package, an outlier estimator of scikit-learn fitted on the inputs as
-vectors, or any object with `decision_function(x)`, or with `score(x)` and `threshold_`.
+vectors, or any object with `decision_function(x)`, or with `score(x)` and `threshold_`. The
+gradient of a `differentiable` detector of this package comes from its tensors, that of any other
+from differences of its true score in random directions. The true detector always decides.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +15,39 @@ from sklearn.base import OutlierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from nnslicer_tf._numerics import runner_up_margin
+from nnslicer_tf._environment import LazyModule
+from nnslicer_tf.detection.arrays import margin
 from nnslicer_tf.detection.detector import Detector
+from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-Excess = Callable[[np.ndarray], np.ndarray]
-"""Inputs (N, *input_shape) → score minus threshold (N,): above 0 an input is flagged."""
+ops: Any = LazyModule("keras.ops")
+
+_DIRECTIONS = 24
+_ROWS = 128  # inputs whose gradients are computed at once
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """A pair's values and gradients for a batch of inputs.
+
+    Attributes:
+        margin: (N,) the true logit minus the largest other: below 0 the model is wrong.
+        margin_gradient: (N, *input_shape) its gradient.
+        excess: (N,) score minus threshold: above 0 the input is flagged.
+        excess_gradient: (N, *input_shape) its gradient.
+    """
+
+    margin: np.ndarray
+    margin_gradient: np.ndarray
+    excess: np.ndarray
+    excess_gradient: np.ndarray
+
+    def rows(self, index: np.ndarray) -> "Values":
+        """Return the values of some of the inputs."""
+        return Values(**{name: array[index] for name, array in vars(self).items()})
 
 
 class Pair:
@@ -26,16 +55,40 @@ class Pair:
 
     Args:
         im: The model.
-        excess: The detector's score minus its threshold; None: no detector.
+        detector: The detector; None: the model alone.
         lowered: How far to lower the threshold, as a safety margin for the attacker.
+        bounds: Least and largest value of an input.
+        rng: Draws the directions of differences.
+
+    Attributes:
+        im: The model.
+        differentiable: Whether the detector's score has a gradient; it is then smoothed, so that
+            `values` approximate the true score.
+
+    Raises:
+        InvalidArgumentError: if `detector` is not a detector, or has no threshold.
+        NotFittedError: if it is not fitted.
     """
 
-    def __init__(self, im: InstrumentedModel, excess: Excess | None, lowered: float = 0.0) -> None:
-        self.im, self._excess, self._lowered = im, excess, lowered
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        detector: Any = None,
+        lowered: float = 0.0,
+        bounds: tuple[float, float] = (-np.inf, np.inf),
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.im, self._detector, self._lowered = im, detector, lowered
+        self._bounds, self._rng = bounds, rng
+        self._excess = None if detector is None else _excess_of(detector)
+        self.differentiable = isinstance(detector, Detector) and detector.differentiable
+        self._compiled = compiled_function(self._values)
+        self._inner = compiled_function(self._representation)
+        self._toward = compiled_function(self._toward_gradient)
 
     def margins(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the true logit minus the largest other, (N,) float64: below 0 means wrong."""
-        return -runner_up_margin(self.im.classes.scores(self.im.logits(x)), y)
+        return -margin(self.im.classes.scores(self.im.logits(x)), y)
 
     def excess(self, x: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64: above 0 is flagged; -1 without a detector."""
@@ -51,23 +104,121 @@ class Pair:
             evaded[rows] = self.excess(x[rows]) <= 0
         return evaded
 
+    def values(self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float) -> Values:
+        """Return margins and scores with their gradients.
 
-def excess_of(detector: Any) -> Excess:
-    """Return a detector's score minus its threshold, as a function of inputs.
+        The gradient of a score that is not differentiable is the mean slope along random
+        directions, and along the margin's gradient, over steps as large as the attack's: a score
+        that is constant nearby may change at that distance. Cost: about fifty inputs scored.
 
-    Raises:
-        InvalidArgumentError: if it is not a detector, or has no threshold.
-        NotFittedError: if it is not fitted.
+        Args:
+            x: (N, *input_shape) float32.
+            y: (N,) true classes.
+            steepness: Steepness of the smoothed sign function of slices.
+            radius: Size of the coming steps, root mean square over elements.
+        """
+        steep = ops.convert_to_tensor(np.float32(steepness))
+        parts = []
+        for first in range(0, len(x), _ROWS):
+            rows = slice(first, first + _ROWS)
+            values = self._compiled(*map(ops.convert_to_tensor, (x[rows], y[rows])), steep)
+            parts.append([np.nan_to_num(ops.convert_to_numpy(value)) for value in values])
+        values = Values(*map(np.concatenate, zip(*parts, strict=True)))
+        if self._excess is None or self.differentiable:
+            return values
+        assert self._rng is not None  # for all detectors whose gradient is estimated
+        directions = self._rng.normal(size=(_DIRECTIONS, *x.shape)).astype(np.float32)
+        gradient = values.margin_gradient
+        size = np.sqrt((gradient**2).mean(axis=tuple(range(1, x.ndim)), keepdims=True))
+        directions[0] = gradient / np.maximum(size, 1e-12)
+
+        def excess(x: np.ndarray) -> np.ndarray:
+            return self.excess(np.clip(x, *self._bounds))
+
+        estimate = slope_sum(excess, x, directions, radius) / _DIRECTIONS
+        return Values(values.margin, gradient, self.excess(x), estimate.astype(np.float32))
+
+    def representation(self, x: np.ndarray) -> np.ndarray:
+        """Return the inputs of the logits and the logits, (N, features) float32."""
+        return ops.convert_to_numpy(self._inner(ops.convert_to_tensor(x)))
+
+    def toward(self, x: np.ndarray, goal: np.ndarray) -> np.ndarray:
+        """Return the gradient of the squared distance to a representation, shaped like `x`."""
+        return ops.convert_to_numpy(self._toward(*map(ops.convert_to_tensor, (x, goal))))
+
+    def _values(self, x: Any, y: Any, steepness: Any) -> tuple[Any, ...]:
+        def margins_of(x: Any) -> Any:
+            return -margin(Evidence(self.im, x).logits, y)
+
+        margins = margins_of(x)
+        (of_margin,) = vector_jacobian_product(margins_of, [x], ops.ones_like(margins))
+        if not self.differentiable:
+            return margins, of_margin, -ops.ones_like(margins), ops.zeros_like(of_margin)
+
+        def excess(x: Any) -> Any:
+            scores = self._detector.anomaly_scores(self._detector.evidence(x, steepness))
+            return scores - self._detector.threshold_ + self._lowered
+
+        scores = excess(x)
+        (of_excess,) = vector_jacobian_product(excess, [x], ops.ones_like(scores))
+        return margins, of_margin, scores, of_excess
+
+    def _representation(self, x: Any) -> Any:
+        last = self.im.logit_operation
+        names = [*self.im[last].inputs, last]
+        values = self.im.compute(x, names)
+        sizes = {name: int(np.prod(values[name].shape[1:])) for name in names}
+        flat = [ops.reshape(values[name], (-1, size)) for name, size in sizes.items()]
+        return ops.concatenate(flat, axis=1)
+
+    def _toward_gradient(self, x: Any, goal: Any) -> Any:
+        def distance(x: Any) -> Any:
+            return ops.sum(ops.square(self._representation(x) - goal), axis=1)
+
+        (gradient,) = vector_jacobian_product(distance, [x], ops.ones_like(goal[:, 0]))
+        return gradient
+
+
+def slope_sum(
+    function: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+    directions: np.ndarray,
+    radius: float,
+) -> np.ndarray:
+    """Return Σ of d · (f(x + r·d) - f(x - r·d)) / 2r over directions d, (N, *input_shape) float64.
+
+    Args:
+        function: Inputs (N, *input_shape) → (N,).
+        x: (N, *input_shape).
+        directions: (directions, N, *input_shape).
+        radius: The step r.
     """
+    differences = [function(x + radius * d) - function(x - radius * d) for d in directions]
+    slopes = np.stack(differences) / (2 * radius)
+    return (slopes.reshape(*slopes.shape, *[1] * (x.ndim - 1)) * directions).sum(axis=0)
+
+
+def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Return score minus threshold as a function of inputs; see `Pair`."""
+
+    def checked(scores: Any, x: np.ndarray) -> np.ndarray:
+        scores = np.asarray(scores, np.float64)
+        if scores.shape != (len(x),) or np.isnan(scores).any():
+            raise InvalidArgumentError(
+                f"A detector must give one number for each of {len(x)} inputs. It gave "
+                f"shape {scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
+            )
+        return scores
+
     if isinstance(detector, Detector):
         if not hasattr(detector, "threshold_"):
             raise NotFittedError(f"This {type(detector).__name__} is not fitted: call fit first.")
         return detector.decision_function
     if isinstance(detector, OutlierMixin):
         check_is_fitted(detector)
-        return lambda x: -_scores(detector.decision_function(x.reshape(len(x), -1)), len(x))
+        return lambda x: -checked(detector.decision_function(x.reshape(len(x), -1)), x)
     if callable(getattr(detector, "decision_function", None)):
-        return lambda x: _scores(detector.decision_function(x), len(x))
+        return lambda x: checked(detector.decision_function(x), x)
     if callable(getattr(detector, "score", None)):
         threshold = getattr(detector, "threshold_", None)
         if threshold is None:
@@ -76,19 +227,8 @@ def excess_of(detector: Any) -> Excess:
                 "there is nothing to evade. Set it from scores of normal inputs "
                 "(detection.calibration.threshold_at)."
             )
-        return lambda x: _scores(detector.score(x), len(x)) - float(threshold)
+        return lambda x: checked(detector.score(x), x) - float(threshold)
     raise InvalidArgumentError(
         "A detector has decision_function(x), above 0 for flagged inputs, or score(x) and "
         f"threshold_. Received: {type(detector).__name__}"
     )
-
-
-def _scores(values: Any, count: int) -> np.ndarray:
-    """Return a detector's scores as (N,) float64, checked."""
-    scores = np.asarray(values, np.float64)
-    if scores.shape != (count,) or np.isnan(scores).any():
-        raise InvalidArgumentError(
-            f"A detector must give one number for each of {count} inputs. It gave "
-            f"shape {scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
-        )
-    return scores

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 from nnslicer_tf.detection.adaptive.pair import Pair
-from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 
 _TINY = 1e-12
 
@@ -85,9 +84,8 @@ class Problem:
     """Images to change within a budget, until the model is wrong and the detector silent.
 
     Attributes:
-        pair: The target, which decides on success.
-        surrogate: Provides gradients.
-        substitute: Pair and surrogate of another detector, for transfer; None if there is none.
+        pair: The target.
+        substitute: The model with another detector, for transfer; None if there is none.
         x: (N, *input_shape) float32.
         y: (N,) true classes.
         guides: (N, *input_shape) normal inputs, each of another class than its image, on which
@@ -104,8 +102,7 @@ class Problem:
     """
 
     pair: Pair
-    surrogate: Surrogate
-    substitute: tuple[Pair, Surrogate] | None
+    substitute: Pair | None
     x: np.ndarray
     y: np.ndarray
     guides: np.ndarray

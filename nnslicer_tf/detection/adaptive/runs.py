@@ -16,7 +16,6 @@ from nnslicer_tf.detection.adaptive.minimum import minimum
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.adaptive.problem import NORMS, Nearest, Problem, Tried
 from nnslicer_tf.detection.adaptive.result import Outcome
-from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
 from nnslicer_tf.engine import Store
 
@@ -111,10 +110,7 @@ class Run:
 
         Budgets are tried in ascending order; an image is attacked until one succeeds.
         """
-        im = self._base.pair.im
-        alone = replace(
-            self._base, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None
-        )
+        alone = replace(self._base, pair=Pair(self._base.pair.im), substitute=None)
         best = Nearest(alone, alone.x)
         for budget in self._largest * _UNDEFENDED:
             key = f"{self._norm.name}-undefended-{budget:.6g}"

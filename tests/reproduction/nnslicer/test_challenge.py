@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.detection import SliceDetector
+from nnslicer_tf.detection import PRESETS, SliceDetector
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.nnslicer import choosing, evidence, judging
