@@ -6,6 +6,7 @@ Adversarial examples and the results of finished detectors are kept in the worki
 which an interrupted run resumes. Remove its `rows` after changing a detector's code.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
+from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.detection import (
     PRESETS,
     Detector,
@@ -65,13 +67,32 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
 
+# Inputs from which times are estimated.
+_TIMED, _TIMED_PATHS = 64, 8
+# Attack → forward passes and gradients for an image.
+_ATTACK_COSTS = {
+    **{f"FGSM_{n}": (0, 1) for n in (2, 4, 8)},
+    **{f"RPGD_{n}": (0, 40) for n in (2, 4, 8)},
+    **{"DeepFoolLinf": (0, 40), "DeepFoolL2": (0, 40), "JSMA": (100, 200), "CWL2": (0, 500)},
+    **{"ADef": (10, 100), "SinglePixel": (500, 0), "LocalSearch": (1_000, 0)},
+    **{"Boundary": (6_000, 0), "Pointwise": (2_000, 0), "Spatial": (125, 0)},
+    "GaussianBlur": (100, 0),
+}
+# Method → what it computes for an input, and how often.
+_METHOD_COSTS = {
+    **{"paper": ("slices", 1), "margin": ("slices", 1), "fused": ("slices", 4)},
+    **{"stable": ("slices", 6), "photos": ("slices", 6)},
+    **{"slices": ("slices", 50), "lean": ("slices", 50)},
+    **{name: ("paths", 1) for name in ("EffectivePath", "EffectivePath margin")},
+}
+
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def detect(s: DetectionSettings) -> ExperimentResult:
     """Measure detectors on attacks (Table 4)."""
     specs = attacks_on(s.dataset, s.attacks)
-    methods = [name.strip() for name in s.methods.split(",") if name.strip()]
+    methods = [name.strip() for name in s.methods.split(",") if name.strip()] or list(DETECTORS)
     for name in methods:
         check_name("method", name, DETECTORS)
     network = load_classifier(s.model, s.dataset)
@@ -79,6 +100,15 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     # Attack → originals and successful adversarial examples, as model inputs.
     scale = datasets.normalisation(s.dataset, s.normalise)
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
+    im = InstrumentedModel(network)
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
+    minutes = estimated_seconds(slicer, normal, len(images), specs, methods) / 60
+    print(
+        f"{len(specs)} attacks on {len(images)} images, then {len(methods)} detectors that learn "
+        f"from {len(normal)}: about {max(1, round(minutes))} min. Stop it with Ctrl-C; the same "
+        f"command goes on with what is finished in {s.work}.",
+        flush=True,
+    )
     pairs = {}
     normalise = None if s.normalise == "unit" else scale
     for spec, made in examples(
@@ -89,8 +119,6 @@ def detect(s: DetectionSettings) -> ExperimentResult:
                 scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
             )
             pairs[spec.name] = originals, adversarial
-    im = InstrumentedModel(network)
-    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
     rows = _evaluate(s, slicer, normal, pairs, methods)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
@@ -113,6 +141,48 @@ def detect(s: DetectionSettings) -> ExperimentResult:
         figures(name, rows),
         views=_view(s.explore, slicer, pairs),
     )
+
+
+def estimated_seconds(
+    slicer: Slicer,
+    normal: np.ndarray,
+    images: int,
+    attacks: Iterable[AttackSpec],
+    methods: Iterable[str],
+) -> float:
+    """Return about how long attacks and detectors take, from passes and slices of a few inputs.
+
+    Args:
+        slicer: The watched model's slicer.
+        normal: The inputs that detectors learn from.
+        images: Number of attacked images.
+        attacks: The attacks.
+        methods: Names of detectors.
+    """
+    im, x = slicer.im, normal[:_TIMED]
+    few = x[:_TIMED_PATHS]
+    work = {
+        "passes": lambda: im.logits(x),
+        "gradients": lambda: im.gradients(x, [0] * len(x)),
+        "slices": lambda: list(slicer.iterate(x, "predicted", list(im.kernels))),
+        "paths": lambda: effective_paths(im, few, progress=False),
+    }
+    seconds = {}
+    for name, run in work.items():
+        run()  # compiles
+        start = time.perf_counter()
+        run()
+        count = len(few) if name == "paths" else len(x)
+        seconds[name] = (time.perf_counter() - start) / count
+    total = 0.0
+    for spec in attacks:
+        passes, gradients = _ATTACK_COSTS[spec.name]
+        total += images * (passes * seconds["passes"] + gradients * seconds["gradients"])
+    scored = len(normal) + 2 * images
+    for method in methods:
+        kind, count = _METHOD_COSTS.get(method, ("passes", 1))
+        total += scored * count * seconds[kind]
+    return total
 
 
 def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
