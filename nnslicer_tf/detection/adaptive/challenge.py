@@ -118,8 +118,8 @@ def challenge(
         check_count(name, value)
     if isinstance(rng, np.random.Generator):
         raise InvalidArgumentError("rng must be an int, so that resumed parts can be reproduced.")
-    low, high = bounds = tuple(map(float, im.bounds or (0, 1)))
-    pair = Pair(im, detector, bounds=bounds, rng=as_generator(rng))
+    low, high = map(float, im.bounds or (0, 1))
+    pair = Pair(im, detector, bounds=(low, high), rng=as_generator(rng))
     x = im.check(x)
     if x.min() < low or x.max() > high:
         raise InputRangeError(
@@ -148,7 +148,7 @@ def challenge(
         x=x,
         y=y,
         guides=_guides(pair, x, y, x if normal is None else im.check(normal)),
-        bounds=bounds,
+        bounds=(low, high),
         scales=(_spread(pair.margins(x, y)), spread),
         effort=effort,
         seed=int(rng),
