@@ -85,9 +85,9 @@ OF_SAMPLES = {
 }
 OF_LABELLED = {
     "contributions": lambda im, x, y: semantic.contributions(im, x, "avg")["hidden"],
-    "semantic_slice": lambda im, x, y: (
-        semantic.SemanticSlicer(im, x, y, "avg").semantic_slice(0.9)["hidden"]
-    ),
+    "semantic_slice": lambda im, x, y: semantic.SemanticSlicer(im, x, y, "avg").semantic_slice(0.9)[
+        "hidden"
+    ],
     "shrink": lambda im, x, y: (
         pruning.shrink(im, x, y, classes=[0, 1], ratio=0.3, progress=False).accuracy
     ),
