@@ -3,7 +3,7 @@
 A file is written under a temporary name and replaces the older one when it is complete. Results
 are NumPy archives (`.npz`) with a JSON header, read without pickle: `read_archive` checks the
 declared sizes before anything is allocated, and each format declares the keys, shapes and dtypes
-that it expects where it reads them. Keras and h5py are imported only for weights.
+that it expects where it reads them. Keras is imported only for weights.
 """
 
 import errno
@@ -25,7 +25,6 @@ import numpy as np
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
 
 if TYPE_CHECKING:
-    import h5py
     import keras
 
 # Errors of a disk, not of a program.
@@ -40,9 +39,6 @@ _UNFINISHED = ".unfinished-"  # prefix of temporary files
 # MAX_RATIO. A mostly empty slice of VGG-16 unpacks to 1.1 GB from a thousandth of that.
 MAX_UNPACKED = 5 << 28
 MAX_RATIO = 200
-
-MAX_FULL_PRECISION = 1_000_000  # bytes; larger files of weights are kept in half precision
-MIN_COMPRESSED = 100_000  # bytes; larger arrays of weights are compressed, smaller ones would grow
 
 
 def check_writable(path: str | os.PathLike) -> Path:
@@ -92,7 +88,10 @@ def unlocked_atomic_path(path: Path) -> Iterator[Path]:
     try:
         with disk_errors(path):
             yield temporary
-            temporary.chmod(_usual_mode())
+            # Usual permissions of a new file; those of temporary files are stricter.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -155,13 +154,6 @@ def temporary_file(folder: Path, stem: str) -> Path:
     handle, name = tempfile.mkstemp(dir=folder, prefix=f"{_UNFINISHED}{stem}-")
     os.close(handle)
     return Path(name)
-
-
-def _usual_mode() -> int:
-    """Return the usual permissions of a new file; those of temporary files are stricter."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 # --- archives ---
@@ -301,12 +293,7 @@ class Archive:
         return {name: tuple(shape) for name, shape in shapes.items()}
 
     def array(
-        self,
-        name: str,
-        dtype: Any,
-        shape: str | tuple[int, ...] = "...",
-        *,
-        finite: bool = True,
+        self, name: str, dtype: Any, shape: str | tuple[int, ...] = "...", *, finite: bool = True
     ) -> np.ndarray:
         """Return an array.
 
@@ -351,12 +338,9 @@ class Archive:
         """Return an array after comparing its declared size with that of its part of the file."""
         member = self._members[name]
         with self._file.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, _, dtype = read_header(file)
+            headers = np.lib.format
+            readers = {(1, 0): headers.read_array_header_1_0, (2, 0): headers.read_array_header_2_0}
+            shape, _, dtype = readers[headers.read_magic(file)](file)
             self.check(not dtype.hasobject, f"{name!r} holds Python objects")
             declared = math.prod(shape) * dtype.itemsize
             if min(shape, default=0) < 0 or declared != member.file_size - file.tell():
@@ -431,41 +415,3 @@ def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
             os.replace(named, temporary)
         finally:
             named.unlink(missing_ok=True)
-
-
-def keep_weights(model: "keras.Model", path: str | os.PathLike) -> None:
-    """Write the weights of an uncompiled model, in half precision if they are large.
-
-    The file's weights are then loaded into the model, so that measurements match the file.
-    """
-    save_weights(model, path)
-    if os.path.getsize(path) > MAX_FULL_PRECISION:
-        halve(path)
-        load_weights(model, path)
-
-
-def halve(path: str | os.PathLike) -> None:
-    """Rewrite a weight file in half precision, compressed; `load_weights` reads it as float32.
-
-    A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny. Bytes of equal
-    significance are stored together, which makes the file about a seventh smaller.
-    """
-    import h5py
-
-    def copy(name: str, item: "h5py.Group | h5py.Dataset") -> None:
-        if isinstance(item, h5py.Group):
-            half.require_group(name).attrs.update(item.attrs)
-            return
-        values = item[()]
-        if item.dtype.kind == "f":
-            values = values.astype(np.float16)
-        packed = {"compression": "gzip", "shuffle": True} if values.nbytes > MIN_COMPRESSED else {}
-        half.create_dataset(name, data=values, **packed).attrs.update(item.attrs)
-
-    with (
-        atomic_path(path) as temporary,
-        h5py.File(path) as whole,
-        h5py.File(temporary, "w") as half,
-    ):
-        whole.visititems(copy)
-        half.attrs.update(whole.attrs)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import halve, keep_weights, load_weights, save_weights
+from nnslicer_tf._files import load_weights, save_weights
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from reproduction.weights import halve, keep_weights
 
 # Trainable parameters, counted by hand or as published. The papers give 42,784 for LeNet,
 # 300 K for ResNet10 and 11 M for ResNet18.

@@ -9,13 +9,14 @@ import keras
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._files import check_writable, keep_weights
+from nnslicer_tf._files import check_writable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo import weights_file
 from reproduction.exactline.robust_training import METHODS, NETWORKS, RobustRecipe, train_robustly
 from reproduction.exactline.settings import TrainingSettings
 from reproduction.result import ExperimentResult
 from reproduction.tables import provenance
+from reproduction.weights import keep_weights
 
 EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
 """Data set → an attack's largest change of a pixel."""

@@ -15,11 +15,12 @@ import keras
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import atomic_path, check_writable, keep_weights
+from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.backend import device_name
 from reproduction.result import ExperimentResult
 from reproduction.tables import command_line
+from reproduction.weights import keep_weights
 from reproduction.zoo.settings import TrainingSettings
 
 _SUMMARY = (
