@@ -4,7 +4,13 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("JAX_ENABLE_X64", "1")  # JAX has no float64 otherwise
+# Two processes share the cores, and models are tiny: threads of matrix products only wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
+import gc
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -51,3 +57,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
         if any(fnmatch(path, pattern) for pattern in WHOLE):
             item.add_marker(pytest.mark.whole)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Save time where nearly every test traces new graphs and runs them once or twice."""
+    # The modules that are loaded by now stay; a collection that visits them takes a second.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    # TensorFlow optimises a graph for longer than these run. The group `whole` runs optimised ones.
+    if "tensorflow" in sys.modules and "not whole" in session.config.option.markexpr:
+        options = {"disable_meta_optimizer": True}
+        sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
