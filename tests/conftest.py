@@ -31,6 +31,45 @@ WHOLE = (
     "cli/test_processes.py",
     "test_notebooks.py",
 )
+WHOLE_TESTS = (
+    "cli/test_commands.py::test_demo",
+    "cli/test_commands.py::test_deviations_become_a_table_a_picture_and_a_suite",
+    "cli/test_commands.py::test_sentences_are_explored_with_their_words",
+    "dflare/test_small_changes.py::test_a_suite_fails_for_the_model_that_deviated",
+    "engine/test_sharing.py::test_a_forked_process_is_refused_in_words",
+    "report/explorer/test_widget.py::test_a_notebook_shows_the_widget",
+    "test_compiled.py::test_kernels_are_compiled_ahead_by_other_processes",
+)
+
+# Cases that take long, of tests that run with other cases: beginnings of names.
+SLOW = (
+    "attributions/test_for_and_against.py::test_deeplift_adds_up_through_time[both ways]",
+    "debugging/test_comparison.py::test_a_badly_rounded_layer_of_a_transformer[block2_mlp2]",
+    "debugging/test_comparison.py::test_a_badly_rounded_layer_of_a_transformer[embedding]",
+    "debugging/test_keras_copies.py::test_twins_of_models_that_keras_quantised[False-int8]",
+    "debugging/test_keras_copies.py::test_twins_of_models_that_keras_quantised[True-int4]",
+    "detection/test_challenge.py::test_a_folder_gives_nothing_that_was_made_for_other_settings[a",
+    "pruning/test_nested.py::test_the_units_of_recurrent_layers_are_candidates[LSTM]",
+    "pruning/test_nested.py::test_the_units_of_recurrent_layers_are_candidates[SimpleRNN]",
+    "pruning/test_shrinking.py::test_residual_networks_and_a_softmax_shrink[global]",
+    "semantic/test_recurrent_units.py::test_only_chosen_units_are_trained[gru]",
+    "semantic/test_recurrent_units.py::test_taylor_scores_are_slopes_by_factors_of_the_states[l",
+    "semantic/test_recurrent_units.py::test_taylor_scores_are_slopes_by_factors_of_the_states[s",
+    "semantic/test_recurrent_units.py::test_units_are_neurons_and_masked_ones_are_removed[gru, ",
+    "semantic/test_recurrent_units.py::test_units_are_neurons_and_masked_ones_are_removed[simple",
+    "semantic/test_recurrent_units.py::test_units_of_the_zoos_lstm",
+    "slicing/test_real_models.py::test_independence_of_batch_size_and_order[resnet20-activation-0.0",
+    *(
+        f"slicing/test_sequences_against_oracle.py::{test}[{seed}]"
+        for test, seeds in {
+            "test_random_models": range(7, 14),
+            "test_means_of_each_position": (16, 17),
+            "test_relative_to_the_sum": (20,),
+            "test_midpoints_of_products": (24, 25, 26),
+        }.items()
+        for seed in seeds
+    ),
+)
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -52,11 +91,14 @@ def shared_data(shared) -> Path:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `WHOLE`."""
+    """Mark the tests of `WHOLE`, `WHOLE_TESTS` and `SLOW`."""
     for item in items:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
-        if any(fnmatch(path, pattern) for pattern in WHOLE):
+        name = f"{path}::{item.name}"
+        if name in WHOLE_TESTS or any(fnmatch(path, pattern) for pattern in WHOLE):
             item.add_marker(pytest.mark.whole)
+        if name.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
