@@ -76,7 +76,12 @@ OF_SAMPLES = {
         deepxplore.generate([im, im], x, max_iterations=1, progress=False).seed_index
     ),
     "find_deviations": lambda im, x: (
-        dflare.find_deviations(agreeing, agreeing, x, max_queries=20, progress=False).queries
+        dflare.find_deviations(
+            dflare.ModelPair(agreeing, agreeing),
+            x,
+            search=dflare.DFlare(max_queries=20),
+            progress=False,
+        ).queries
     ),
     "integrate": lambda im, x: exactline.integrated_gradients(im, x, X[0] * 0, 1),
     "compare_layers": lambda im, x: debugging.compare_layers(im, im.model, x, progress=False),

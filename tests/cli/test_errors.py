@@ -34,10 +34,11 @@ def with_value(value):
     return x
 
 
-def resizing(folder):
-    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Resizing(4, 4, name="smaller")])
-    model.save(folder / "resizing.keras")
-    return folder / "resizing.keras"
+def spectral(folder):
+    dense = layers.SpectralNormalization(layers.Dense(10), name="normed")
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), dense])
+    model.save(folder / "spectral.keras")
+    return folder / "spectral.keras"
 
 
 def overflowing(folder):
@@ -63,7 +64,7 @@ PROFILE_INPUTS = {
         lambda f, t: {"model": (t / "e.keras", (t / "e.keras").touch())[0]},
         "not a readable Keras model",
     ),
-    "unsupported layer": (lambda f, t: {"model": resizing(t)}, r"Layer 'smaller' \(Resizing\)"),
+    "unsupported layer": (lambda f, t: {"model": spectral(t)}, r"Layer 'normed' \(Spectral"),
     "missing data": (lambda f, t: {"data": t / "no.npz"}, "There is no file"),
     "truncated data": (
         lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},
