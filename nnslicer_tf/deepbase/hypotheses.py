@@ -97,12 +97,7 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
 class HypothesisSet:
     """The hypotheses of one inspection, which are checked and evaluated block by block.
 
-    Args:
-        hypotheses: Name → function of a batch, or array over all records.
-        binary: Whether all behaviours must be 0 or 1.
-
-    Raises:
-        InvalidArgumentError: if there are none, or one is neither a function nor an array.
+    `binary` says whether all behaviours must be 0 or 1.
     """
 
     def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
@@ -118,11 +113,7 @@ class HypothesisSet:
         }
 
     def check_length(self, records: int) -> None:
-        """Reject arrays that do not have one behaviour for each record.
-
-        Raises:
-            InvalidArgumentError: with the hypothesis and the lengths.
-        """
+        """Reject arrays that do not have one behaviour for each record."""
         for name, h in self._hypotheses.items():
             if not callable(h) and len(h) != records:
                 raise InvalidArgumentError(
@@ -131,11 +122,7 @@ class HypothesisSet:
                 )
 
     def check_varies(self, blocks: Iterable[np.ndarray]) -> None:
-        """Reject constant hypotheses, reading no more blocks than necessary.
-
-        Raises:
-            InvalidArgumentError: with the names of the constant hypotheses.
-        """
+        """Reject constant hypotheses, reading no more blocks than necessary."""
         constant = dict.fromkeys(self._hypotheses, np.nan)
         first = 0
         for x in blocks:
@@ -158,15 +145,8 @@ class HypothesisSet:
     ) -> dict[str, np.ndarray]:
         """Return behaviours of a block, name → `(records,)` or `(records, *positions)`.
 
-        Args:
-            x: The records.
-            rows: Their indices in the data set, `(records,)`.
-            names: Names of the hypotheses to evaluate; all by default.
-
-        Raises:
-            InvalidArgumentError: if a hypothesis does not have one behaviour for each record, or
-                should be 0 or 1 and is not.
-            NonFiniteActivationError: if a behaviour is NaN or infinite.
+        `rows` are the indices of the records `x` in the data set; all hypotheses are evaluated
+        unless `names` are given.
         """
         behaviours = {}
         for name in self._hypotheses if names is None else names:
@@ -193,16 +173,9 @@ class HypothesisSet:
 
 
 def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
-    """Return behaviours at an operation's positions, `(records, number of positions)`.
+    """Return a hypothesis's `values` at an operation's positions, `(records, positions)`.
 
-    Args:
-        name: The hypothesis, for messages.
-        values: `(records, *its positions)`, each axis a multiple of the operation's, since
-            blocks are averaged.
-        positions: Shape of the operation's positions.
-
-    Raises:
-        InvalidArgumentError: if the positions do not fit.
+    Blocks of its own positions are averaged, so each axis must be a multiple of the operation's.
     """
     shape = values.shape[1:]
     fits = len(shape) == len(positions) and all(

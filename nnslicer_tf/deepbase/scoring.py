@@ -21,18 +21,13 @@ _CHANCE = 3.0  # what never occurs in n records is rarer than 3 / n, with 95 % c
 
 @dataclass(frozen=True)
 class Item:
-    """One block of records on its way to the measures.
+    """One block of records on its way to the measures."""
 
-    Attributes:
-        indices: Numbers of its records in reading order, `(records,)`.
-        tasks: Numbers of the tasks that still need it.
-        units: A task's `model` and `need` → behaviours `(records, positions, channels)`.
-        hypotheses: A task's `positions` → behaviours `(records, positions, hypotheses)`.
-    """
-
-    indices: np.ndarray
-    tasks: Sequence[int]
+    indices: np.ndarray  # numbers of its records in reading order
+    tasks: Sequence[int]  # numbers of the tasks that still need it
+    # A task's `model` and `need` → behaviours (records, positions, channels).
     units: dict[tuple, np.ndarray]
+    # A task's `positions` → behaviours (records, positions, hypotheses).
     hypotheses: dict[tuple[int, ...] | None, np.ndarray]
 
 
@@ -40,29 +35,18 @@ class Item:
 class Task:
     """A measure between the units of a group and the hypotheses of one kind.
 
-    Attributes:
-        model: Name of the model.
-        group: Name of the group.
-        need: The operation's name, and whether its behaviours are read at every position.
-        indices: The group's channels.
-        positions: Shape of the operation's positions; None for behaviours per record.
-        hypotheses: Names of the hypotheses.
-        measure: The measure.
-        calibration: The measure's calibration from the first block.
-        scores: Scores so far, frozen for pairs that are certain; set by the first `look`, as
-            are `certain` and `records`.
-        certain: Which pairs are certain, `(units or 1, hypotheses)`.
-        records: Number of records behind each pair's score, of the same shape.
+    Of its scores those are frozen that are `certain`; both are set by the first `look`, as is the
+    number of `records` behind each score. All are `(units or 1, hypotheses)`.
     """
 
     model: str
     group: str
-    need: tuple[str, bool]
-    indices: np.ndarray
-    positions: tuple[int, ...] | None
+    need: tuple[str, bool]  # the operation, and whether it is read at every position
+    indices: np.ndarray  # the group's channels
+    positions: tuple[int, ...] | None  # of the operation; None for behaviours per record
     hypotheses: tuple[str, ...]
     measure: Measure
-    calibration: Any = None
+    calibration: Any = None  # by the first block
     scores: Scores | None = field(default=None, repr=False)
     certain: np.ndarray = field(init=False, repr=False)
     records: np.ndarray = field(init=False, repr=False)
@@ -92,13 +76,8 @@ class Task:
         score has changed by no more. A pair without a score, because its unit was constant, is
         given up once records on which the unit differs are, with 95 % confidence, rarer than
         `limit`. This requires that records come in random order, and that the hypothesis has
-        varied, which it does sooner or later.
-
-        Args:
-            records: Records merged so far.
-            confidence: Confidence level of the errors.
-            limit: The largest error that is accepted; None freezes nothing.
-            shuffled: Whether the records come in random order.
+        varied, which it does sooner or later. `records` is the number merged so far; without a
+        `limit` nothing is frozen.
         """
         new, old = self.measure.result(self._total, self.calibration, confidence), self.scores
         shape = new.score.shape
@@ -158,11 +137,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """Summarises a block for all tasks that need it, in this process or on workers.
-
-    Attributes:
-        tasks: The tasks, by number.
-    """
+    """Summarises a block for all tasks that need it, in this process or on workers."""
 
     tasks: Sequence[Task]
 

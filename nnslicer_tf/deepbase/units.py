@@ -44,19 +44,12 @@ class Units:
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """The inspected channels of one operation of one model.
+    """The inspected channels of one operation of one model."""
 
-    Attributes:
-        name: Name in the result.
-        operation: Name of the operation.
-        positions: Shape of the operation without its channels; `()` for a dense layer.
-        indices: The channels, `(units,)`.
-    """
-
-    name: str
+    name: str  # in the result
     operation: str
-    positions: tuple[int, ...]
-    indices: np.ndarray
+    positions: tuple[int, ...]  # shape of the operation without its channels
+    indices: np.ndarray  # the channels
 
 
 def find_groups(
@@ -113,13 +106,7 @@ def find_groups(
 class Extractor:
     """Computes behaviours of one model, block by block, with one forward pass for all needs.
 
-    Args:
-        im: The model.
-        needs: All behaviours that calls may need.
-        cache: Where behaviours are kept, or None.
-
-    Attributes:
-        passes: Number of forward passes so far.
+    `needs` are all behaviours that calls may need; `passes` counts the forward passes.
     """
 
     def __init__(
@@ -139,15 +126,9 @@ class Extractor:
     def __call__(
         self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
-        """Return behaviours `(records, positions, channels)` float32 of a block.
+        """Return behaviours `(records, positions, channels)` float32 of the records `x`.
 
-        Args:
-            x: The records `(records, *input_shape)` float32; `Inputs` for several inputs.
-            needs: What to compute, among the needs that the extractor was made for.
-            rows: Indices of the records in the data set, for messages.
-
-        Raises:
-            NonFiniteActivationError: if a behaviour is NaN or infinite.
+        `rows` are the records' indices in the data set, for messages.
         """
         if self._cache is None:
             return self._run(x, needs, rows)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
@@ -26,7 +27,7 @@ class Constraint:
 
     step: ClassVar[float] = 0.05
 
-    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+    def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
         """Return the constraint's state for each of `count` new seeds, `(count, …)`.
 
         Args:
@@ -39,9 +40,7 @@ class Constraint:
         """
         return np.zeros((count, 0))
 
-    def direction(
-        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
         """Return the directions of change, `(batch, *shape)`, of any length.
 
         Args:
@@ -64,9 +63,7 @@ class Constraint:
 class Light(Constraint):
     """Changed lighting: all values of an input change by the same amount."""
 
-    def direction(
-        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
         """Return ones, with the sign of the mean gradient."""
         axes = tuple(range(1, gradient.ndim))
         return np.broadcast_to(np.sign(gradient.mean(axis=axes, keepdims=True)), gradient.shape)
@@ -85,13 +82,11 @@ class Occlusion(Constraint):
     step: ClassVar[float] = 0.3
     size: tuple[int, int] = (10, 10)
 
-    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+    def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
         """Return the top left corner of every seed's rectangle, `(count, 2)`."""
         return _corners(shape, self.size, count, rng)
 
-    def direction(
-        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
         """Return the gradient inside the rectangles, zero elsewhere."""
         return gradient * _rectangles(gradient.shape, state, self.size)
 
@@ -107,14 +102,12 @@ class Blackout(Constraint):
     step: ClassVar[float] = 1.0  # a patch is black at once
     size: tuple[int, int] = (6, 6)
 
-    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+    def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
         """Return an empty state."""
         _corners(shape, self.size, 0, rng)  # rejects small images
         return super().begin(shape, count, rng)
 
-    def direction(
-        self, gradient: np.ndarray, state: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
         """Return -1 in the patches whose mean gradient is negative, zero elsewhere."""
         corners = _corners(gradient.shape[1:], self.size, len(gradient), rng)
         patch = _rectangles(gradient.shape, corners, self.size)
@@ -170,7 +163,7 @@ def find_constraint(constraint: str | Constraint | ProjectionFunction) -> Constr
 
 
 def _corners(
-    shape: tuple[int, ...], size: tuple[int, int], count: int, rng: np.random.Generator
+    shape: tuple[int, ...], size: tuple[int, int], count: int, rng: Generator
 ) -> np.ndarray:
     """Draw the top left corners `(count, 2)` of rectangles inside an image."""
     if len(shape) != 3 or size[0] > shape[0] or size[1] > shape[1] or min(size) < 1:

@@ -40,20 +40,10 @@ class CountedNeurons:
     over the steps. All layers count except the input, masks and those that only move values, so
     that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is ignored.
 
-    Args:
-        im: The model.
-        granularity: `"channel"`, as above; `"activation"`: every element of an operation's output
-            is a neuron.
-        of: Names of operations; by default the output of every layer that counts (the values
-            before a fused activation do not), and the states of recurrent layers.
-
-    Attributes:
-        im: The model.
-        granularity: As given.
-        shapes: Operation name → shape of its neurons: `(channels,)` or the operation's.
-
-    Raises:
-        InvalidArgumentError: for an unknown granularity or operation.
+    With the granularity `"activation"` every element of an operation's output is a neuron. `of`
+    names operations; by default the output of every layer counts (the values before a fused
+    activation do not), and the states of recurrent layers. `shapes` maps operations to the shape
+    of their neurons: `(channels,)` or the operation's.
     """
 
     def __init__(
@@ -85,12 +75,7 @@ class CountedNeurons:
     def batches(
         self, x: DataLike, batch_size: int, progress: bool
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the values of the operations for batches of samples, NaN at padding.
-
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
-                `InstrumentedModel.capture_batches`.
-        """
+        """Yield the values of the operations for batches of samples, NaN at padding."""
         masks = {name: self.im[name].mask for name in self.names}
         operations = dict.fromkeys([*self.names, *(mask for mask in masks.values() if mask)])
         for batch in self.im.capture_batches(x, batch_size, [*operations], progress):
@@ -117,11 +102,7 @@ class CountedNeurons:
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
     def vector(self, values: Mapping[str, Any]) -> Any:
-        """Return all neurons' outputs as one tensor `(batch, neurons)`, differentiable.
-
-        Args:
-            values: Operation name → tensor of the backend `(batch, …)`.
-        """
+        """Return all neurons' outputs as one tensor `(batch, neurons)`, differentiable."""
         parts = []
         for name, shape in self.shapes.items():
             positions = self._positions(values[name])
