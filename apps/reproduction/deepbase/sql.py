@@ -54,10 +54,8 @@ def train(s: SqlTrainingSettings) -> ExperimentResult:
         losses = train_epoch(step, s.records, 64, rng)
         row = {"epoch": epoch + 1, "loss": float(np.mean(losses))}
         logits = model.predict(held_out.tokens, verbose=0)
-        rows.append(
-            row
-            | {"accuracy, held out": float((logits.argmax(axis=-1) == held_out.following).mean())}
-        )
+        row["accuracy, held out"] = float((logits.argmax(axis=-1) == held_out.following).mean())
+        rows.append(row)
         print(rows[-1], flush=True)
     path = s.weights or _WEIGHTS
     uncompiled = character_lstm()
@@ -80,13 +78,14 @@ def inspect(s: SqlSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     ims = {"trained": InstrumentedModel(trained), "fresh": InstrumentedModel(character_lstm())}
     frames, costs = [], []
+    binary = {name: (values > 0).astype(np.float64) for name, values in records.parse.items()}
     for error in (None, s.error):
         started = time.perf_counter()
         found = [
             deepbase.inspect(
                 ims, records.tokens, hypotheses, measures, "lstm:h", error=error, block_size=64
             )
-            for hypotheses, measures in ((records.parse, MEASURES), (_binary(records), PROBE))
+            for hypotheses, measures in ((records.parse, MEASURES), (binary, PROBE))
         ]
         frame = pd.concat(found, ignore_index=True)
         frames.append(frame)
@@ -120,11 +119,6 @@ def inspect(s: SqlSettings) -> ExperimentResult:
         ],
         [ExperimentFigure("sql", plot(drawn := _drawn(records, ims, everything)), drawn=drawn)],
     )
-
-
-def _binary(records: Records) -> dict[str, np.ndarray]:
-    """Return hypotheses with values 0 and 1, as a probe needs them."""
-    return {name: (values > 0).astype(np.float64) for name, values in records.parse.items()}
 
 
 _TITLE = "What the units of a character LSTM on SQL follow"

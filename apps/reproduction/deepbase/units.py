@@ -42,12 +42,17 @@ def units(s: UnitSettings) -> ExperimentResult:
         "records": f"CIFAR-10 train[:{s.records}]; asked error {s.error} with 95 % confidence",
         "pairs": f"{len(frame)}, on average from {frame['records'].mean():.0f} records",
     }
+    # The largest |correlation| of each layer's channels with each hypothesis.
+    largest = frame.assign(score=frame["score"].abs()).pivot_table(
+        index="hypothesis", columns="group", values="score", aggfunc="max", sort=False
+    )
+    largest = largest.reset_index()
     best = deepbase.best_units(frame, 3).drop(columns=["model", "measure"])
     title = "The three channels nearest to each hypothesis"
     return ExperimentResult(
         [
             ExperimentTable("units", best, title, head),
-            ExperimentTable("units-layers", largest := _largest(frame)),
+            ExperimentTable("units-layers", largest),
         ],
         [ExperimentFigure("units", plot(largest), dpi=100)],
     )
@@ -106,15 +111,6 @@ def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np
     return found
 
 
-def _largest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the largest |correlation| of each layer's channels with each hypothesis."""
-    return (
-        frame.assign(score=frame["score"].abs())
-        .pivot_table(index="hypothesis", columns="group", values="score", aggfunc="max", sort=False)
-        .reset_index()
-    )
-
-
 def plot(largest: pd.DataFrame) -> Figure:
     """Draw a table with a row for each `hypothesis` and a column for each layer."""
     values = largest.set_index("hypothesis")
@@ -124,12 +120,9 @@ def plot(largest: pd.DataFrame) -> Figure:
     axis.set_xticks(range(values.shape[1]), list(values.columns), rotation=40, ha="right")
     axis.set_yticks(range(len(values)), list(values.index))
     figure.colorbar(image, label="largest |correlation| of a channel; white: without positions")
-    families = values.groupby(_family).mean().idxmax(axis=1)
-    found = [f"{family} best by {layer}" for family, layer in families.items()]
-    put_finding(figure, f"Hypotheses are followed by different layers: {', '.join(found)}")
+    kinds = {"hue": "hues", "edge": "edges", "brightness": "brightness"}
+    families = values.groupby(lambda name: kinds.get(name.split()[0], "classes"))
+    layers = families.mean().idxmax(axis=1)
+    said = ", ".join(f"{family} best by {layer}" for family, layer in layers.items())
+    put_finding(figure, f"Hypotheses are followed by different layers: {said}")
     return figure
-
-
-def _family(hypothesis: str) -> str:
-    kind = {"hue": "hues", "edge": "edges", "brightness": "brightness"}
-    return kind.get(hypothesis.split()[0], "classes")

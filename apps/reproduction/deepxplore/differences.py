@@ -35,17 +35,14 @@ SEARCHES = {
 }
 """Name → constraint, λ2, and threshold of the coverage to increase."""
 
-_COLOURS = dict(
-    zip(
-        ("found", "their seeds", "test images", "random images"),
-        ("#0072b2", "#e69f00", "#009e73", "#8a8f98"),
-        strict=True,
-    )
-)
+_COLOURS = {
+    "found": "#0072b2",
+    "their seeds": "#e69f00",
+    "test images": "#009e73",
+    "random images": "#8a8f98",
+}
 _THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 _SECTIONS = 100
-
-Found = dict[str, Differences]
 
 
 def explore(s: DifferenceSettings) -> ExperimentResult:
@@ -187,26 +184,23 @@ def _coverage(
         for of_model in ranges:
             im = of_model.neurons.im
             row = {"search": name, "inputs": inputs, "count": count, "model": im.model.name}
-            for criterion, coverage in _criteria(im, of_model).items():
+            criteria: dict[str, deepxplore.Coverage] = {
+                **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
+                "k-multisection": deepxplore.KMultisectionCoverage(of_model, _SECTIONS),
+                "boundary": deepxplore.BoundaryCoverage(of_model),
+                "strong activation": deepxplore.BoundaryCoverage(of_model, "upper"),
+                "top 2": deepxplore.TopKCoverage(im, 2),
+            }
+            for criterion, coverage in criteria.items():
                 coverage.update(x)
                 row[criterion] = coverage.total()
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _criteria(im: InstrumentedModel, ranges: NeuronRanges) -> dict[str, deepxplore.Coverage]:
-    return {
-        **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
-        "k-multisection": deepxplore.KMultisectionCoverage(ranges, _SECTIONS),
-        "boundary": deepxplore.BoundaryCoverage(ranges),
-        "strong activation": deepxplore.BoundaryCoverage(ranges, "upper"),
-        "top 2": deepxplore.TopKCoverage(im, 2),
-    }
-
-
 def _retraining(
     ims: list[InstrumentedModel],
-    found: Found,
+    found: dict[str, Differences],
     images: Dataset,
     others: Dataset,
     training: Dataset,
