@@ -1,10 +1,12 @@
 """The names that the package promises: each resolves, is documented and annotated."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,20 @@ def test_importing_the_package_loads_nothing_heavy():
     code = f"import sys, nnslicer_tf; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_package_imports_what_is_private_in_another():
+    """Modules and names with a leading underscore are for their own package."""
+    root, offences = Path(nns.__file__).parent, []
+    for path in root.rglob("*.py"):
+        package = path.relative_to(root).parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+                "nnslicer_tf."
+            ):
+                continue
+            _, other, *inner = node.module.split(".")
+            names = [*inner, *(alias.name for alias in node.names)]
+            if other != package and any(name.startswith("_") for name in names):
+                offences.append(f"{path.relative_to(root)}:{node.lineno} {node.module}")
+    assert not offences

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import Call, TensorAt, Trace, functional_class, structure_of
 from nnslicer_tf.instrument.data import Bounds
 from nnslicer_tf.instrument.graph import Graph, in_half_precision
+from nnslicer_tf.instrument.tracing import Call, TensorAt, Trace, functional_class, structure_of
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
 MIN_VALUES = 2048  # in all samples together

@@ -17,7 +17,8 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import (
+from nnslicer_tf.instrument.comparison import difference, random_input
+from nnslicer_tf.instrument.tracing import (
     Shapes,
     as_functional,
     flat_shapes,
@@ -25,7 +26,6 @@ from nnslicer_tf.instrument._trace import (
     input_name,
     structure_of,
 )
-from nnslicer_tf.instrument.comparison import difference, random_input
 
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 """Function of a layer, its copy, the copy's output and arguments; it returns what follows it."""

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.backend import check_process
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers import layer_steps
@@ -29,6 +28,7 @@ from nnslicer_tf.instrument.operations import (
     Step,
 )
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
+from nnslicer_tf.instrument.tracing import Call, Trace
 
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:

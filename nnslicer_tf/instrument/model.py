@@ -17,7 +17,6 @@ from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, structure_of, trace
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original
 from nnslicer_tf.instrument.copies import copy_model, has_graph, sublayers
@@ -37,6 +36,7 @@ from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
 from nnslicer_tf.instrument.outputs import classes_of, final_activation, mark_final
 from nnslicer_tf.instrument.recurrence import Member
+from nnslicer_tf.instrument.tracing import Shapes, as_functional, input_name, structure_of, trace
 
 if TYPE_CHECKING:
     import pandas as pd

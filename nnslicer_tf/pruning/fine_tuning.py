@@ -18,9 +18,9 @@ from nnslicer_tf._training import (
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument._trace import as_functional
 from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.tracing import as_functional
 
 
 def fine_tune(

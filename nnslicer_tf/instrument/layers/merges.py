@@ -9,11 +9,11 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import TensorAt
 from nnslicer_tf.instrument.layers.normalisation import constant_affine
 from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.tracing import TensorAt
 
 _BINARY = {
     "add": ops.add,

@@ -14,12 +14,12 @@ import numpy as np
 from keras import activations, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import TensorAt
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.normalisation import affine_of
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
+from nnslicer_tf.instrument.tracing import TensorAt
 
 Function = Callable[[np.ndarray], np.ndarray]
 
