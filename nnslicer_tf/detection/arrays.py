@@ -20,7 +20,7 @@ def array_module(x: Any) -> Any:
 
 def operand(array: np.ndarray, x: Any) -> np.ndarray:
     """Return an array for use with x: as it is with arrays, float32 with tensors."""
-    return array if isinstance(x, np.ndarray) else np.float32(array)
+    return array if isinstance(x, np.ndarray) else np.asarray(array, np.float32)
 
 
 def margin(scores: Any, labels: Any) -> Any:

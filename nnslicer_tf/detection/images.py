@@ -51,15 +51,17 @@ def views(x: Any, kind: str) -> Iterator[Any]:
     """
     if kind == "mirror":
         x = _take(x, np.arange(x.shape[2])[::-1], axis=2)
-    for numbers in _ZOOMS if kind == "zoom" else _SHIFTS:
+    for shifts in _SHIFTS if kind != "zoom" else ():
+        view = x
+        for axis, by in zip((1, 2), shifts, strict=True):
+            last = x.shape[axis] - 1
+            view = _take(view, np.clip(np.arange(last + 1) - by, 0, last), axis)
+        yield view
+    for factor in _ZOOMS if kind == "zoom" else ():
         view = x
         for axis in (1, 2):
             last = x.shape[axis] - 1
-            if kind != "zoom":
-                by = numbers[axis - 1]
-                view = _take(view, np.clip(np.arange(last + 1) - by, 0, last), axis)
-                continue
-            places = np.clip((np.arange(last + 1) - last / 2) / numbers + last / 2, 0, last)
+            places = np.clip((np.arange(last + 1) - last / 2) / factor + last / 2, 0, last)
             below = np.minimum(places.astype(int), max(last - 1, 0))
             shape = [1] * len(x.shape)
             shape[axis] = -1
