@@ -13,12 +13,7 @@ from nnslicer_tf.semantic.deeparc import remove_layers
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
 from nnslicer_tf.semantic.neurons import CriticalNeurons, neuron_layers
 from nnslicer_tf.semantic.restructuring import Masker, restructure
-from nnslicer_tf.semantic.selective_training import (
-    develop,
-    parameter_share,
-    readapt,
-    train_neurons,
-)
+from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
 from nnslicer_tf.semantic.weight_pruning import compress
 

@@ -16,12 +16,7 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.masks import MaskedPredictor
-from nnslicer_tf.pruning.removal import (
-    compact,
-    living_groups,
-    mask_units,
-    size_without_groups,
-)
+from nnslicer_tf.pruning.removal import compact, living_groups, mask_units, size_without_groups
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 

@@ -133,10 +133,7 @@ class SemanticSlicer:
                     size = len(samples) * self._im[layer.value].size
                 groups[-1].append(layer)
             for layers in groups:
-                names = [
-                    *(layer.value for layer in layers),
-                    *mask_names(layers),
-                ]
+                names = [*(layer.value for layer in layers), *mask_names(layers)]
                 values = self._im.capture(samples, self._batch_size, of=names)
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")

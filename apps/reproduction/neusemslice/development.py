@@ -23,12 +23,7 @@ from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, train_n
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
-from reproduction.neusemslice.slices import (
-    SlicedModel,
-    all_neurons,
-    redundant,
-    slices_of_one_size,
-)
+from reproduction.neusemslice.slices import SlicedModel, all_neurons, redundant, slices_of_one_size
 from reproduction.neusemslice.tables import means_result
 from reproduction.neusemslice.trial import Repeats, Trial, split_classes
 from reproduction.result import ExperimentResult
