@@ -191,9 +191,9 @@ def _scale(at: Expansion) -> Parts:
 
 def _merge(at: Expansion) -> Parts:
     """Multiply by the factors of a sum, difference or product, except for excluded inputs."""
-    _, output, inputs = at.by_channel or (at.node, at.output, at.inputs)
+    node, output, inputs = at.by_channel or (at.node, at.output, at.inputs)
     ones = np.ones(output.value.shape, np.int8)
-    mask = excluded(at.node.kind, at.theta, ones, output, inputs) != 0
+    mask = excluded(node, at.theta, ones, output, inputs) != 0
     if at.by_channel is not None:
         middle = (1,) * (at.given.ndim - 2)
         mask = mask.reshape(len(mask), len(at.given), *middle, -1)
@@ -224,14 +224,10 @@ def _extreme(at: Expansion) -> Parts:
     return parts, {}
 
 
-def _product_sum(at: Expansion) -> Parts:
-    options = (at.node.table, at.theta, at.given, at.output, at.inputs)
-    return expand_products(*options, amounts=True), {}
-
-
-def _softmax(at: Expansion) -> Parts:
-    options = (at.node.table, at.theta, at.given, at.output, at.inputs)
-    return expand_softmax(*options, amounts=True), {}
+def _product(at: Expansion) -> Parts:
+    """Expand a product-sum or a softmax."""
+    expand = expand_products if at.node.kind.name == "product_sum" else expand_softmax
+    return expand(at.node, at.theta, at.given, at.output, at.inputs, amounts=True), {}
 
 
 def _lookup(at: Expansion) -> Parts:
@@ -254,8 +250,8 @@ RULES: dict[str, Callable[[Expansion], Parts]] = {
     "multiply": _merge,
     "maximum_merge": _extreme,
     "minimum_merge": _extreme,
-    "product_sum": _product_sum,
-    "softmax": _softmax,
+    "product_sum": _product,
+    "softmax": _product,
     "lookup": _lookup,
 }
 """Kind → its rule: it returns the multipliers of the inputs (for a lookup, amounts), None for an

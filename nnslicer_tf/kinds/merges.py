@@ -16,18 +16,11 @@ ops: Any = LazyModule("keras.ops")
 
 
 def excluded(
-    kind: Kind, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> np.ndarray:
     """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
 
     The local values are ±Δx_i, in a product times the other factors (see `Neurons.factor`).
-
-    Args:
-        kind: The kind of merge.
-        theta: Threshold θ.
-        signs: sign(CONTRIB · Δy), `(batch, *shape)` int8.
-        output: The output's neurons.
-        inputs: The inputs' neurons.
 
     Returns:
         `(inputs, batch, *shape)`: the CONTRIB of each input.
@@ -35,20 +28,14 @@ def excluded(
     values = np.empty((len(inputs), *signs.shape))
     for k, x in enumerate(inputs):
         value = x.delta.astype(np.float64)
-        if kind.multiplies:
+        if node.kind.multiplies:
             for other in (*inputs[:k], *inputs[k + 1 :]):
                 value = value * other.factor
-        values[k] = -value if k and kind.name == "subtract" else value
+        values[k] = -value if k and node.kind.name == "subtract" else value
     values = values.reshape(len(inputs), -1)
     # A product is not linear: its local values do not add up to Δy.
     total = output.value.ravel() if output.relative_to == "output" else values.sum(axis=0)
     return pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape)
-
-
-def _rule(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    return list(excluded(node.kind, theta, signs, output, inputs))
 
 
 def _extreme(
@@ -82,9 +69,9 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
 
 _smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
 for _name, _rules, _rescale in (
-    ("add", (_rule, _rule), midpoint),
-    ("subtract", (_rule, _rule), midpoint),
-    ("multiply", (_rule, _rule), product),
+    ("add", (excluded, excluded), midpoint),
+    ("subtract", (excluded, excluded), midpoint),
+    ("multiply", (excluded, excluded), product),
     ("maximum_merge", (_extreme, _channel_extreme), largest),
     ("minimum_merge", (_extreme, _channel_extreme), _smallest),
 ):

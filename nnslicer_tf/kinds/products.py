@@ -93,7 +93,7 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
 
 
 def expand_products(
-    table: ProductTable,
+    node: Node,
     theta: float,
     signs: np.ndarray,
     output: Neurons,
@@ -101,6 +101,7 @@ def expand_products(
     amounts: bool = False,
 ) -> list[np.ndarray]:
     """Return the CONTRIB of both inputs; amounts, if `signs` are multipliers."""
+    table: ProductTable = node.table
     sides = list(zip(inputs, (table.a, table.b), strict=True))
     middles = None
     if amounts:
@@ -119,12 +120,6 @@ def expand_products(
     return [
         order.undo(part, x.captured.shape) for part, (x, order) in zip(received, sides, strict=True)
     ]
-
-
-def _product_rule(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    return expand_products(node.table, theta, signs, output, inputs)
 
 
 def _product_at_zero(
@@ -147,7 +142,7 @@ def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
 
 
 def expand_softmax(
-    rows: Arrangement,
+    node: Node,
     theta: float,
     signs: np.ndarray,
     output: Neurons,
@@ -155,6 +150,7 @@ def expand_softmax(
     amounts: bool = False,
 ) -> list[np.ndarray | None]:
     """Return the CONTRIB of the input, None for masks; amounts, if `signs` are multipliers."""
+    rows: Arrangement = node.table
     x, *masks = inputs
     means = None
     if amounts:
@@ -169,12 +165,6 @@ def expand_softmax(
         means,
     )
     return [rows.undo(received, signs.shape), *(None for _ in masks)]
-
-
-def _softmax_rule(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray | None]:
-    return expand_softmax(node.table, theta, signs, output, inputs)
 
 
 def _softmax_at_zero(
@@ -196,7 +186,7 @@ def _softmax_at_zero(
 register_kind(
     Kind(
         "product_sum",
-        rule=Rule(_product_rule, _product_rule),
+        rule=Rule(expand_products, expand_products),
         table=_product_table,
         at_zero=_product_at_zero,
         multiplies=True,
@@ -207,7 +197,7 @@ register_kind(
 register_kind(
     Kind(
         "softmax",
-        rule=Rule(_softmax_rule, _softmax_rule),
+        rule=Rule(expand_softmax, expand_softmax),
         table=_softmax_table,
         at_zero=_softmax_at_zero,
         rescale=rescale.softmax,

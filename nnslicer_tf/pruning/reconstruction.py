@@ -3,25 +3,29 @@
 Layer by layer, the weights of a smaller copy become the least-squares solution that maps the copy's
 own inputs of the layer to the original's outputs (He, Zhang and Sun, "Channel pruning for
 accelerating very deep neural networks", ICCV 2017, section 3.1). This uses no labels, gradients or
-training steps. Cost: one forward pass of the original and, for each layer, one of the copy up to
-the layer and a linear system.
+training steps. Cost: one forward pass of the original and one of the copy, and for each layer a
+linear system. In memory are the copy's values that later layers still read, for all samples.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
+from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
+from nnslicer_tf.instrument.recurrence import Member
 
 _MIN_ROWS = 20_000  # of a system
 _ROWS_PER_COLUMN = 15
 _RIDGE = 1e-2  # relative to the mean square; shrinks the change, not the weights
 _BATCH = 128
+_MAX_BYTES = 2 << 30  # of the copy's values that are kept; fewer samples are used above it
 _MIN_FACTOR = 1e-3  # smaller factors are not divided by
 
 
@@ -60,17 +64,19 @@ def reconstruct(
         small: The copy, whose operations have the same names.
         kept: Operation name → whether the copy has each of the original's channels, bool
             `(channels,)`.
-        x: Samples `(samples, *input_shape)`, at least a few hundred.
+        x: Samples `(samples, *input_shape)`, at least a few hundred; not all are used if the
+            values of the copy would need more than 2 GiB.
         rng: Draws the positions of convolutions to use.
         progress: Show a progress bar.
     """
     generator = as_generator(rng)
     copy = im.like(small)
+    x = x[: _max_samples(copy)]
     starts = range(0, len(x), _BATCH)
 
     # The layers to fit, their goals, and the positions of each batch that form their systems.
     calls = [o.params.name for o in copy.operations if isinstance(o.params, Synapses)]
-    plans: list[tuple[Operation, _Goal, list[np.ndarray]]] = []
+    plans: dict[str, tuple[_Goal, list[np.ndarray]]] = {}
     for operation in copy.operations:
         kernel = operation.params
         if not isinstance(kernel, Synapses) or isinstance(kernel, Lookup) or kernel.groups > 1:
@@ -82,48 +88,97 @@ def reconstruct(
         rows = max(_MIN_ROWS, _ROWS_PER_COLUMN * (taps * inputs + 1))
         count = min(len(kernel.taps), max(1, -(-rows // len(x))))
         places = [generator.choice(len(kernel.taps), count, replace=False) for _ in starts]
-        plans.append((operation, _goal(copy, operation), places))
+        plans[operation.name] = _goal(copy, operation), places
 
     # One run of the original for all layers; the drawn positions are few enough to be kept.
-    targets: list[list[np.ndarray]] = [[] for _ in plans]
+    targets: dict[str, list[np.ndarray]] = {name: [] for name in plans}
+    names = sorted({goal.of for goal, _ in plans.values()})
     for number, start in enumerate(starts):
-        names = sorted({goal.of for _, goal, _ in plans})
-        values = im.capture(x[start : start + _BATCH], of=names)
-        for (operation, goal, places), of_layer in zip(plans, targets, strict=True):
-            outputs = values[goal.of][..., kept[operation.name]]
-            of_layer.append(_at(outputs, places[number]).astype(np.float64))
+        captured = im.capture(x[start : start + _BATCH], of=names)
+        for name, (goal, places) in plans.items():
+            outputs = captured[goal.of][..., kept[name]]
+            targets[name].append(_at(outputs, places[number]).astype(np.float64))
 
-    what = "Fitting layers"
-    steps = zip(plans, targets, strict=True)
-    for (operation, goal, places), of_layer in track(steps, what, len(plans), progress):
-        kernel, source = operation.params, operation.inputs[0]
-        weights = kernel.matrix().astype(np.float64)
-        columns, outputs = weights.shape[0] * weights.shape[1] + 1, weights.shape[2]
-        square, product = np.zeros((columns, columns)), np.zeros((columns, outputs))
-        # The system: the copy's inputs of the layer, with a column of ones, and the targets.
-        for number, start in enumerate(starts):
-            values = copy.capture(x[start : start + _BATCH], of=[source, *goal.others])
-            entries = values[source].reshape(len(values[source]), -1, values[source].shape[-1])
-            padded = np.concatenate([entries, np.zeros_like(entries[:, :1])], axis=1)
-            target = of_layer[number]
-            for name in goal.others:
-                target = target - _at(values[name], places[number])
-            target = ((target - goal.offset) / goal.factor).reshape(-1, outputs)
-            read = padded[:, kernel.taps[places[number]]].reshape(len(target), -1)
-            read = np.pad(read.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
-            square += read.T @ read
-            product += read.T @ target
-        # Ridge regression for the change of the weights.
-        bias = kernel.bias()
-        before = np.zeros((columns, outputs))
-        before[:-1] = weights.reshape(columns - 1, -1)
-        if bias is not None:
-            before[-1] = keras.ops.convert_to_numpy(bias)
-        ridge = _RIDGE * np.trace(square) / columns
-        change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ before)
-        kernel.variable().assign(kernel.to_kernel((before + change)[:-1].reshape(weights.shape)))
-        if bias is not None:
-            bias.assign((before + change)[-1])
+    # One run of the copy, operation by operation for all batches; a layer is fitted before it runs.
+    batches = [keras.ops.convert_to_tensor(x[start : start + _BATCH]) for start in starts]
+    values: dict[str, list[Any]] = {copy.input_operation: batches}
+    through_time: dict[Any, list[Any]] = {}
+    readers = Counter(name for operation in copy.operations for name in operation.inputs)
+    with tqdm(total=len(plans), desc="Fitting layers", disable=not progress, leave=False) as bar:
+        for operation in copy.operations:
+            if operation.name in plans:
+                goal, places = plans[operation.name]
+                _refit(operation, goal, places, values, targets.pop(operation.name))
+                bar.update()
+            if not targets:
+                break
+            if operation.inputs:
+                inputs = list(zip(*(values[name] for name in operation.inputs), strict=True))
+                if isinstance(operation.params, Member):  # all of a layer's together
+                    unrolled = operation.params.unrolled
+                    if unrolled not in through_time:
+                        through_time[unrolled] = [unrolled.run(*given) for given in inputs]
+                    name = operation.params.operation.name
+                    outputs = [one[name] for one in through_time[unrolled]]
+                else:
+                    outputs = [operation.compute(*given) for given in inputs]
+                values[operation.name] = outputs
+            readers.subtract(operation.inputs)
+            for name in {*operation.inputs, operation.name}:
+                if readers[name] == 0:
+                    del values[name]
+
+
+def _refit(
+    operation: Operation,
+    goal: _Goal,
+    places: list[np.ndarray],
+    values: Mapping[str, list[Any]],
+    targets: list[np.ndarray],
+) -> None:
+    """Set the weights of a layer to the least-squares solution."""
+    kernel = operation.params
+    weights = kernel.matrix().astype(np.float64)
+    columns, outputs = weights.shape[0] * weights.shape[1] + 1, weights.shape[2]
+    square, product = np.zeros((columns, columns)), np.zeros((columns, outputs))
+    # The system: the copy's inputs of the layer, with a column of ones, and the targets.
+    for number, batch in enumerate(values[operation.inputs[0]]):
+        entries = keras.ops.convert_to_numpy(batch)
+        entries = entries.reshape(len(entries), -1, entries.shape[-1])
+        padded = np.concatenate([entries, np.zeros_like(entries[:, :1])], axis=1)
+        target = targets[number]
+        for name in goal.others:
+            other = keras.ops.convert_to_numpy(values[name][number])
+            target = target - _at(other, places[number])
+        target = ((target - goal.offset) / goal.factor).reshape(-1, outputs)
+        read = padded[:, kernel.taps[places[number]]].reshape(len(target), -1)
+        read = np.pad(read.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
+        square += read.T @ read
+        product += read.T @ target
+    # Ridge regression for the change of the weights.
+    bias = kernel.bias()
+    before = np.zeros((columns, outputs))
+    before[:-1] = weights.reshape(columns - 1, -1)
+    if bias is not None:
+        before[-1] = keras.ops.convert_to_numpy(bias)
+    ridge = _RIDGE * np.trace(square) / columns
+    change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ before)
+    kernel.variable().assign(kernel.to_kernel((before + change)[:-1].reshape(weights.shape)))
+    if bias is not None:
+        bias.assign((before + change)[-1])
+
+
+def _max_samples(copy: InstrumentedModel) -> int:
+    """Return the number of samples whose values fit into `_MAX_BYTES`, at least one batch."""
+    readers = Counter(name for operation in copy.operations for name in operation.inputs)
+    live = largest = 0
+    for operation in copy.operations:
+        live += operation.size
+        largest = max(largest, live)
+        readers.subtract(operation.inputs)
+        dead = {name for name in {*operation.inputs, operation.name} if readers[name] == 0}
+        live -= sum(copy[name].size for name in dead)
+    return max(_BATCH, _MAX_BYTES // (4 * largest))
 
 
 def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -6,8 +6,9 @@ the other methods do not. A *treatment* is what is done to a pruned model in add
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import pruning, zoo
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
@@ -28,19 +28,16 @@ from reproduction.nnslicer.targets import (
     Targets,
     TargetTask,
     load_task,
-    missing_rows,
-    row_names,
+    measure,
 )
 from reproduction.plots import plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
-from reproduction.rows import RowStore
 
 Scores = dict[str, np.ndarray]
 Scorer = Callable[[Targets], Scores]
 
 TARGETED = "NNSlicer (targeted)"
 _RATIOS = (0.3, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
-_KEYS = ("treatment", "method", "ratio", "targets_of")
 _FIGURES = ("targets", "among_targets", "others")
 _RENORMALISE_ON = 500
 _POWER = 0.25
@@ -242,14 +239,11 @@ class _Pruner:
             ratios = pruning.global_ratios(scores, ratio)
         keep = pruning.keep_masks(scores, ratios)
         again = task.train.x[:_RENORMALISE_ON] if treatment.renormalised else None
-        predictor = self._predictor(frozenset(plain))
+        key = frozenset(plain)
+        if key not in self._predictors:
+            self._predictors[key] = MaskedModel(task.im, self._profile, key)
+        predictor = self._predictors[key]
         return predictor.logits(keep, task.measured.x, ablation="mean", renormalise_on=again)
-
-    def _predictor(self, plain: frozenset[str]) -> MaskedModel:
-        if plain not in self._predictors:
-            found = MaskedModel(self._task.im, self._profile, plain)
-            self._predictors[plain] = found
-        return self._predictors[plain]
 
 
 def _measure(
@@ -262,25 +256,20 @@ def _measure(
     """Return mean metrics and single rows of every case; rows are saved as they finish."""
     pruner = _Pruner(task, Profile.load(task.folder / "profile.npz"))
     where = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out
-    store = RowStore(task.folder / f"{where}.csv", _KEYS)
-    names: list[dict[str, object]] = []
-    jobs = [(*case, ratio) for case in cases for ratio in s.ratio or _RATIOS]
-    for label, treatment, name, ratio in track(jobs, "Pruning"):
-        method = methods[name]
 
-        def logits(
-            targets: Targets,
-            treatment: Treatment = treatment,
-            name: str = name,
-            method: _Method = method,
-            ratio: float = ratio,
-        ) -> np.ndarray:
-            return pruner.logits(treatment, name, method, targets, ratio)
+    def logits(targets: Targets, treatment: Treatment, name: str, ratio: float) -> np.ndarray:
+        return pruner.logits(treatment, name, methods[name], targets, ratio)
 
-        row = {"treatment": label, "method": name, "ratio": ratio}
-        names += row_names(row, task.subsets)
-        store.extend(missing_rows(task, store, row, logits, shared=not method.targeted))
-    rows = store.to_frame(names)
+    jobs = [
+        (
+            {"treatment": label, "method": name, "ratio": ratio},
+            partial(logits, treatment=treatment, name=name, ratio=ratio),
+            not methods[name].targeted,
+        )
+        for label, treatment, name in cases
+        for ratio in s.ratio or _RATIOS
+    ]
+    rows = measure(task, f"{where}.csv", jobs, "Pruning")
     rows["ratio"] = pd.to_numeric(rows["ratio"])
     groups = rows.groupby(["treatment", "method", "ratio"], sort=False)
     means = groups[list(_FIGURES)].mean()
@@ -297,23 +286,15 @@ def _gaps(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     found = []
     for (treatment, ratio), part in table.groupby(level=[0, 1], sort=False):
         for other in part["targets"].columns.drop(TARGETED):
-            found.append({"treatment": treatment, "ratio": ratio, "above": other})
-            for column, values in _differences(part, other, rng):
-                found[-1][column] = values
+            row = {"treatment": treatment, "ratio": ratio, "above": other}
+            for figure, name in (("targets", "points"), ("among_targets", "among")):
+                gain = 100 * (part[figure][TARGETED] - part[figure][other]).to_numpy()
+                drawn = rng.integers(len(gain), size=(_RESAMPLES, len(gain)))
+                low, high = np.quantile(gain[drawn].mean(axis=1), (0.025, 0.975))
+                row[name] = float(gain.mean())
+                row |= {f"{name}, from": float(low), f"{name}, to": float(high)}
+            found.append(row)
     return pd.DataFrame(found)
-
-
-def _differences(
-    part: pd.DataFrame, other: str, rng: np.random.Generator
-) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each difference from another method, in points."""
-    for figure, name in (("targets", "points"), ("among_targets", "among")):
-        gain = 100 * (part[figure][TARGETED] - part[figure][other]).to_numpy()
-        drawn = rng.integers(len(gain), size=(_RESAMPLES, len(gain)))
-        low, high = np.quantile(gain[drawn].mean(axis=1), (0.025, 0.975))
-        yield name, float(gain.mean())
-        yield f"{name}, from", float(low)
-        yield f"{name}, to", float(high)
 
 
 def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:

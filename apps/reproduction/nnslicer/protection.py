@@ -7,10 +7,9 @@ hidden synapses can prevent it. An interrupted experiment resumes from its worki
 is run again.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,6 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -29,14 +27,12 @@ from reproduction.nnslicer.targets import (
     Targets,
     TargetTask,
     load_task,
-    missing_rows,
-    row_names,
+    measure,
     set_name,
     summary,
 )
 from reproduction.plots import plot_at_one_place, plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
-from reproduction.rows import RowStore
 from reproduction.samples import of_classes
 from reproduction.views import view_of_marks
 
@@ -98,8 +94,7 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
         )
     budgets = s.budget or [budget for budget in BUDGETS if budget <= largest]
     ending = _ENDINGS[s.trains] + "-others" * s.without_targets
-    path = task.folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
-    rows = _attack(task, known, budgets, s, path)
+    rows = _attack(task, known, budgets, s, f"attacks-{s.share}-{s.epochs}{ending}.csv")
     found = summary(rows, "budget", ["targets", "others", "all"])
     found["attacks"] = rows.groupby(["method", "budget"], sort=False).size().to_numpy()
     head = {
@@ -138,26 +133,28 @@ def _attack(
     known: dict[Targets, Dataset],
     budgets: Sequence[int],
     s: ProtectionSettings,
-    path: Path,
+    file: str,
 ) -> pd.DataFrame:
     """Return the metrics of every attack on every set; rows are saved as they finish."""
     attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)
     methods = _methods(task, s.share, s.seed)
-    store, names = RowStore(path, ["method", "budget", "targets_of", "repetition"]), []
-    chosen = dict.fromkeys(s.method or METHODS)
-    jobs = list(itertools.product(chosen, budgets, range(s.repetitions)))
-    for name, images, repetition in track(jobs, "Attacks"):
 
-        def stolen(targets: Targets, name: str = name, n: int = images, r: int = repetition):
-            hidden = methods[name].hidden(targets, r)
-            model = protection.steal(task.im.model, hidden, known[targets], n, attacker, s.seed + r)
-            return InstrumentedModel(model).logits(task.measured.x)
+    def stolen(targets: Targets, name: str, images: int, repetition: int) -> np.ndarray:
+        hidden, seed = methods[name].hidden(targets, repetition), s.seed + repetition
+        model = protection.steal(task.im.model, hidden, known[targets], images, attacker, seed)
+        return InstrumentedModel(model).logits(task.measured.x)
 
-        row = {"method": name, "budget": images, "repetition": repetition}
-        names += row_names(row, task.subsets)
-        shared = not (methods[name].targeted or s.without_targets)
-        store.extend(missing_rows(task, store, row, stolen, shared))
-    return store.to_frame(names)
+    cases = [
+        (
+            {"method": name, "budget": images, "repetition": repetition},
+            partial(stolen, name=name, images=images, repetition=repetition),
+            not (methods[name].targeted or s.without_targets),
+        )
+        for name in dict.fromkeys(s.method or METHODS)
+        for images in budgets
+        for repetition in range(s.repetitions)
+    ]
+    return measure(task, file, cases, "Attacks")
 
 
 def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:

@@ -4,13 +4,13 @@ An interrupted experiment resumes from its working folder when it is run again.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import pruning, zoo
-from nnslicer_tf._environment import track
 from reproduction.nnslicer.pruning_methods import (
     ENDINGS,
     PruningMethod,
@@ -30,13 +30,11 @@ from reproduction.nnslicer.targets import (
     Targets,
     TargetTask,
     load_task,
-    missing_rows,
-    row_names,
+    measure,
     summary,
 )
 from reproduction.plots import plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
-from reproduction.rows import RowStore
 from reproduction.views import view_of_marks
 
 _RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -52,7 +50,7 @@ _PLAIN = (
     "classes where only a target class may be predicted."
 )
 
-Logits = Callable[[PruningMethod, Targets, float], np.ndarray]
+Logits = Callable[..., np.ndarray]  # of a method, target classes and a ratio
 
 
 def curves(s: CurveSettings) -> ExperimentResult:
@@ -138,20 +136,17 @@ def _measure(
     logits: Logits,
 ) -> pd.DataFrame:
     """Return the mean metrics of every method and ratio; rows are saved as they finish."""
-    path = task.folder / f"{kind}-{task.sets}.csv"
-    store, names = RowStore(path, ["method", "ratio", "targets_of"]), []
-    for name, method in methods.items():
-        for ratio in track(ratios, name):
-            row = {"method": name, "ratio": ratio}
-            names += row_names(row, task.subsets)
-
-            def of_set(targets: Targets, method: PruningMethod = method, r: float = ratio):
-                return logits(method, targets, r)
-
-            shared = not method.targeted or ratio == 0
-            store.extend(missing_rows(task, store, row, of_set, shared))
-    figures = ["targets", "others", "among_targets"]
-    return summary(store.to_frame(names), "ratio", figures)
+    cases = [
+        (
+            {"method": name, "ratio": ratio},
+            partial(logits, method, ratio=ratio),
+            not method.targeted or ratio == 0,
+        )
+        for name, method in methods.items()
+        for ratio in ratios
+    ]
+    rows = measure(task, f"{kind}-{task.sets}.csv", cases, "Pruning")
+    return summary(rows, "ratio", ["targets", "others", "among_targets"])
 
 
 def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:

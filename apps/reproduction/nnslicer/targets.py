@@ -1,7 +1,7 @@
 """Common parts of the experiments on target classes: data, rankings, stored rows, summaries."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, ClassScores, NNSlicerRanker
@@ -159,26 +160,33 @@ def set_name(targets: Targets) -> str:
     return "-".join(map(str, targets))
 
 
-def row_names(row: Mapping[str, object], subsets: Sequence[Targets]) -> list[dict[str, object]]:
-    """Return the names of a method's rows, one for each set of target classes."""
-    return [{**row, "targets_of": set_name(targets)} for targets in subsets]
+Case = tuple[dict[str, object], Callable[[Targets], np.ndarray], bool]
+"""Names of a case, the logits of its model for target classes, and whether these do not matter."""
 
 
-def missing_rows(
-    task: TargetTask,
-    store: RowStore,
-    row: Mapping[str, object],
-    logits_of: Callable[[Targets], np.ndarray],
-    shared: bool,
-) -> Iterator[dict[str, object]]:
-    """Yield the rows of a method that are not stored yet, one for each set of target classes."""
-    logits = None
-    for targets, name in zip(task.subsets, row_names(row, task.subsets), strict=True):
-        if name in store:
-            continue
-        if logits is None or not shared:
-            logits = logits_of(targets)
-        yield name | subset_figures(logits, task.measured.y, targets)
+def measure(task: TargetTask, file: str, cases: Iterable[Case], what: str) -> pd.DataFrame:
+    """Return a row of accuracies for each case and set; rows are saved as they finish.
+
+    Args:
+        task: The model and its data.
+        file: Name of the file of finished rows, in the task's folder.
+        cases: See `Case`.
+        what: Name of the progress bar.
+    """
+    cases = list(cases)
+    store = RowStore(task.folder / file, [*cases[0][0], "targets_of"])
+    names = []
+    for case, logits_of, shared in track(cases, what):
+        logits = None
+        for targets in task.subsets:
+            row = {**case, "targets_of": set_name(targets)}
+            names.append(row)
+            if row in store:
+                continue
+            if logits is None or not shared:
+                logits = logits_of(targets)
+            store.add([row | subset_figures(logits, task.measured.y, targets)])
+    return store.to_frame(names)
 
 
 def summary(rows: pd.DataFrame, place: str, figures: Sequence[str]) -> pd.DataFrame:
