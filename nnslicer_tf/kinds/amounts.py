@@ -193,7 +193,7 @@ def _merge(at: Expansion) -> Parts:
     """Multiply by the factors of a sum, difference or product, except for excluded inputs."""
     node, output, inputs = at.by_channel or (at.node, at.output, at.inputs)
     ones = np.ones(output.value.shape, np.int8)
-    mask = excluded(node, at.theta, ones, output, inputs) != 0
+    mask = np.array(excluded(node, at.theta, ones, output, inputs)) != 0
     if at.by_channel is not None:
         middle = (1,) * (at.given.ndim - 2)
         mask = mask.reshape(len(mask), len(at.given), *middle, -1)

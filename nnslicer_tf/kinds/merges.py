@@ -17,13 +17,10 @@ ops: Any = LazyModule("keras.ops")
 
 def excluded(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> np.ndarray:
+) -> list[np.ndarray]:
     """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
 
     The local values are ±Δx_i, in a product times the other factors (see `Neurons.factor`).
-
-    Returns:
-        `(inputs, batch, *shape)`: the CONTRIB of each input.
     """
     values = np.empty((len(inputs), *signs.shape))
     for k, x in enumerate(inputs):
@@ -35,7 +32,7 @@ def excluded(
     values = values.reshape(len(inputs), -1)
     # A product is not linear: its local values do not add up to Δy.
     total = output.value.ravel() if output.relative_to == "output" else values.sum(axis=0)
-    return pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape)
+    return list(pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape))
 
 
 def _extreme(

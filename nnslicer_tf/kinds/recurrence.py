@@ -88,7 +88,7 @@ def recurrence_node(operation: Operation) -> Node:
     """
     unrolled: Unrolled = operation.params.unrolled
     prefix = operation.name.removesuffix(operation.params.operation.name)
-    cell = []
+    cell: list[Node] = []
     for group in _consumers_first(unrolled):
         if group[0].kind == GATE:
             cell.append(gates_node(group))

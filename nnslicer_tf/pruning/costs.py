@@ -32,8 +32,8 @@ class Costs:
     """
 
     def __init__(self, model: ModelLike, sample: np.ndarray, runs: int = 50) -> None:
-        self._im = model if isinstance(model, InstrumentedModel) else None
-        self._model = self._im.model if self._im else model
+        self._given = model
+        self._model = model.model if isinstance(model, InstrumentedModel) else model
         self._batch = np.asarray(sample, np.float32)[None]
         self._runs = runs
 
@@ -45,7 +45,9 @@ class Costs:
     @cached_property
     def multiply_adds(self) -> int:
         """Number of multiply-adds in its weighted sums, for one sample."""
-        return multiply_adds(self._im or InstrumentedModel(self._model, self._batch.shape[1:]))
+        if isinstance(self._given, InstrumentedModel):
+            return multiply_adds(self._given)
+        return multiply_adds(InstrumentedModel(self._model, self._batch.shape[1:]))
 
     @cached_property
     def keras_ms(self) -> float:

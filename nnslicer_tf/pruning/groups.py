@@ -62,7 +62,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     links: list[tuple[np.ndarray, np.ndarray]] = [(none, none)]
     first_call: dict[str, Operation] = {}
     # What follows the logits accepts any number of classes.
-    free = set()
+    free: set[str] = set()
     if classes is not None:
         free = {o.name for o in im.graph.between([im.logit_operation], im.output_operations)}
 

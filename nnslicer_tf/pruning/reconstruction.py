@@ -96,8 +96,8 @@ def reconstruct(
     for number, start in enumerate(starts):
         captured = im.capture(x[start : start + _BATCH], of=names)
         for name, (goal, places) in plans.items():
-            outputs = captured[goal.of][..., kept[name]]
-            targets[name].append(_at(outputs, places[number]).astype(np.float64))
+            of_goal = captured[goal.of][..., kept[name]]
+            targets[name].append(_at(of_goal, places[number]).astype(np.float64))
 
     # One run of the copy, operation by operation for all batches; a layer is fitted before it runs.
     batches = [keras.ops.convert_to_tensor(x[start : start + _BATCH]) for start in starts]

@@ -202,7 +202,7 @@ def shrink(
         )
 
     rows = np.concatenate([np.flatnonzero(y == c)[:MAX_SCORED] for c in targets])
-    method = by
+    method: str | Ranker = by
     if by == CONTRIBUTIONS:  # at θ = 0, all samples are walked at once on the backend
         method = NNSlicerRanker(
             theta=0.0, collect="magnitudes", progress=progress, correct_only=False
@@ -222,8 +222,16 @@ def shrink(
         # Adam, with a learning rate that falls to zero.
         batch = min(128, len(x))
         rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
-        options = {"learning_rate": rate, "batch_size": batch, "rng": generator}
-        imitate(small, whole, x, epochs, progress=progress, **options)
+        imitate(
+            small,
+            whole,
+            x,
+            epochs,
+            learning_rate=rate,
+            batch_size=batch,
+            rng=generator,
+            progress=progress,
+        )
 
     accuracies = []
     for one in (whole, small):
