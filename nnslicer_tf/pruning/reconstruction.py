@@ -10,6 +10,7 @@ linear system. In memory are the copy's values that later layers still read, for
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import keras
@@ -104,11 +105,26 @@ def reconstruct(
     values: dict[str, list[Any]] = {copy.input_operation: batches}
     through_time: dict[Any, list[Any]] = {}
     readers = Counter(name for operation in copy.operations for name in operation.inputs)
+
+    def value(name: str, number: int) -> Any:
+        """Return an operation's values for a batch, which are not kept if it is its turn later."""
+        if name in values:
+            return values[name][number]
+        operation = copy[name]
+        inputs = [value(source, number) for source in operation.inputs]
+        if isinstance(operation.params, Member):
+            return operation.params.unrolled.run(*inputs)[operation.params.operation.name]
+        return operation.compute(*inputs)
+
     with tqdm(total=len(plans), desc="Fitting layers", disable=not progress, leave=False) as bar:
         for operation in copy.operations:
             if operation.name in plans:
                 goal, places = plans[operation.name]
-                _refit(operation, goal, places, values, targets.pop(operation.name))
+                of_layer = targets.pop(operation.name)
+                for number, name in product(range(len(starts)), goal.others):
+                    other = keras.ops.convert_to_numpy(value(name, number))
+                    of_layer[number] = of_layer[number] - _at(other, places[number])
+                _refit(operation, goal, places, values[operation.inputs[0]], of_layer)
                 bar.update()
             if not targets:
                 break
@@ -133,36 +149,32 @@ def _refit(
     operation: Operation,
     goal: _Goal,
     places: list[np.ndarray],
-    values: Mapping[str, list[Any]],
+    inputs: list[Any],
     targets: list[np.ndarray],
 ) -> None:
     """Set the weights of a layer to the least-squares solution."""
     kernel = operation.params
     weights = kernel.matrix().astype(np.float64)
     columns, outputs = weights.shape[0] * weights.shape[1] + 1, weights.shape[2]
-    square, product = np.zeros((columns, columns)), np.zeros((columns, outputs))
+    squares, products = np.zeros((columns, columns)), np.zeros((columns, outputs))
     # The system: the copy's inputs of the layer, with a column of ones, and the targets.
-    for number, batch in enumerate(values[operation.inputs[0]]):
+    for number, batch in enumerate(inputs):
         entries = keras.ops.convert_to_numpy(batch)
         entries = entries.reshape(len(entries), -1, entries.shape[-1])
         padded = np.concatenate([entries, np.zeros_like(entries[:, :1])], axis=1)
-        target = targets[number]
-        for name in goal.others:
-            other = keras.ops.convert_to_numpy(values[name][number])
-            target = target - _at(other, places[number])
-        target = ((target - goal.offset) / goal.factor).reshape(-1, outputs)
+        target = ((targets[number] - goal.offset) / goal.factor).reshape(-1, outputs)
         read = padded[:, kernel.taps[places[number]]].reshape(len(target), -1)
         read = np.pad(read.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
-        square += read.T @ read
-        product += read.T @ target
+        squares += read.T @ read
+        products += read.T @ target
     # Ridge regression for the change of the weights.
     bias = kernel.bias()
     before = np.zeros((columns, outputs))
     before[:-1] = weights.reshape(columns - 1, -1)
     if bias is not None:
         before[-1] = keras.ops.convert_to_numpy(bias)
-    ridge = _RIDGE * np.trace(square) / columns
-    change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ before)
+    ridge = _RIDGE * np.trace(squares) / columns
+    change = np.linalg.solve(squares + ridge * np.eye(columns), products - squares @ before)
     kernel.variable().assign(kernel.to_kernel((before + change)[:-1].reshape(weights.shape)))
     if bias is not None:
         bias.assign((before + change)[-1])
