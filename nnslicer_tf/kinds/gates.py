@@ -28,11 +28,13 @@ class _Read(NamedTuple):
 
     Attributes:
         taps: Input position of each tap, `(output positions, taps)` int32, -1 for padding.
-        columns: For each gate, the layout of its kernel, and its first and last columns in it.
+        kernel: Layout of the kernel.
+        start: The first of the kernel's columns that belong to the gates.
     """
 
     taps: np.ndarray
-    columns: tuple[tuple[KernelLayout, int, int], ...]
+    kernel: KernelLayout
+    start: int
 
 
 class GatesTable(NamedTuple):
@@ -47,14 +49,25 @@ class GatesTable(NamedTuple):
     weights: np.ndarray
 
 
+def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
+    """Return, for each input of some gates, the weights of all gates together.
+
+    The gates are in the order of their columns, and no other gate's are between them: a layer has
+    one kernel for its input and one for its state.
+    """
+    first, last = operations[0].params.weights, operations[-1].params.weights
+    return [
+        Weights(begin.kernel, begin.start, end.stop) for begin, end in zip(first, last, strict=True)
+    ]
+
+
 def gates_node(operations: Sequence[Operation]) -> Node:
     """Return the node that represents the gates of a cell with the same inputs."""
     reads, parts = [], []
-    for of_input in zip(*(operation.params.weights for operation in operations), strict=True):
-        matrix = np.concatenate([w.columns(w.kernel.matrix()) for w in of_input], axis=-1)
+    for weights in side_by_side(operations):
+        matrix = weights.columns(weights.kernel.matrix())
         parts.append(matrix.reshape(-1, matrix.shape[-1]).T)
-        columns = tuple((w.kernel.layout, w.start, w.stop) for w in of_input)
-        reads.append(_Read(of_input[0].kernel.taps, columns))
+        reads.append(_Read(weights.kernel.taps, weights.kernel.layout, weights.start))
     names = tuple(operation.name for operation in operations)
     return Node(
         name=" ".join(names),
@@ -129,15 +142,13 @@ def expand_gates(
         for k, places in enumerate(read.taps.T):  # no two outputs read a position with one tap
             total[:, places] += by_tap[:, :, k]
         parts.append(total[:, :-1].reshape(shape_of_input))
-        # Put each gate's columns into its kernel.
+        # Put the gates' columns into the kernel.
         samples, outputs, width = of_kernel.shape
         taps = read.taps.shape[1]
         matrix = of_kernel.transpose(0, 2, 1).reshape(samples, taps, width // taps, outputs)
-        of_gates = np.split(matrix, len(read.columns), axis=-1)
-        for (kernel, start, stop), part in zip(read.columns, of_gates, strict=True):
-            rest = (start, kernel.shape[-1] - stop)
-            whole = kernel.to_kernel(np.pad(part, ((0, 0), (0, 0), (0, 0), rest)))
-            synapses[kernel.name] = synapses.get(kernel.name, 0) + whole
+        rest = (read.start, read.kernel.shape[-1] - read.start - outputs)
+        whole = read.kernel.to_kernel(np.pad(matrix, ((0, 0), (0, 0), (0, 0), rest)))
+        synapses[read.kernel.name] = synapses.get(read.kernel.name, 0) + whole
     return parts
 
 
@@ -166,17 +177,9 @@ class GatesAtZero:
         """Names of the operations that the gates read."""
         return self.operations[0].inputs
 
-    @property
-    def weights(self) -> list[tuple[Weights, ...]]:
-        """For each input, the weights of all gates."""
-        return list(zip(*(operation.params.weights for operation in self.operations), strict=True))
-
     def weight_signs(self) -> list[Any]:
         """Return the signs of the weights for each input, with all gates side by side."""
-        return [
-            ops.concatenate([w.columns(weight_signs(w.kernel)) for w in of_input], axis=-1)
-            for of_input in self.weights
-        ]
+        return [w.columns(weight_signs(w.kernel)) for w in side_by_side(self.operations)]
 
     def expand(self, g: Any, signs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
         """Return the contributions of the inputs.
@@ -187,13 +190,13 @@ class GatesAtZero:
             weights: Result of `weight_signs`.
         """
         received = []
-        for of_input, x, w in zip(self.weights, signs, weights, strict=True):
-            apply = of_input[0].kernel.apply
+        for gate, x, w in zip(self.operations[0].params.weights, signs, weights, strict=True):
+            apply = gate.kernel.apply
             (part,) = vector_jacobian_product(lambda v, a=apply, w=w: a(v, w), [x], g)
             received.append(x * part)
         return received
 
-    def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, list[tuple[int, Any]]]:
+    def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, tuple[int, Any]]:
         """Return the contributions of the synapses for each sample, summed over time.
 
         Args:
@@ -201,20 +204,18 @@ class GatesAtZero:
             signs: Signs of the inputs' Δ at all times.
 
         Returns:
-            Kernel name → for each gate its first column, and `(batch, taps, inputs, units)`.
+            Kernel name → the gates' first column, and `(batch, taps, inputs, outputs)`.
         """
-        parts_of: dict[str, list[tuple[int, Any]]] = {}
+        parts: dict[str, tuple[int, Any]] = {}
         batch, steps = ops.shape(g)[0], g.shape[1]
         shapes = self.operations[0].input_shapes
-        for of_input, x, shape in zip(self.weights, signs, shapes, strict=True):
-            taps = of_input[0].kernel.taps
-            read = windows(shape, ops.reshape(x, (-1, *shape)), taps)
-            read = ops.reshape(read, (batch, steps * len(taps), taps.shape[1], shape[-1]))
+        for w, x, shape in zip(side_by_side(self.operations), signs, shapes, strict=True):
+            taps = w.kernel.taps
+            if taps.size > 1:  # a dense gate reads its input as it is
+                x = windows(shape, ops.reshape(x, (-1, *shape)), taps)
+            read = ops.reshape(x, (batch, steps * len(taps), taps.shape[1], shape[-1]))
             by_position = ops.reshape(g, (batch, steps * len(taps), g.shape[-1]))
             gradient = ops.einsum("bpti,bpo->btio", read, by_position)
-            parts = ops.split(gradient, len(of_input), axis=-1)
-            for w, part in zip(of_input, parts, strict=True):
-                of_kernel = w.kernel.tensor_from_kernel(weight_signs(w.kernel))
-                entry = (w.start, part * w.columns(of_kernel))
-                parts_of.setdefault(w.kernel.name, []).append(entry)
-        return parts_of
+            of_kernel = w.kernel.tensor_from_kernel(weight_signs(w.kernel))
+            parts[w.kernel.name] = w.start, gradient * w.columns(of_kernel)
+        return parts

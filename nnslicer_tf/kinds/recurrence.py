@@ -129,6 +129,9 @@ def _consumers_first(unrolled: Unrolled) -> list[list[Operation]]:
             groups[-1].append(operation)
         else:
             groups.append([operation])
+    for group in groups:
+        if group[0].kind == GATE:
+            group.sort(key=lambda gate: gate.params.weights[0].start)
     return groups
 
 
@@ -473,8 +476,8 @@ class _TensorWalk:
         gates = [node for node in self.nodes if isinstance(node, GatesAtZero)]
         for node, g in zip(gates, totals[len(names) + 1 :], strict=True):
             of_inputs = [time_first(changes[name]) for name in node.inputs]
-            for name, parts in node.synapses(time_first(g), of_inputs).items():
-                columns.setdefault(name, []).extend(parts)
+            for name, part in node.synapses(time_first(g), of_inputs).items():
+                columns.setdefault(name, []).append(part)
         synapses = {}
         for name, parts in columns.items():
             ordered = sorted(parts, key=lambda part: part[0])

@@ -75,4 +75,4 @@ def test_numbers_of_the_model_with_a_fixed_size():
         assert count(free) == count(fixed) > 0
     assert pruning.masks(free) == {}
     with pytest.raises(nns.errors.InputShapeError, match=r"InstrumentedModel\(model, input_shape"):
-        pruning.compact(free.model)
+        pruning.compact(model((None, None, 2)))
