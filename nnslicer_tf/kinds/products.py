@@ -103,16 +103,18 @@ def expand_products(
     """Return the CONTRIB of both inputs; amounts, if `signs` are multipliers."""
     table: ProductTable = node.table
     sides = list(zip(inputs, (table.a, table.b), strict=True))
+    first, second = [(order.apply(x.factor), order.apply(x.delta)) for x, order in sides]
     middles = None
     if amounts:
-        first, second = (order.apply((x.captured + x.usual) / 2) for x, order in sides)
-        middles = (first, second)
+        a, b = [order.apply((x.captured + x.usual) / 2) for x, order in sides]
+        middles = (a, b)
     # Keras adds an axis of size 1 to the dot product of two vectors.
     of_y = signs.shape[: len(table.y.order)]
     received = products.product_sum(
         table.y.apply(signs.reshape(of_y)),
         table.y.apply(output.value.reshape(of_y)),
-        *((order.apply(x.factor), order.apply(x.delta)) for x, order in sides),
+        first,
+        second,
         theta,
         output.is_relative_to_sum,
         middles,

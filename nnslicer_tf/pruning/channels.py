@@ -190,7 +190,7 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
 
 def _any_position(values: np.ndarray) -> np.ndarray:
     """Mark the channels that are not zero at some position."""
-    return values.reshape(-1, values.shape[-1]).any(axis=0)
+    return np.any(values.reshape(-1, values.shape[-1]), axis=0)
 
 
 def _routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:

@@ -136,15 +136,17 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
         InvalidArgumentError: if there are fewer than two samples.
     """
     im = maskable(model)
-    x = Samples(x, im.input_shape, im.bounds).array()
-    if len(x) < 2:
-        raise InvalidArgumentError(f"Statistics need two samples at least. Received: {len(x)}")
+    samples = Samples(x, im.input_shape, im.bounds).array()
+    if len(samples) < 2:
+        raise InvalidArgumentError(
+            f"Statistics need two samples at least. Received: {len(samples)}"
+        )
     momentum = {
         id(o.keras_layer): {"momentum": 0.0}
         for o in im.operations
         if isinstance(o.keras_layer, keras.layers.BatchNormalization)
     }
     measured = rebuild(im.functional, {}, momentum)
-    measured(x, training=True)
+    measured(samples, training=True)
     variables = zip(im.functional.variables, measured.variables, strict=True)
     return rebuild(im.functional, {id(v): keras.ops.convert_to_numpy(m) for v, m in variables})

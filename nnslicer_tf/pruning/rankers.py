@@ -28,6 +28,7 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
+from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
 
 COLLECT = ("netted", "magnitudes", "samples")
@@ -225,7 +226,10 @@ class NNSlicerRanker(ClassRanker):
             )
         slicer = self._slicers[key]
         neuron, sign = im.classes.neuron(target)
-        outputs = {im.logit_operation: [neuron]}
+        outputs: Any = {im.logit_operation: [neuron]}
+        predicted = im.classes.from_logits(im.logits(x))
+        if not im.classes.is_binary and (predicted == target).all():
+            outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
             return {name: sign * values for name, values in synapses.items()}
@@ -303,14 +307,16 @@ def scores(
             not fit.
     """
     im = instrumented(im)
-    if not isinstance(method, Ranker):
-        check_name("ranker", method, RANKERS)
-        by_samples = {"nnslicer": NNSlicerRanker, "effective_path": EffectivePathRanker}
-        if method in by_samples:
-            method = by_samples[method](**options)
-        else:
-            method = ModelRanker(method, **options)
-    return method.scores(im, x, y, classes)
+    if isinstance(method, Ranker):
+        return method.scores(im, x, y, classes)
+    check_name("ranker", method, RANKERS)
+    if method == "nnslicer":
+        ranker: Ranker = NNSlicerRanker(**options)
+    elif method == "effective_path":
+        ranker = EffectivePathRanker(**options)
+    else:
+        ranker = ModelRanker(method, **options)
+    return ranker.scores(im, x, y, classes)
 
 
 def times_weight(

@@ -153,7 +153,8 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
                 value = keras.ops.convert_to_numpy(variable)
                 values[id(variable)] = _cut(value, cuts[id(variable)])
         for slot in SLOTS:  # the masks of the remaining weights
-            mask, constraint = read_mask(layer, slot), getattr(layer, slot, 0)
+            mask = read_mask(layer, slot)
+            constraint: Any = getattr(layer, slot, 0)
             owner = next((v for v in layer.weights if v.constraint is constraint), None)
             if mask is not None and id(owner) in cuts:
                 mask = _cut(mask, cuts[id(owner)])
