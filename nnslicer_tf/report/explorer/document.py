@@ -214,7 +214,9 @@ class Document:
             data["taps"] = self._packer.add_steps(params.taps.T)
         if kind.move is not None and operation.kind != "mask":
             data["rule"] = "move"
-            if operation.size <= MAX_MAP:
+            if kind.reach == "element":  # values stay where they are, those of padding become 0
+                data["map"] = None
+            elif operation.size <= MAX_MAP:
                 source = routing_map(operation).ravel()
                 plain = np.array_equal(source, np.arange(source.size))
                 data["map"] = None if plain else self._packer.add_steps(source)
