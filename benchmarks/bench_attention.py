@@ -130,7 +130,7 @@ def measure(name: str, times: int) -> dict[str, float | str]:
     cpu_forward = least(lambda: model.predict_on_batch(x), time.process_time, times)
     cpu_zero = least(lambda: zero.slice(x), time.process_time, times)
     some = nns.Slicer(im, profile, THETA, workers=0, progress=False, relative_to="sum")
-    plan = some._plan("predicted")
+    plan = some.plan("predicted")
     captured = dict(im.capture(x, of=plan.captured))
 
     def backward() -> object:

@@ -113,8 +113,8 @@ def two_threads(im: nns.InstrumentedModel, slicer: nns.Slicer, x: np.ndarray) ->
     The CPU time of both threads over that of one says what the speed-up can be at best, also
     on a machine that does other things.
     """
-    plan = slicer._plan("predicted")
-    samples = slicer._batch_size(plan)
+    plan = slicer.plan("predicted")
+    samples = slicer._work_for(plan, Sum(np.int64)).batch_size
     batch = np.resize(x, (samples, *x.shape[1:]))
     captured = dict(im.capture(batch, of=plan.captured))
     job = ExclusionWalk(plan, Sum(np.int64))
@@ -154,7 +154,7 @@ def measure(name: str) -> dict[str, float]:
     batch = x[: SAMPLES[name]]
     n = len(batch)
     slicer = nns.Slicer(im, profile, THETA, workers=0, progress=False)
-    plan = slicer._plan("predicted")
+    plan = slicer.plan("predicted")
     captured = dict(im.capture(batch, of=plan.captured))
     one = {key: value[:1] for key, value in captured.items()}
 
@@ -188,7 +188,7 @@ def measure(name: str) -> dict[str, float]:
     figures["naive / ours"] = figures["naive ms"] / figures["backward ms"]
 
     channel = nns.Slicer(im, profile, THETA, "channel", workers=0, progress=False)
-    channel_plan = channel._plan("predicted")
+    channel_plan = channel.plan("predicted")
     figures["channel ms"] = best(lambda: walk(channel_plan, captured, each=False)) * 1e3 / n
     figures["activation / channel"] = figures["backward ms"] / figures["channel ms"]
 

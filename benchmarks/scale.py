@@ -46,7 +46,7 @@ def measure(granularity: str) -> dict[str, float]:
     x = small.repeat(7, axis=1).repeat(7, axis=2)
     profile = nns.Profile.from_data(im, x, batch_size=2, progress=False)
     slicer = nns.Slicer(im, profile, 0.3, granularity, workers=0, progress=False, relative_to="sum")
-    plan = slicer._plan("predicted")
+    plan = slicer.plan("predicted")
     figures = {"capture s": best(lambda: im.forward(x[:1], plan.captured), 3)}
     captured = im.forward(x[:1], plan.captured)
     figures["captured MB"] = sum(values.nbytes for values in captured.values()) / 1e6

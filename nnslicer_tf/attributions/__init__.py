@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nnslicer_tf.attributions import metrics
-from nnslicer_tf.attributions._target import Target, TargetLike
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.grad_cam import grad_cam
 from nnslicer_tf.attributions.gradients import (
@@ -23,14 +22,18 @@ from nnslicer_tf.attributions.gradients import (
     smooth_gradients,
 )
 from nnslicer_tf.attributions.occlusion import occlusion, rise
+from nnslicer_tf.attributions.target import Target, TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
 
 Attribution: TypeAlias = Callable[[InstrumentedModel, Any, Any, TargetLike], Any]
-"""Function of a model, a sample, a baseline and a target that returns attributions.
+"""Function `method(im, x, baseline, target)` that returns attributions of a sample.
 
-The sample has the model's input shape, and so has the baseline; for several inputs they are dicts
-by name. For an input of tokens the baseline may be other tokens, or values of the embedding. The
-result has the sample's shape, float64; for several inputs it is a dict by name."""
+`x` is a sample of the model's input shape, and so is `baseline`, the values that stand for absent
+features; for several inputs they are dicts by name. For an input of tokens the baseline may be
+other tokens, or values of the embedding. `target` says what is explained. The result has the
+sample's shape, float64; for several inputs it is a dict by name.
+
+All raise InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad arguments."""
 
 ATTRIBUTIONS: dict[str, Attribution] = {
     "DeepLIFT": deeplift,
@@ -51,13 +54,6 @@ __all__ = [
     "Target",
     "TargetLike",
     "deeplift",
-    "exact_gradients",
-    "expected_gradients",
-    "grad_cam",
-    "gradient_times_input",
     "metrics",
-    "occlusion",
-    "rise",
     "sampled_gradients",
-    "smooth_gradients",
 ]

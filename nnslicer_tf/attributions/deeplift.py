@@ -8,11 +8,10 @@ samples, and one backward pass.
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from keras import ops
 
-from nnslicer_tf.attributions._problem import Problem
-from nnslicer_tf.attributions._target import TargetLike
+from nnslicer_tf.attributions.problem import Problem
+from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
@@ -20,29 +19,14 @@ from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.recurrence import unwind_multipliers
 from nnslicer_tf.kinds.rescale import midpoint
 
-_ROWS = (slice(0, 1), slice(1, 2))
-
 
 def deeplift(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return DeepLIFT's contributions, with the baseline as the reference input.
 
-    Args:
-        im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: The reference, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
+    Arguments and errors are those of `Attribution`.
     """
     problem = Problem(im, x, baseline, target)
-    multipliers = problem.multipliers(_rescaled)
-    return problem.by_input(
-        {
-            name: multipliers[name] * (value.astype(np.float64) - problem.baseline[name])
-            for name, value in problem.x.items()
-        }
-    )
+    return problem.attributions(problem.multipliers(_multipliers))
 
 
 @dataclass(frozen=True)
@@ -53,10 +37,9 @@ class _Recurrent:
     inputs: tuple[str, ...]
     members: tuple[str, ...]
     unrolled: Unrolled
-    prefix: str
 
 
-def _rescaled(problem: Problem, ids: Any, features: Any, weights: Any) -> list[Any]:
+def _multipliers(problem: Problem, ids: Any, features: Any, weights: Any) -> list[Any]:
     """Return the multipliers of the features, whose first row is the sample, the second not."""
     im, start = problem.im, problem.target.operation
     order: dict[Any, Operation | _Recurrent] = {}
@@ -65,20 +48,20 @@ def _rescaled(problem: Problem, ids: Any, features: Any, weights: Any) -> list[A
             unrolled, cell = operation.params.unrolled, operation.params.operation
             prefix = operation.name.removesuffix(cell.name)
             members = tuple(prefix + o.name for o in unrolled.cell)
-            order[unrolled] = _Recurrent(prefix, operation.inputs, members, unrolled, prefix)
+            order[unrolled] = _Recurrent(prefix, operation.inputs, members, unrolled)
         elif operation.name not in problem.x:
             order[operation.name] = operation
     nodes = list(order.values())
     wanted = {start} | {m for n in nodes if isinstance(n, _Recurrent) for m in n.members}
     both = problem.values(ids, features, sorted(wanted))
-    values, reference = ({name: v[row] for name, v in both.items()} for row in _ROWS)
+    values, reference = ({n: v[row : row + 1] for n, v in both.items()} for row in (0, 1))
 
     def rule(node: Any, multipliers: Any) -> Any:
         if isinstance(node, _Recurrent):
-            found = unwind_multipliers(
-                node.unrolled, node.prefix, node.inputs, multipliers, values, reference
+            through_time = unwind_multipliers(
+                node.unrolled, node.name, node.inputs, multipliers, values, reference
             )
-            return found.inputs, found.members
+            return through_time.inputs, through_time.members
         x, x0 = ([at[name] for name in node.inputs] for at in (values, reference))
         return (kind_of(node).rescale or midpoint)(node, x, x0, multipliers)
 

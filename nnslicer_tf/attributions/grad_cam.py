@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from keras import ops
 
-from nnslicer_tf.attributions._target import Target, TargetLike, resolve_target
+from nnslicer_tf.attributions.target import TargetLike, resolve_target
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -20,44 +20,12 @@ def grad_cam(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -
     """Return a sample's Grad-CAM, which is non-negative and equal for all channels of a pixel.
 
     The maps are taken after the convolution's activation if it follows directly; if a batch
-    normalisation is in between, those of the convolution itself are used.
-
-    Args:
-        im: A model of images with a convolution.
-        x: A sample `(height, width, channels)`.
-        baseline: Not used.
-        target: What is explained, as for `Attribution`.
+    normalisation is in between, those of the convolution itself are used. The baseline is not used.
 
     Raises:
         UnsupportedLayerError: if the model has no convolution over images.
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    resolved = resolve_target(im, target)
-    name = _last_maps(im, resolved)
-    batch = np.asarray(x)[None]
-    maps = im.capture(batch, of=[name])[name][0].astype(np.float64)
-    score = im.prepared(("grad-cam", resolved), lambda: _Score(im, resolved))
-    gradient = im.gradients(batch, of=score, wrt=[name], needs=[resolved.operation])[name][0]
-    coarse = np.maximum((maps * gradient.mean(axis=(0, 1))).sum(axis=-1), 0)
-    height, width, channels = im.input_shape
-    fine = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
-    return np.repeat(fine[..., None], channels, axis=-1)
-
-
-class _Score:
-    """The target's score as a function of the values of operations."""
-
-    def __init__(self, im: InstrumentedModel, target: Target) -> None:
-        self._name = target.operation
-        self._weights = target.weights(im[target.operation].size)
-
-    def __call__(self, values: Mapping[str, Any]) -> Any:
-        flat = ops.reshape(values[self._name], (-1, len(self._weights)))
-        return ops.sum(flat * self._weights, axis=1)
-
-
-def _last_maps(im: InstrumentedModel, target: Target) -> str:
-    """Return the last operation with a kernel over images, or the activation directly after it."""
+    target = resolve_target(im, target)
     if len(im.input_operations) > 1 or len(im.input_shape) != 3:
         shapes = ", ".join(map(str, im.input_shapes.values()))
         raise UnsupportedLayerError(
@@ -72,6 +40,20 @@ def _last_maps(im: InstrumentedModel, target: Target) -> str:
             f"'{im.model.name}' has none."
         )
     following = [o for o in before if o.inputs == (sums[-1],)]
-    if len(following) == 1 and following[0].kind in ("rectify", "elementwise"):
-        return following[0].name
-    return sums[-1]
+    is_activated = len(following) == 1 and following[0].kind in ("rectify", "elementwise")
+    name = following[0].name if is_activated else sums[-1]
+
+    weights = target.weights(im[target.operation].size)
+
+    def score(values: Mapping[str, Any]) -> Any:
+        flat = ops.reshape(values[target.operation], (-1, len(weights)))
+        return ops.sum(flat * weights, axis=1)
+
+    batch = np.asarray(x)[None]
+    maps = im.capture(batch, of=[name])[name][0].astype(np.float64)
+    compiled = im.prepared(("grad-cam", target), lambda: score)  # the same object each time
+    gradient = im.gradients(batch, of=compiled, wrt=[name], needs=[target.operation])[name][0]
+    coarse = np.maximum((maps * gradient.mean(axis=(0, 1))).sum(axis=-1), 0)
+    height, width, channels = im.input_shape
+    fine = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
+    return np.repeat(fine[..., None], channels, axis=-1)

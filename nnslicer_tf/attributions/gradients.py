@@ -1,7 +1,8 @@
 """Attributions by gradients: at the sample, around it, or along a line from a baseline to it.
 
-Cost: one gradient for gradient × input, one for each step or sample of the others. Exact
-integrated gradients partition the line first (see `exactline`).
+Arguments and errors are those of `attributions.Attribution`. Cost: one gradient for gradient ×
+input, one for each step or sample of the others. Exact integrated gradients partition the line
+first (see `exactline`).
 """
 
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import as_generator
-from nnslicer_tf.attributions._problem import Features, Problem
-from nnslicer_tf.attributions._target import TargetLike
+from nnslicer_tf.attributions.problem import Features, Problem
+from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline import integrated_gradients
 from nnslicer_tf.instrument import InstrumentedModel
@@ -22,24 +23,13 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
     """Return the score's gradient times the difference between sample and baseline.
 
     With a baseline of zero, this is gradient × input (Shrikumar et al., 2016).
-
-    Args:
-        im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that represent absent features, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     problem = Problem(im, x, baseline, target)
-    return _times_difference(problem, {n: v[None] for n, v in problem.x.items()}, np.ones(1))
+    return _mean_gradient(problem, {n: v[None] for n, v in problem.x.items()})
 
 
 def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return exact integrated gradients; see `exactline.integrated_gradients`.
-
-    Arguments are those of `gradient_times_input`.
 
     Raises:
         UnsupportedLayerError: if the model is not piecewise linear, takes tokens or several
@@ -47,46 +37,38 @@ def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: Target
     """
     problem = Problem(im, x, baseline, target)
     chosen = problem.target
+    use = "use sampled ones, attributions.sampled_gradients."
     if set(problem.x) != set(im.input_operations) or len(problem.x) > 1:
         raise UnsupportedLayerError(
-            "Exact integrated gradients need a model with one input of real numbers; use sampled "
-            "ones, attributions.sampled_gradients."
+            f"Exact integrated gradients need a model with one input of real numbers; {use}"
         )
     if chosen.operation != im.logit_operation or len(chosen.neurons) > 1:
         raise UnsupportedLayerError(
-            "Exact integrated gradients explain one neuron of the first output; use sampled ones, "
-            "attributions.sampled_gradients."
+            f"Exact integrated gradients explain one neuron of the first output; {use}"
         )
     (x,), (baseline,) = problem.x.values(), problem.baseline.values()
     return chosen.sign * integrated_gradients(im, x, baseline, chosen.neurons[0])
 
 
 def sampled_gradients(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    *,
-    samples: int = _SAMPLES,
+    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, *, samples: int = _SAMPLES
 ) -> Any:
     """Return integrated gradients by the trapezoidal rule (Sundararajan et al., ICML 2017).
 
-    The attributions add up to the change of the score, up to the error of the sum.
+    They add up to the change of the score, up to the error of the rule. Embeddings of tokens are
+    interpolated.
 
     Args:
-        im: The model; it may take tokens, whose embeddings are interpolated.
-        x: A sample, as for `Attribution`.
-        baseline: Start of the line, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
+        im: The model.
+        x: A sample.
+        baseline: Start of the line.
+        target: What is explained.
         samples: Number of steps.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     problem = Problem(im, x, baseline, target)
     weights = np.full(samples + 1, 1 / samples)
     weights[[0, -1]] /= 2
-    return _times_difference(problem, _between(problem, np.linspace(0, 1, samples + 1)), weights)
+    return _mean_gradient(problem, _between(problem, np.linspace(0, 1, samples + 1)), weights)
 
 
 def smooth_gradients(
@@ -105,15 +87,12 @@ def smooth_gradients(
 
     Args:
         im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that represent absent features, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
+        x: A sample.
+        baseline: Values that represent absent features.
+        target: What is explained.
         samples: Number of noisy samples.
         noise: Standard deviation of the noise, as a share of the range of the sample's values.
         rng: Seed or generator of the noise.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     problem = Problem(im, x, baseline, target)
     random = as_generator(rng)
@@ -121,7 +100,7 @@ def smooth_gradients(
         name: value + random.normal(0, noise * float(np.ptp(value)), (samples, *value.shape))
         for name, value in problem.x.items()
     }
-    return _times_difference(problem, around, np.full(samples, 1 / samples))
+    return _mean_gradient(problem, around)
 
 
 def expected_gradients(
@@ -140,27 +119,22 @@ def expected_gradients(
 
     Args:
         im: The model.
-        x: A sample, as for `Attribution`.
+        x: A sample.
         baseline: A baseline, or several `(baselines, *input shape)`, such as training samples.
-        target: What is explained, as for `Attribution`.
+        target: What is explained.
         samples: Number of gradients.
         rng: Seed or generator of the choices.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     random = as_generator(rng)
-    several = len(im.input_operations) == 1 and np.ndim(baseline) == len(im.input_shape) + 1
-    if not several:
+    if len(im.input_operations) > 1 or np.ndim(baseline) != len(im.input_shape) + 1:
         problem = Problem(im, x, baseline, target)
         places = (np.arange(samples) + random.random(samples)) / samples  # one in each interval
-        return _times_difference(problem, _between(problem, places), np.full(samples, 1 / samples))
+        return _mean_gradient(problem, _between(problem, places))
     chosen = np.asarray(baseline)[random.integers(len(baseline), size=samples)]
     total: np.ndarray | float = 0.0
     for one in chosen:
         problem = Problem(im, x, one, target)
-        at = _between(problem, random.random(1))
-        total = total + _times_difference(problem, at, np.full(1, 1 / samples))
+        total = total + _mean_gradient(problem, _between(problem, random.random(1))) / samples
     return np.asarray(total)
 
 
@@ -173,13 +147,11 @@ def _between(problem: Problem, ratios: np.ndarray) -> Features:
     }
 
 
-def _times_difference(problem: Problem, features: Features, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted sum of the gradients at some features, times x − baseline."""
+def _mean_gradient(problem: Problem, features: Features, weights: np.ndarray | None = None) -> Any:
+    """Return the mean, or weighted sum, of the gradients at some features, times x − baseline."""
     gradients = problem.gradients(features)
-    return problem.by_input(
-        {
-            name: np.tensordot(weights, gradients[name], axes=1)
-            * (value.astype(np.float64) - problem.baseline[name])
-            for name, value in problem.x.items()
-        }
+    count = len(next(iter(features.values())))
+    weights = np.full(count, 1 / count) if weights is None else weights
+    return problem.attributions(
+        {name: np.tensordot(weights, found, axes=1) for name, found in gradients.items()}
     )

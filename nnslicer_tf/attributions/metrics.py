@@ -5,9 +5,11 @@
 2020, definitions 3 and 2), and `randomisation` (Adebayo et al., "Sanity Checks for Saliency Maps",
 NeurIPS 2018). Their values equal those of Xplique 2.0. Cost: a forward pass for each point of a
 curve or each subset, an attribution for each neighbour.
+
+Models, samples, baselines and targets are those of `attributions.Attribution`, and so are errors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,11 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_count
-from nnslicer_tf.attributions._problem import Problem
-from nnslicer_tf.attributions._target import TargetLike
+from nnslicer_tf.attributions.problem import Problem
+from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
+
+_STEPS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,31 +42,56 @@ class Curve:
         return float(np.trapezoid(self.answers, self.shares))
 
 
+def curves(
+    im: InstrumentedModel,
+    x: Any,
+    baseline: Any,
+    target: TargetLike,
+    methods: Mapping[str, Any],
+    steps: int = _STEPS,
+) -> tuple[dict[str, Curve], dict[str, Curve]]:
+    """Return the deletion and the insertion curves of attributions by several methods.
+
+    Args:
+        im: The model.
+        x: A sample.
+        baseline: Values that replace hidden units. A unit is a pixel, token or time step with all
+            its channels, or an entry of a sample with one axis.
+        target: What is explained.
+        methods: Method → its attributions; ties are broken at random, with a fixed seed.
+        steps: Number of points after the first, at least 1.
+    """
+    check_count("steps", steps)
+    problem = Problem(im, x, baseline, target)
+    shuffled = np.random.default_rng(0).permutation(problem.units)  # breaks ties
+    counts = np.linspace(0, problem.units, steps + 1).astype(int)
+    shares = np.linspace(0, 1, steps + 1)
+    deletions, insertions = {}, {}
+    for name, values in methods.items():
+        of_units = problem.of_units(values)
+        ranks = np.empty(problem.units, int)
+        ranks[shuffled[np.argsort(-of_units[shuffled], kind="stable")]] = np.arange(problem.units)
+        is_first = ranks < counts[:, None]
+        answers = problem.answers(problem.hidden(np.concatenate([is_first, ~is_first])))
+        deletions[name] = Curve(shares, answers[: steps + 1])
+        insertions[name] = Curve(shares, answers[steps + 1 :])
+    return deletions, insertions
+
+
 def deletion(
     im: InstrumentedModel,
     x: Any,
     baseline: Any,
     target: TargetLike,
     values: Any,
-    steps: int = 40,
+    steps: int = _STEPS,
 ) -> Curve:
     """Return the answer as a sample's units are replaced by the baseline, largest value first.
 
-    The smaller the area, the better the attribution. A unit is a pixel, token or time step with
-    all its channels, or an entry of a sample with one axis.
-
-    Args:
-        im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that replace hidden units, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
-        values: Attributions of the inputs; ties are broken at random, with a fixed seed.
-        steps: Number of points after the first, at least 1.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
+    The smaller the area, the better the attribution. Arguments are those of `curves`, with one
+    method's attributions, `values`.
     """
-    return _curve(Problem(im, x, baseline, target), values, steps, np.less)
+    return curves(im, x, baseline, target, {"": values}, steps)[0][""]
 
 
 def insertion(
@@ -71,16 +100,13 @@ def insertion(
     baseline: Any,
     target: TargetLike,
     values: Any,
-    steps: int = 40,
+    steps: int = _STEPS,
 ) -> Curve:
     """Return the answer as a sample's units replace the baseline, largest value first.
 
     The larger the area, the better the attribution. Arguments are those of `deletion`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    return _curve(Problem(im, x, baseline, target), values, steps, np.greater_equal)
+    return curves(im, x, baseline, target, {"": values}, steps)[1][""]
 
 
 def mu_fidelity(
@@ -102,20 +128,15 @@ def mu_fidelity(
 
     Args:
         im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that replace hidden units, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
+        x: A sample.
+        baseline: Values that replace hidden units.
+        target: What is explained.
         values: Attributions of the inputs.
         share: Probability with which a unit is in a subset.
         samples: Number of subsets.
         rng: Seed or generator of the subsets.
         subsets: The subsets instead, `(samples, units)` bool.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    from scipy.stats import spearmanr
-
     check_count("samples", samples)
     problem = Problem(im, x, baseline, target)
     of_units = problem.of_units(values)
@@ -123,10 +144,7 @@ def mu_fidelity(
         subsets = as_generator(rng).random((samples, problem.units)) < share
     whole = problem.scores(problem.hidden(np.zeros((1, problem.units))))
     falls = whole - problem.scores(problem.hidden(subsets))
-    sums = subsets @ of_units
-    if np.ptp(falls) == 0 or np.ptp(sums) == 0:
-        return 0.0
-    return float(spearmanr(falls, sums)[0])
+    return _rank_correlation(falls, subsets @ of_units)
 
 
 def sensitivity(
@@ -146,16 +164,13 @@ def sensitivity(
     Args:
         method: An `Attribution`.
         im: A model with one input of real numbers.
-        x: A sample, of the model's input shape.
+        x: A sample.
         baseline: The baseline.
         target: What is explained.
         radius: Largest value of the uniform noise, from 0, that is added to the sample.
         samples: Number of neighbours.
         rng: Seed or generator of the noise.
         noise: The noise instead, `(samples, *input shape)`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     check_count("samples", samples)
     values = method(im, x, baseline, target)
@@ -183,17 +198,12 @@ def randomisation(
     Args:
         method: An `Attribution`.
         im: The model.
-        x: A sample, as for `Attribution`.
+        x: A sample.
         baseline: The baseline.
         target: What is explained.
         rng: Seed or generator of the random weights.
         weights: The copy's weights instead, as for `keras.Model.set_weights`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    from scipy.stats import spearmanr
-
     copy = im.copy()
     if weights is None:
         random = as_generator(rng)
@@ -204,20 +214,12 @@ def randomisation(
                 variable.assign(random.random(variable.shape).astype(np.float32))
     else:
         copy.model.set_weights(weights)
-    both = [method(m, x, baseline, target) for m in (im, copy)]
-    before, after = (np.concatenate([np.ravel(v) for v in keras.tree.flatten(b)]) for b in both)
-    if np.ptp(before) == 0 or np.ptp(after) == 0:
-        return 0.0
-    return float(spearmanr(before, after)[0])
+    both = [keras.tree.flatten(method(m, x, baseline, target)) for m in (im, copy)]
+    return _rank_correlation(*(np.concatenate([np.ravel(v) for v in values]) for values in both))
 
 
-def _curve(problem: Problem, values: Any, steps: int, hides: Any) -> Curve:
-    """Return the answers while units are hidden whose rank is less than a count, or not."""
-    check_count("steps", steps)
-    of_units = problem.of_units(values)
-    shuffled = np.random.default_rng(0).permutation(len(of_units))  # breaks ties
-    ranks = np.empty(len(of_units), int)
-    ranks[shuffled[np.argsort(-of_units[shuffled], kind="stable")]] = np.arange(len(of_units))
-    counts = np.linspace(0, len(ranks), steps + 1).astype(int)
-    answers = problem.answers(problem.hidden(hides(ranks, counts[:, None])))
-    return Curve(np.linspace(0, 1, steps + 1), answers)
+def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return Spearman's correlation; 0 if one is constant."""
+    from scipy.stats import spearmanr
+
+    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b)[0])

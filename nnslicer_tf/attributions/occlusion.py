@@ -1,16 +1,18 @@
 """Occlusion (Zeiler and Fergus, ECCV 2014) and RISE (Petsiuk et al., BMVC 2018).
 
-Both hide parts of the input and need nothing but outputs. Cost: a forward pass for each window
-(at most about 200 for an image, one for each column or token), or for each random mask.
+Both hide parts of the input and need nothing but outputs. Arguments and errors are those of
+`attributions.Attribution`. Cost: a forward pass for each window (at most about 200 for an image,
+one for each column or token), or for each random mask.
 """
 
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 from nnslicer_tf._checks import as_generator, check_count
-from nnslicer_tf.attributions._problem import Problem
-from nnslicer_tf.attributions._target import TargetLike
+from nnslicer_tf.attributions.problem import Problem
+from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
 
 _PLACES = 14  # positions of the window along an axis of an image
@@ -22,25 +24,23 @@ def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) 
 
     Windows are squares with all channels; their side is twice the step, which is a fourteenth of
     the image. Columns of tables, steps of sequences and tokens are hidden one at a time.
-
-    Args:
-        im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that replace hidden features, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     problem = Problem(im, x, baseline, target)
-    blocks = [_windows(shape) for shape in problem.unit_shapes.values()]
-    hidden = np.zeros((sum(map(len, blocks)), problem.units), bool)
-    row = column = 0
-    for block in blocks:  # the windows of one input after those of another
-        hidden[row : row + len(block), column : column + block.shape[1]] = block
-        row, column = row + len(block), column + block.shape[1]
-    before = problem.scores(problem.hidden(np.zeros((1, problem.units))))
-    falls = before - problem.scores(problem.hidden(hidden))
+    blocks = []
+    for shape in problem.unit_shapes.values():
+        if len(shape) != 2:
+            blocks.append(np.eye(int(np.prod(shape)), dtype=bool))
+            continue
+        sides = []
+        for length in shape:
+            step = max(1, -(-length // _PLACES))
+            starts = range(1 - step, length, step) if step > 1 else range(length)
+            place = np.arange(length)
+            sides.append(np.array([(place >= s) & (place < s + 2 * step) for s in starts]))
+        blocks.append(np.kron(*sides))
+    hidden = scipy.linalg.block_diag(*blocks).astype(bool)
+    whole = problem.scores(problem.hidden(np.zeros((1, problem.units))))
+    falls = whole - problem.scores(problem.hidden(hidden))
     return problem.from_units((falls @ hidden) / np.maximum(hidden.sum(axis=0), 1))
 
 
@@ -61,38 +61,21 @@ def rise(
 
     Args:
         im: The model.
-        x: A sample, as for `Attribution`.
-        baseline: Values that replace hidden features, as for `Attribution`.
-        target: What is explained, as for `Attribution`.
+        x: A sample.
+        baseline: Values that replace hidden features.
+        target: What is explained.
         samples: Number of masks.
         rng: Seed or generator of the masks.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
     check_count("samples", samples)
     problem = Problem(im, x, baseline, target)
     random = as_generator(rng)
-    shown = np.concatenate(
-        [_masks(shape, samples, random) for shape in problem.unit_shapes.values()], axis=1
-    )
+    shapes = problem.unit_shapes.values()
+    shown = np.concatenate([_masks(shape, samples, random) for shape in shapes], axis=1)
     scores = problem.scores(problem.hidden(1 - shown))
     with_it = (scores @ shown) / np.maximum(shown.sum(axis=0), 1e-9)
     without = (scores @ (1 - shown)) / np.maximum((1 - shown).sum(axis=0), 1e-9)
     return problem.from_units(with_it - without)
-
-
-def _windows(shape: tuple[int, ...]) -> np.ndarray:
-    """Return masks of hidden units, `(windows, units)` bool."""
-    if len(shape) != 2:
-        return np.eye(int(np.prod(shape)), dtype=bool)
-    sides = []
-    for length in shape:
-        step = max(1, -(-length // _PLACES))
-        starts = range(1 - step, length, step) if step > 1 else range(length)
-        place = np.arange(length)
-        sides.append([(place >= s) & (place < s + 2 * step) for s in starts])
-    return np.array([np.outer(rows, columns).ravel() for rows in sides[0] for columns in sides[1]])
 
 
 def _masks(shape: tuple[int, ...], samples: int, random: np.random.Generator) -> np.ndarray:

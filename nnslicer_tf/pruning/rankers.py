@@ -190,7 +190,13 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        check_options(self.theta, self.granularity, self.workers, self.relative_to, self.rectify)
+        check_options(
+            self.theta,
+            self.granularity,
+            self.workers,
+            relative_to=self.relative_to,
+            rectify=self.rectify,
+        )
 
     def by_class(
         self,

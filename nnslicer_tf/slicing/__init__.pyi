@@ -1,9 +1,8 @@
-from .class_profiles import ClassProfiles, ClassSlicer
+from .class_profiles import ClassProfiles
 from .criterion import Criterion
 from .decisive import DecisiveSlices
-from .explanation import Comparison, Explanation
+from .explanation import Explanation
 from .profile import Profile
-from .rules import Neurons, Rule, register_rule
 from .slice import Slice
 from .slice_set import SliceSet
 from .slicer import Slicer
@@ -11,17 +10,12 @@ from .smooth import SmoothSlices
 
 __all__ = [
     "ClassProfiles",
-    "ClassSlicer",
-    "Comparison",
     "Criterion",
     "DecisiveSlices",
     "Explanation",
-    "Neurons",
     "Profile",
-    "Rule",
     "Slice",
     "SliceSet",
     "Slicer",
     "SmoothSlices",
-    "register_rule",
 ]

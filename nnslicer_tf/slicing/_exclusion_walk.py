@@ -24,9 +24,9 @@ from nnslicer_tf.slicing._results import Collector, Contributions, EachRow
 
 # Size in bytes of the dense synapse contributions of samples that are walked together.
 _ROW_BYTES = 64 << 20
-# Least captured bytes of a part per byte of synapses, and largest number of parts per thread.
-_FOR_A_PART = 8
-_MOST_PARTS = 3
+# Captured bytes of a part per byte of synapses, and parts per thread.
+_MIN_PART = 8
+_MAX_PARTS = 3
 
 Captured = Mapping[str, np.ndarray]
 
@@ -39,61 +39,46 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
         captured: Values `(batch, *operation shape)` float32 of `plan.captured`.
         each: Keep the synapses' contributions of each sample separate.
     """
-    neurons: dict[str, Neurons] = {}
+    known: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
 
     def values(name: str) -> Neurons:
-        if name not in neurons:
+        if name not in known:
             node = plan.nodes[name]
             mask = None
             if node.mask is not None:
                 mask = aligned_mask(captured[node.mask], captured[name].ndim)
-            neurons[name] = Neurons(captured[name], node.mean, plan.relative_to, mask, plan.product)
-        return neurons[name]
+            known[name] = Neurons(captured[name], node.mean, plan.relative_to, mask, plan.product)
+        return known[name]
 
-    def collect(given: Mapping[str, np.ndarray]) -> None:
-        for name, values in given.items():
-            synapses[name] = synapses[name] + values if name in synapses else values
-
-    def present(name: str, contribution: np.ndarray | None) -> np.ndarray | None:
-        """Drop contributions to padding, which has no neurons."""
-        node = plan.nodes[name]
-        if contribution is None or node.mask is None or plan.granularity == "channel":
-            return contribution
-        rank = len(node.shape) + 1
-        mask = aligned_mask(captured[node.mask], rank, contribution.ndim - rank)
-        return np.where(mask > 0, contribution, 0)
+    def present(name: str, part: np.ndarray | None) -> np.ndarray | None:
+        return part if plan.granularity == "channel" else _present(plan.nodes[name], captured, part)
 
     def expand(node: Node, contribution: Any) -> Any:
         if node.members:
-            found = unwind(node, plan.theta, contribution, values, plan.passes, each)
-            collect(found.synapses)
-            return given_to(node, found.inputs), found.members
-        return given_to(node, unmasked(node, contribution))
-
-    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
-
-    def unmasked(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray | None]:
+            through_time = unwind(node, plan.theta, contribution, values, plan.passes, each)
+            _add(synapses, through_time.synapses)
+            return given_to(node, through_time.inputs), through_time.members
         kind = node.kind
         if kind.move is not None:
-            return kind.move(node, contribution)
+            return given_to(node, kind.move(node, contribution))
         if plan.passes(kind):
-            return [contribution]
+            return given_to(node, [contribution])
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
         signs = sign(contribution)
         signs *= output.sign if kind.by_change else np.abs(output.sign)
         if kind.synapse_rule is None:
             rule = getattr(kind.rule, plan.granularity)
-            return rule(node, plan.theta, signs, output, inputs)
-        received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
-        collect(collected)
-        return received
+            return given_to(node, rule(node, plan.theta, signs, output, inputs))
+        parts, of_synapses = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
+        _add(synapses, of_synapses)
+        return given_to(node, parts)
 
-    seed = {
-        name: present(name, values) for name, values in plan.seed(captured[plan.logits]).items()
-    }
+    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+
+    seed = {name: present(name, v) for name, v in plan.seed(captured[plan.logits]).items()}
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 
@@ -104,59 +89,68 @@ def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
     """
     tables = plan.amounts
     assert tables is not None
+    nodes = tables.nodes
     known: dict[tuple[str, str], Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
 
-    def neurons(name: str, nodes: Mapping[str, Node], granularity: str = "activation") -> Neurons:
+    def values(name: str, granularity: str = "activation") -> Neurons:
         if (name, granularity) not in known:
-            node, values = nodes[name], captured[name]
-            mask = None if node.mask is None else aligned_mask(captured[node.mask], values.ndim)
-            found = Neurons(values, node.mean, plan.relative_to, mask, plan.product)
-            found.usual = captured[REFERENCE + name]
-            known[name, granularity] = found
+            node = (nodes if granularity == "activation" else plan.nodes)[name]
+            array = captured[name]
+            mask = None if node.mask is None else aligned_mask(captured[node.mask], array.ndim)
+            neurons = Neurons(array, node.mean, plan.relative_to, mask, plan.product)
+            neurons.usual = captured[REFERENCE + name]
+            known[name, granularity] = neurons
         return known[name, granularity]
 
-    def values(name: str) -> Neurons:
-        return neurons(name, tables.nodes)
-
-    def present(name: str, part: np.ndarray | None) -> np.ndarray | None:
-        """Drop what padding received, which has no neurons."""
-        node = tables.nodes[name]
-        if part is None or node.mask is None:
-            return part
-        rank = len(node.shape) + 1
-        mask = aligned_mask(captured[node.mask], rank, part.ndim - rank)
-        return np.where(mask > 0, part, np.float32(0))
-
-    def expansion(node: Node, given: np.ndarray, **more: Any) -> Sequence[np.ndarray | None]:
+    def apply(node: Node, given: np.ndarray, **more: Any) -> Sequence[np.ndarray | None]:
         """Apply the rule of an operation, and keep its synapses."""
-        parts, amounts = RULES[node.kind.name](Expansion(node=node, given=given, **more))
-        for name, found in amounts.items():
-            synapses[name] = synapses[name] + found if name in synapses else found
+        expansion = Expansion(node=node, given=given, **more)
+        parts, amounts = RULES[node.kind.name](expansion)
+        _add(synapses, amounts)
         return parts
+
+    def apply_at_time(
+        prefix: str,
+        node: Node,
+        theta: float,
+        given: np.ndarray,
+        output: Neurons,
+        inputs: Sequence[Neurons],
+        t: int,
+    ) -> Sequence[np.ndarray | None]:
+        slopes = captured.get(SLOPES + prefix + node.name)
+        return apply(
+            node,
+            given,
+            theta=theta,
+            output=output,
+            inputs=inputs,
+            data=tables.data[prefix + node.name],
+            slopes=None if slopes is None else slopes[:, t],
+        )
 
     def expand(planned: Node, given: Any) -> Any:
         if planned.members:
             prefix = planned.table.prefix
             rules = {
-                node.name: partial(at_time, prefix, node)
+                node.name: partial(apply_at_time, prefix, node)
                 for node in planned.table.cell
                 if not node.members and node.kind.name != HELD
             }
-            found = unwind(planned, plan.theta, given, values, plan.passes, each, rules)
-            for name, part in found.synapses.items():
-                synapses[name] = synapses[name] + part if name in synapses else part
-            return given_to(planned, found.inputs), found.members
-        node = tables.nodes[planned.name]
+            through_time = unwind(planned, plan.theta, given, values, plan.passes, each, rules)
+            _add(synapses, through_time.synapses)
+            return given_to(planned, through_time.inputs), through_time.members
+        node = nodes[planned.name]
         if node.kind.move is not None:
             return given_to(node, node.kind.move(node, given))
         if node.name in tables.tokens:
             return [None] * len(node.inputs)
         by_channel = None
         if plan.granularity == "channel":
-            of = [neurons(n, plan.nodes, "channel") for n in (node.name, *node.inputs)]
-            by_channel = planned, of[0], of[1:]
-        parts = expansion(
+            output, *inputs = (values(name, "channel") for name in (node.name, *node.inputs))
+            by_channel = planned, output, inputs
+        parts = apply(
             node,
             given,
             theta=plan.theta,
@@ -169,37 +163,19 @@ def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
         )
         return given_to(node, parts)
 
-    def at_time(
-        prefix: str,
-        node: Node,
-        theta: float,
-        given: np.ndarray,
-        output: Neurons,
-        inputs: Sequence[Neurons],
-        t: int,
-    ) -> Sequence[np.ndarray | None]:
-        name = prefix + node.name
-        slopes = captured.get(SLOPES + name)
-        return expansion(
-            node,
-            given,
-            theta=theta,
-            output=output,
-            inputs=inputs,
-            data=tables.data[name],
-            slopes=None if slopes is None else slopes[:, t],
-        )
-
     def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        found = [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+        present = [
+            _present(nodes[name], captured, part)
+            for name, part in zip(node.inputs, parts, strict=True)
+        ]
         if node.name in tables.tokens or node.kind.name == "lookup":
-            return found
+            return present
         return [
             part * values(name).change if part is not None and name in tables.tokens else part
-            for name, part in zip(node.inputs, found, strict=True)
+            for name, part in zip(node.inputs, present, strict=True)
         ]
 
-    shapes = {name: node.shape for name, node in tables.nodes.items()}
+    shapes = {name: node.shape for name, node in nodes.items()}
     seed = {}
     for name, given in plan.seed(captured[plan.logits]).items():
         spread = given.astype(np.float32)
@@ -207,13 +183,28 @@ def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
             spread = spread.reshape(len(given), *(1,) * (len(shapes[name]) - 1), -1)
             spread = np.broadcast_to(spread, (len(given), *shapes[name]))
             spread = spread / np.float32(np.prod(shapes[name][:-1]))
-        seed[name] = present(name, spread)
+        seed[name] = _present(nodes[name], captured, spread)
     amounts = {}
-    for name, found in propagate(plan.expanded, seed, expand, shapes).items():
-        amounts[name] = found if name in tables.tokens else found * values(name).change
+    for name, received in propagate(plan.expanded, seed, expand, shapes).items():
+        amounts[name] = received if name in tables.tokens else received * values(name).change
         if plan.granularity == "channel":
-            amounts[name] = amounts[name].reshape(len(found), -1, found.shape[-1]).sum(axis=1)
+            by_position = amounts[name].reshape(len(received), -1, received.shape[-1])
+            amounts[name] = by_position.sum(axis=1)
     return Contributions(amounts, synapses)
+
+
+def _present(node: Node, captured: Captured, part: np.ndarray | None) -> np.ndarray | None:
+    """Return what a node received without what padding received, which has no neurons."""
+    if part is None or node.mask is None:
+        return part
+    rank = len(node.shape) + 1
+    mask = aligned_mask(captured[node.mask], rank, part.ndim - rank)
+    return np.where(mask > 0, part, part.dtype.type(0))
+
+
+def _add(totals: dict[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+    for name, value in values.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 class ExclusionWalk(Job):
@@ -256,15 +247,15 @@ class ExclusionWalk(Job):
         """
         length = len(item[self.plan.logits])
         captured = sum(values.nbytes for values in item.values())
-        each = captured // max(_FOR_A_PART * parts * self.plan.synapse_bytes, 1)
+        each = captured // max(_MIN_PART * parts * self.plan.synapse_bytes, 1)
         if parts > 1:
-            parts *= int(min(max(each, 1), _MOST_PARTS))
+            parts *= int(min(max(each, 1), _MAX_PARTS))
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
         return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
 
     def join(self, results: Sequence[Any]) -> Any:
         """Return the result of all parts of a batch."""
-        return results[0] if len(results) == 1 else self.collector.join(results)
+        return results[0] if len(results) == 1 else type(results[0]).join(results)
 
 
 def _part(captured: Captured, start: int, end: int) -> Captured:

@@ -55,14 +55,9 @@ class Plan:
         captured: Names of the operations whose values the walk needs.
         start: The neurons at which the walk starts.
         logits: Name of the operation with the logits.
-        theta: Threshold θ.
-        granularity: "activation" or "channel".
-        relative_to: Quantity that the exclusion is relative to: "output" or "sum".
-        rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
-        product: Factor that multiplies Δ in products: "value" or "midpoint".
-        contribution: "count" or "amount".
-        amounts: Tables for amounts with exclusion; otherwise None.
         kernels: Name → layout of each of the model's kernels, in topological order.
+        amounts: Tables for amounts with exclusion; otherwise None.
+        theta, granularity, relative_to, rectify, product, contribution: As in `Slicer`.
     """
 
     nodes: dict[str, Node]
@@ -70,14 +65,14 @@ class Plan:
     captured: tuple[str, ...]
     start: Start
     logits: str
+    kernels: dict[str, KernelLayout] = field(repr=False)
+    amounts: AmountTables | None
     theta: float
     granularity: str
     relative_to: str
     rectify: str
     product: str
     contribution: str
-    amounts: AmountTables | None
-    kernels: dict[str, KernelLayout] = field(repr=False)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -89,14 +84,14 @@ class Plan:
         """Size in bytes of the contributions of all synapses, int32."""
         return 4 * sum(int(np.prod(kernel.shape)) for kernel in self.kernels.values())
 
-    def passes(self, kind: Kind) -> bool:
-        """Return whether operations of a kind propagate CONTRIB unchanged."""
-        return self.rectify == "pass" and kind.one_to_one
-
     @property
     def is_amount(self) -> bool:
         """Whether contributions are amounts, not counts."""
         return self.contribution == "amount"
+
+    def passes(self, kind: Kind) -> bool:
+        """Return whether operations of a kind propagate CONTRIB unchanged."""
+        return self.rectify == "pass" and kind.one_to_one
 
     def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
         """Return the initial CONTRIB: operation name → `(batch, *shape)` int32.

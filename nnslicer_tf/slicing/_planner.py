@@ -1,9 +1,9 @@
 """Planning of a walk from an instrumented model, its profile and a criterion."""
 
-from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.recurrence import GATE, HELD, Member
 from nnslicer_tf.kinds import Layout, Node, kind_of
 from nnslicer_tf.kinds.amounts import data_of, needs_slopes
@@ -12,100 +12,74 @@ from nnslicer_tf.slicing._plan import AmountTables, Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
 
-GRANULARITIES = ("activation", "channel")
-RELATIVE_TO = ("output", "sum")
-RECTIFY = ("sign", "pass")
-PRODUCT = ("value", "midpoint")
-CONTRIBUTION = ("count", "amount")
-
 
 def plan_walk(
-    im: InstrumentedModel,
-    profile: Profile,
-    criterion: ResolvedCriterion,
-    theta: float,
-    granularity: str,
-    relative_to: str,
-    rectify: str,
-    product: str,
-    contribution: str,
+    im: InstrumentedModel, profile: Profile, criterion: ResolvedCriterion, **settings: Any
 ) -> Plan:
-    """Return the plan of the walk of `criterion` through the model."""
+    """Return the plan of the walk of `criterion` through the model.
+
+    Args:
+        im: The model.
+        profile: Its profile.
+        criterion: The criterion.
+        settings: The slicer's settings, which are attributes of `Plan`.
+    """
     start = criterion.start
-    starts = [criterion.logits] if start.predicted else start.neurons
+    starts = [criterion.logits] if start.predicted else list(start.neurons)
     ancestors = im.graph.ancestors(starts, first=criterion.last)
     expanded = [o for o in reversed(ancestors) if o.name not in im.input_operations]
-    layout = Layout(granularity, profile.means)
-    nodes = {o.name: _node(o, layout) for o in im.operations}
-    needed = {criterion.logits}
-    order = _order(expanded, nodes)
+
+    # The nodes in the order of the walk; a recurrent layer is a single node.
+    nodes = _nodes(im, profile, settings["granularity"])
+    order: list[Node] = []
+    in_order: set[str] = set()
+    for operation in expanded:
+        if operation.name not in in_order:
+            node = nodes[operation.name]
+            if node.kind.through_time:
+                node = recurrence_node(operation)
+            in_order.update(node.members)
+            order.append(node)
+
+    # Operations that only move values are not captured, unless amounts need their reference.
+    with_tables = settings["contribution"] == "amount" and settings["theta"] > 0
+    captured = {criterion.logits}
     for node in order:
-        if node.kind.move is None:
-            needed.update((*(node.members or (node.name,)), *node.inputs))
+        if with_tables or node.kind.move is None:
+            captured.update((*(node.members or (node.name,)), *node.inputs))
     walked = (*starts, *(name for node in order for name in (*node.inputs, *node.members)))
-    needed.update(mask for name in walked if (mask := im[name].mask) is not None)
+    captured.update(mask for name in walked if (mask := im[name].mask) is not None)
+
     amounts = None
-    if contribution == "amount" and theta > 0:
-        amounts = _amount_tables(im, expanded, Layout("activation", profile.means))
-        for node in order:
-            needed.update((*(node.members or (node.name,)), *node.inputs))
+    if with_tables:
+        data, slopes = {}, []
+        layers = {o.params.unrolled for o in expanded if isinstance(o.params, Member)}
+        through_time = [
+            o for o in im.operations if isinstance(o.params, Member) and o.params.unrolled in layers
+        ]
+        for operation in {*expanded, *through_time}:
+            inner = operation
+            if isinstance(operation.params, Member):
+                inner = operation.params.operation
+                if inner.kind in (GATE, HELD):
+                    continue
+            if kind_of(inner).move is None:
+                data[operation.name] = data_of(inner)
+            if needs_slopes(inner):
+                slopes.append(operation.name)
+        lookups = [name for o in expanded if o.kind == "lookup" for name in o.inputs]
+        tokens = frozenset(o.name for o in im.graph.ancestors(lookups))
+        amounts = AmountTables(_nodes(im, profile, "activation"), data, tokens, tuple(slopes))
     return Plan(
-        amounts=amounts,
         nodes=nodes,
-        expanded=order,
-        captured=tuple(o.name for o in im.operations if o.name in needed),
+        expanded=tuple(order),
+        captured=tuple(o.name for o in im.operations if o.name in captured),
         start=start,
         logits=criterion.logits,
-        theta=theta,
-        granularity=granularity,
-        relative_to=relative_to,
-        rectify=rectify,
-        product=product,
-        contribution=contribution,
         kernels={name: kernel.layout for name, kernel in im.kernels.items()},
+        amounts=amounts,
+        **settings,
     )
-
-
-def _amount_tables(
-    im: InstrumentedModel, expanded: Sequence[Operation], layout: Layout
-) -> AmountTables:
-    """Return what a walk with amounts needs to exclude inputs of some operations."""
-    data, slopes = {}, []
-    layers = {o.params.unrolled for o in expanded if isinstance(o.params, Member)}
-    through_time = [
-        o for o in im.operations if isinstance(o.params, Member) and o.params.unrolled in layers
-    ]
-    for operation in {*expanded, *through_time}:
-        inner = operation
-        if isinstance(operation.params, Member):
-            inner = operation.params.operation
-            if inner.kind in (GATE, HELD):
-                continue
-        if kind_of(inner).move is None:
-            data[operation.name] = data_of(inner)
-        if needs_slopes(inner):
-            slopes.append(operation.name)
-    lookups = [name for o in expanded if o.kind == "lookup" for name in o.inputs]
-    return AmountTables(
-        nodes={o.name: _node(o, layout) for o in im.operations},
-        data=data,
-        tokens=frozenset(o.name for o in im.graph.ancestors(lookups)),
-        slopes=tuple(slopes),
-    )
-
-
-def _order(expanded: Sequence[Operation], nodes: Mapping[str, Node]) -> tuple[Node, ...]:
-    """Return the nodes in the order of the walk; a recurrent layer is a single node."""
-    order: list[Node] = []
-    walked: set[str] = set()
-    for operation in expanded:
-        if operation.name in walked:
-            continue
-        through_time = kind_of(operation).through_time
-        node = recurrence_node(operation) if through_time else nodes[operation.name]
-        walked.update(node.members)
-        order.append(node)
-    return tuple(order)
 
 
 def check_rules(im: InstrumentedModel, granularity: str) -> None:
@@ -118,8 +92,8 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
     for operation in im.operations:
         if granularity == "channel" and kind_of(operation).through_time:
             raise UnsupportedLayerError(
-                f"Layer '{operation.layer}' is recurrent: each time depends on the one before, so "
-                "that means over times are no neurons. Take granularity='activation'."
+                f"Layer '{operation.layer}' is recurrent: a mean over time steps is not a neuron. "
+                "Use granularity='activation'."
             )
     for operation in im.operations:
         if operation.inputs and not kind_of(operation).can_slice:
@@ -131,14 +105,18 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
             )
 
 
-def _node(operation: Operation, layout: Layout) -> Node:
-    kind = kind_of(operation)
-    return Node(
-        name=operation.name,
-        kind=kind,
-        inputs=operation.inputs,
-        shape=layout.shape(operation.shape),
-        mean=layout.mean(operation.name),
-        table=kind.table(operation, layout),
-        mask=operation.mask,
-    )
+def _nodes(im: InstrumentedModel, profile: Profile, granularity: str) -> dict[str, Node]:
+    layout = Layout(granularity, profile.means)
+    nodes = {}
+    for operation in im.operations:
+        kind = kind_of(operation)
+        nodes[operation.name] = Node(
+            name=operation.name,
+            kind=kind,
+            inputs=operation.inputs,
+            shape=layout.shape(operation.shape),
+            mean=layout.mean(operation.name),
+            table=kind.table(operation, layout),
+            mask=operation.mask,
+        )
+    return nodes

@@ -54,28 +54,24 @@ class Reference:
             batch: Number of samples.
         """
 
+        def mean_of(name: str) -> Any:
+            mean = ops.convert_to_tensor(self._means[name])
+            return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self._masks else mean
+
         def change(name: str, value: Any) -> Any:
             if name in self._masks:
                 return values[name]
             if name not in self._lookups:
                 return value
-            mean, mask = ops.convert_to_tensor(self._means[name]), self._im[name].mask
-            if not self._masks:
-                return mean
-            mean = ops.broadcast_to(mean, ops.shape(values[name]))
-            if mask is None:
+            mean, mask = mean_of(name), self._im[name].mask
+            if not self._masks or mask is None:
                 return mean
             here = aligned_mask(values[mask], len(mean.shape))
             return ops.where(here > 0.5, mean, values[name])
 
-        inputs = []
-        for name in self._im.input_operations:
-            mean = ops.convert_to_tensor(self._means[name])
-            if self._masks:
-                mean = ops.broadcast_to(mean, (batch, *mean.shape[1:]))
-            inputs.append(mean)
-        found = self._im.graph.run(inputs, self._wanted, change)
-        return {name: found[name] for name in self._wanted}
+        inputs = [mean_of(name) for name in self._im.input_operations]
+        reference = self._im.graph.run(inputs, self._wanted, change)
+        return {name: reference[name] for name in self._wanted}
 
 
 class AmountCapture:
@@ -96,14 +92,16 @@ class AmountCapture:
         self._needed = tuple({*plan.captured, *self._reference.needs})
         self._run = compiled_function(self._tensors)
 
-    def __call__(self, batch: Any, first: int) -> dict[str, np.ndarray]:
+    def __call__(self, batch: Any, of: Any, first: int) -> dict[str, np.ndarray]:
         """Return values, reference values and slopes by name, `(batch, …)` float32.
+
+        Arguments are those of `InstrumentedModel.forward`; the names are those of the plan.
 
         Raises:
             NonFiniteActivationError: if a value is NaN or infinite.
         """
-        found = self._run([ops.convert_to_tensor(x) for x in arrays_of(batch)])
-        values, reference, slopes = keras.tree.map_structure(ops.convert_to_numpy, found)
+        tensors = self._run([ops.convert_to_tensor(x) for x in arrays_of(batch)])
+        values, reference, slopes = keras.tree.map_structure(ops.convert_to_numpy, tensors)
         check_finite(values, first)
         for name, array in reference.items():
             values[REFERENCE + name] = np.broadcast_to(array, values[name].shape)

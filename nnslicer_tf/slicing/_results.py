@@ -3,19 +3,24 @@
 Counts are integers, amounts float32; sums of many samples are int64 or float64.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
-import keras
 import numpy as np
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._rows import Matrix, dense_rows, joined, sparse_rows, width
+from nnslicer_tf.slicing._rows import Matrix, Shapes, joined, to_rows, width
 
 # Bytes of a batch's dense contributions; products of few samples take longer per sample.
 _DENSE_BYTES = 288 << 20
+
+Reduction = Callable[[Mapping[str, Any]], Any]
+"""Function that reduces contributions, written with `keras.ops`: takes kernel name →
+contributions of its synapses, a tensor `(batch, *kernel shape)` float32, and returns a tensor or a
+structure of tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,25 +46,21 @@ class Totals:
     synapses: dict[str, np.ndarray]
     samples: int
 
-    @classmethod
-    def join(cls, parts: Sequence["Totals"]) -> "Totals":
-        """Add all parts up in the arrays of the first one, without allocating new arrays."""
-        first, *others = parts
-        for part in others:
-            for mine, theirs in ((first.neurons, part.neurons), (first.synapses, part.synapses)):
-                for name, values in theirs.items():
-                    if name in mine:
-                        mine[name] += values
-                    else:
-                        mine[name] = values
-        return cls(first.neurons, first.synapses, sum(part.samples for part in parts))
-
-    def add(self, other: "Totals") -> None:
-        """Add the contributions of other samples."""
+    def add(self, other: "Totals", in_place: bool = False) -> None:
+        """Add the contributions of other samples; not in place if arrays may be read-only."""
         for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
             for name, values in theirs.items():
-                mine[name] = mine[name] + values if name in mine else values
+                if name in mine:
+                    values = np.add(mine[name], values, out=mine[name] if in_place else None)
+                mine[name] = values
         self.samples += other.samples
+
+    @classmethod
+    def join(cls, parts: Sequence["Totals"]) -> "Totals":
+        """Add all parts up in the arrays of the first one."""
+        for part in parts[1:]:
+            parts[0].add(part, in_place=True)
+        return parts[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +82,16 @@ class Rows:
         )
 
 
-Reduction = Callable[[Mapping[str, Any]], Any]
-"""Function that reduces contributions, written with `keras.ops`: takes kernel name →
-contributions of its synapses, a tensor `(batch, *kernel shape)` float32, and returns a tensor or a
-structure of tensors."""
-
-
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The contributions of consecutive samples, as dense arrays.
+    """Dense contributions of consecutive samples, as `Slicer.iterate` yields them.
 
     Attributes:
-        synapses: Kernel name → `(samples, *kernel shape)` int32 (float32 for amounts); empty if
-            they were reduced.
-        neurons: Operation name → `(samples, *neuron shape)`, likewise.
-        predicted: Index of each sample's largest logit, `(samples,)` int64.
-        reduced: Result of the reduction of the synapses, as arrays; None without a reduction.
+        synapses: Kernel name → `(batch, *kernel shape)` int32, float32 for amounts; empty with a
+            reduction.
+        neurons: Operation name → `(batch, *neuron shape)`.
+        predicted: Index of each sample's largest logit, `(batch,)` int64.
+        reduced: The reduction's result, as arrays; None without a reduction.
     """
 
     synapses: dict[str, np.ndarray]
@@ -104,59 +99,46 @@ class Part:
     predicted: np.ndarray
     reduced: Any = None
 
-
-def reduced(part: Part, reduce: Reduction) -> Part:
-    """Apply the reduction on the backend to contributions that were computed by exclusion."""
-    tensors = {
-        name: keras.ops.convert_to_tensor(values.astype(np.float32))
-        for name, values in part.synapses.items()
-    }
-    values = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
-    return Part({}, part.neurons, part.predicted, values)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A collector that sums the contributions of a batch."""
-
-    dtype: type
-    each = False
-    reduce = None
-    synapses = 0
-    kernels: ClassVar[dict[str, tuple[int, ...]]] = {}
-    operations: ClassVar[dict[str, tuple[int, ...]]] = {}
-
-    def collect(self, result: Contributions, logits: np.ndarray) -> Totals:
-        """Return the totals of a batch, given its logits `(batch, …)`."""
-        neurons, synapses = (
-            {name: _sum(values, self.dtype) for name, values in arrays.items()}
-            for arrays in (result.neurons, result.synapses)
+    @classmethod
+    def join(cls, parts: Sequence["Part"]) -> "Part":
+        """Return the contributions of all parts, in order."""
+        synapses, neurons = (
+            {name: np.concatenate([getattr(p, what)[name] for p in parts]) for name in names}
+            for what, names in (("synapses", parts[0].synapses), ("neurons", parts[0].neurons))
         )
-        return Totals(neurons, synapses, len(logits))
-
-    def join(self, results: Sequence[Totals]) -> Totals:
-        """Return the totals of all parts of a batch."""
-        return Totals.join(results)
+        return cls(synapses, neurons, np.concatenate([part.predicted for part in parts]))
 
 
 @dataclass(frozen=True)
-class _Each:
-    """Base class of collectors of the contributions of every sample.
+class Collector:
+    """What becomes of the contributions of a batch.
 
     Attributes:
+        dtype: Of sums: int64 or float64; of single samples: int32 for counts, float32 for amounts.
         kernels: Names and shapes of the kernels whose synapses are kept, in order.
         operations: Names and neuron shapes of the operations whose neurons are kept, in order.
-        dtype: int32 for counts, float32 for amounts.
+        each: Whether the contributions of each sample are kept separate.
     """
 
-    kernels: dict[str, tuple[int, ...]]
-    operations: dict[str, tuple[int, ...]]
     dtype: type
+    kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    operations: dict[str, tuple[int, ...]] = field(default_factory=dict)
     each = True
+    reduce = None
+
+    @abstractmethod
+    def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Any:
+        """Return what is kept of a batch.
+
+        Args:
+            result: The contributions.
+            logits: The samples' logits `(batch, …)`.
+            reduced: Result of a reduction of the synapses, which replaces them.
+        """
 
     @property
     def synapses(self) -> int:
-        """Number of synapses that are kept."""
+        """Number of synapses that are kept for each sample."""
         return width(self.kernels)
 
     @property
@@ -166,79 +148,65 @@ class _Each:
 
 
 @dataclass(frozen=True)
-class EachRow(_Each):
-    """A collector that keeps the contributions as rows.
+class Sum(Collector):
+    """Sums the contributions of a batch; see `Totals`."""
+
+    each = False
+
+    def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Totals:
+        neurons, synapses = (
+            {  # what the walk has summed counts as one sample
+                name: v[0].astype(self.dtype) if len(v) == 1 else v.sum(axis=0, dtype=self.dtype)
+                for name, v in arrays.items()
+            }
+            for arrays in (result.neurons, result.synapses)
+        )
+        return Totals(neurons, synapses, len(logits))
+
+
+@dataclass(frozen=True)
+class EachRow(Collector):
+    """Keeps the contributions of each sample as a row; see `Rows`.
 
     Attributes:
         dense: Whether most of the contributions are not zero.
     """
 
     dense: bool = False
-    reduce = None
 
-    def collect(self, result: Contributions, logits: np.ndarray) -> Rows:
-        """Return the contributions of a batch, given its logits `(batch, …)`."""
-        to_rows = dense_rows if self.dense else sparse_rows
-        samples = len(logits)
-        return Rows(
-            to_rows(result.synapses, self.kernels, samples, self.dtype),
-            to_rows(result.neurons, self.operations, samples, self.dtype)
-            if self.operations
-            else None,
-            _predicted(logits),
+    def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Rows:
+        synapses, neurons = (
+            to_rows(arrays, shapes, len(logits), self.dtype, self.dense)
+            for arrays, shapes in (
+                (result.synapses, self.kernels),
+                (result.neurons, self.operations),
+            )
         )
-
-    def join(self, results: Sequence[Rows]) -> Rows:
-        """Return the rows of all parts of a batch, in order."""
-        return Rows.join(results)
+        return Rows(synapses, neurons if self.operations else None, _predicted(logits))
 
 
 @dataclass(frozen=True)
-class EachPart(_Each):
-    """A collector that returns dense arrays, or what they are reduced to on the backend.
+class EachPart(Collector):
+    """Returns dense arrays, or what they are reduced to on the backend; see `Part`.
 
     Attributes:
         reduce: Reduction of the synapses; None returns them unreduced.
     """
 
-    reduce: Reduction | None = None
+    reduce: Reduction | None = None  # type: ignore[assignment]  # others have none
 
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Part:
-        """Return the contributions of a batch.
-
-        Args:
-            result: The contributions of each sample separately.
-            logits: The samples' logits `(batch, …)`.
-            reduced: Result of a reduction of the synapses, which replaces them.
-        """
-        samples = len(logits)
-        shapes_of_synapses = {} if reduced is not None else self.kernels
-        parts: list[dict[str, np.ndarray]] = [
-            {
+        def dense(arrays: Mapping[str, np.ndarray], shapes: Shapes) -> dict[str, np.ndarray]:
+            return {
                 name: np.asarray(arrays[name]).astype(self.dtype, copy=False)
                 if name in arrays
-                else np.zeros((samples, *shape), self.dtype)
+                else np.zeros((len(logits), *shape), self.dtype)
                 for name, shape in shapes.items()
             }
-            for arrays, shapes in (
-                (result.synapses, shapes_of_synapses),
-                (result.neurons, self.operations),
-            )
-        ]
-        return Part(parts[0], parts[1], _predicted(logits), reduced)
 
-    def join(self, results: Sequence[Part]) -> Part:
-        """Return the contributions of all parts of a batch, in order."""
-        first = results[0]
-        return Part(
-            {name: np.concatenate([r.synapses[name] for r in results]) for name in first.synapses},
-            {name: np.concatenate([r.neurons[name] for r in results]) for name in first.neurons},
-            np.concatenate([r.predicted for r in results]),
-        )
-
-
-Collector = Sum | EachRow | EachPart
-"""What becomes of the contributions of a batch."""
+        synapses = {} if reduced is not None else dense(result.synapses, self.kernels)
+        neurons = dense(result.neurons, self.operations)
+        return Part(synapses, neurons, _predicted(logits), reduced)
 
 
 def _predicted(logits: np.ndarray) -> np.ndarray:
@@ -247,30 +215,22 @@ def _predicted(logits: np.ndarray) -> np.ndarray:
     return (flat[:, 0] > 0).astype(np.int64) if flat.shape[1] == 1 else flat.argmax(axis=1)
 
 
-def _sum(values: np.ndarray, dtype: type) -> np.ndarray:
-    """Sum over the first axis; what the walk has summed counts as one sample."""
-    return values[0].astype(dtype) if len(values) == 1 else values.sum(axis=0, dtype=dtype)
-
-
 def chosen_shapes(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Return the shapes of the named kernels, and of neurons of operations; None means all.
+    """Return the shapes of named kernels, and of operations' neurons, in order; None means all.
 
     Raises:
         InvalidArgumentError: for unknown names.
     """
-    return (
-        {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
-        {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
-    )
-
-
-def _chosen(names: Iterable[str] | None, known: Mapping[str, object], what: str) -> list[str]:
-    """Return the names to keep, in topological order."""
-    if names is None:
-        return list(known)
-    wanted = list(names)
-    for name in wanted:
-        check_name(what, name, known)
-    return [name for name in known if name in wanted]
+    shapes_of_kernels = {name: kernel.shape for name, kernel in plan.kernels.items()}
+    chosen = []
+    for what, names, shapes in (
+        ("kernel", kernels, shapes_of_kernels),
+        ("operation", operations, plan.shapes),
+    ):
+        wanted = dict.fromkeys(shapes if names is None else names)
+        for name in wanted:
+            check_name(what, name, shapes)
+        chosen.append({name: shape for name, shape in shapes.items() if name in wanted})
+    return chosen[0], chosen[1]

@@ -26,30 +26,38 @@ def width(shapes: Shapes) -> int:
     return sum(int(np.prod(shape)) for shape in shapes.values())
 
 
-def sparse_rows(
-    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type
-) -> sp.csr_array:
-    """Concatenate flattened arrays into sparse rows; missing arrays are zero."""
-    blocks = _blocks(arrays, shapes, samples)
+def places(shapes: Shapes) -> dict[str, slice]:
+    """Map each name to the columns of its array in a row."""
+    ends = np.cumsum([0, *(np.prod(shape) for shape in shapes.values())]).astype(int).tolist()
+    return {
+        name: slice(start, stop)
+        for name, start, stop in zip(shapes, ends[:-1], ends[1:], strict=True)
+    }
+
+
+def to_rows(
+    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type, dense: bool
+) -> Matrix:
+    """Concatenate flattened arrays `(samples, *shape)` into rows; missing arrays are zero."""
+    blocks = {
+        columns.start: arrays[name].reshape(samples, -1)
+        for name, columns in places(shapes).items()
+        if name in arrays
+    }
+    if dense:
+        rows: np.ndarray = np.zeros((samples, width(shapes)), dtype)
+        for first, block in blocks.items():
+            rows[:, first : first + block.shape[1]] = block
+        return rows
     counts = np.zeros(samples, np.int64)
     for block in blocks.values():
         counts += np.count_nonzero(block, axis=1)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     data, indices = np.empty(indptr[-1], dtype), np.empty(indptr[-1], np.int32)
-    places = indptr[:-1].copy()
+    ends = indptr[:-1].copy()
     for first, block in blocks.items():
-        copy_nonzero(block, first, places, data, indices)
+        copy_nonzero(block, first, ends, data, indices)
     return sp.csr_array((data, indices, indptr), shape=(samples, width(shapes)))
-
-
-def dense_rows(
-    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type
-) -> np.ndarray:
-    """Concatenate flattened arrays into dense rows; missing arrays are zero."""
-    rows: np.ndarray = np.zeros((samples, width(shapes)), dtype)
-    for first, block in _blocks(arrays, shapes, samples).items():
-        rows[:, first : first + block.shape[1]] = block
-    return rows
 
 
 def joined(parts: Sequence[Matrix]) -> Matrix:
@@ -64,21 +72,20 @@ def joined(parts: Sequence[Matrix]) -> Matrix:
 def row(matrix: Matrix, index: int) -> np.ndarray:
     """Return one row as a dense int64 or float64 array, without reading the rest from disk."""
     if isinstance(matrix, np.ndarray):
-        return matrix[index].astype(wide(matrix.dtype))
+        return matrix[index].astype(_wide(matrix))
     begin, end = matrix.indptr[index], matrix.indptr[index + 1]
-    values = np.zeros(matrix.shape[1], wide(matrix.dtype))
+    values = np.zeros(matrix.shape[1], _wide(matrix))
     values[matrix.indices[begin:end]] = matrix.data[begin:end]
     return values
 
 
 def total(matrix: Matrix) -> np.ndarray:
     """Return the sum of all rows, `(values,)` int64 or float64."""
-    return np.asarray(matrix.sum(axis=0, dtype=wide(matrix.dtype))).ravel()
+    return np.asarray(matrix.sum(axis=0, dtype=_wide(matrix))).ravel()
 
 
-def wide(dtype: np.dtype) -> type:
-    """Return the type for sums of values: int64 for integers, float64 for others."""
-    return np.int64 if np.issubdtype(dtype, np.integer) else np.float64
+def _wide(matrix: Matrix) -> type:
+    return np.int64 if np.issubdtype(matrix.dtype, np.integer) else np.float64
 
 
 def counts(matrix: Matrix) -> np.ndarray:
@@ -88,20 +95,11 @@ def counts(matrix: Matrix) -> np.ndarray:
     return np.asarray((matrix != 0).sum(axis=1), np.int64).ravel()
 
 
-def to_sparse(matrix: Matrix) -> sp.csr_array:
-    """Return a matrix in sparse form; a sparse matrix is returned unchanged."""
-    return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
-
-
 def to_arrays(name: str, matrix: Matrix) -> dict[str, np.ndarray]:
     """Return the arrays that represent a matrix in a file."""
     if isinstance(matrix, np.ndarray):
         return {f"{name}_dense": matrix}
-    return {
-        f"{name}_data": matrix.data,
-        f"{name}_indices": matrix.indices,
-        f"{name}_indptr": matrix.indptr,
-    }
+    return {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
 
 
 def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = np.number) -> Matrix:
@@ -140,10 +138,10 @@ class RowsOnDisk:
     """
 
     def __init__(self, folder: Path, name: str, columns: int, dtype: type) -> None:
-        self._dtype = dtype
         self._folder = folder
         self._name = name
         self._columns = columns
+        self._dtypes = {"data": dtype, "dense": dtype, "indices": np.int32}
         self._unfinished: dict[str, Path] = {}
         self._indptr = [np.zeros(1, np.int64)]
         self._rows = 0
@@ -152,48 +150,30 @@ class RowsOnDisk:
         """Write rows."""
         self._rows += rows.shape[0]
         if isinstance(rows, np.ndarray):
-            self._write("dense", rows)
-            return
-        self._write("data", rows.data)
-        self._write("indices", rows.indices)
-        self._indptr.append(rows.indptr[1:].astype(np.int64) + self._indptr[-1][-1])
+            parts = {"dense": rows}
+        else:
+            parts = {"data": rows.data, "indices": rows.indices}
+            self._indptr.append(rows.indptr[1:].astype(np.int64) + self._indptr[-1][-1])
+        for part, values in parts.items():
+            name = f"{self._name}.{part}"
+            if part not in self._unfinished:
+                self._unfinished[part] = temporary_file(self._folder, name)
+            with disk_errors(self._folder / name), self._unfinished[part].open("ab") as file:
+                file.write(np.ascontiguousarray(values, self._dtypes[part]).tobytes())
 
     def finish(self) -> Matrix:
         """Return all rows, memory-mapped."""
         # Mapped before they get their names: another thread may replace them right after.
         values = {}
         for part, path in self._unfinished.items():
-            empty, dtype = not path.stat().st_size, self._type_of(part)
+            empty, dtype = not path.stat().st_size, self._dtypes[part]
             values[part] = np.zeros(0, dtype) if empty else np.memmap(path, dtype, "r")
         for part, path in self._unfinished.items():
             os.replace(path, self._folder / f"{self._name}.{part}")
         if "dense" in values:
             return values["dense"].reshape(self._rows, self._columns)
-        matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtype)
+        matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtypes["data"])
         # Set directly: the constructor would copy the files into memory.
         matrix.indptr = np.concatenate(self._indptr)
         matrix.data, matrix.indices = values["data"], values["indices"]
         return matrix
-
-    def _write(self, part: str, values: np.ndarray) -> None:
-        if part not in self._unfinished:
-            self._unfinished[part] = temporary_file(self._folder, f"{self._name}.{part}")
-        with (
-            disk_errors(self._folder / f"{self._name}.{part}"),
-            self._unfinished[part].open("ab") as file,
-        ):
-            file.write(np.ascontiguousarray(values, self._type_of(part)).tobytes())
-
-    def _type_of(self, part: str) -> type:
-        return np.int32 if part == "indices" else self._dtype
-
-
-def _blocks(
-    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int
-) -> dict[int, np.ndarray]:
-    """Map the first column of each array that is present to the flattened array."""
-    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
-    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
-    return {
-        int(starts[name]): arrays[name].reshape(samples, -1) for name in sizes if name in arrays
-    }

@@ -2,22 +2,23 @@
 
 Because nothing is excluded, sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is
 a product of signs and a vector-Jacobian product. All counts are integers, which float32
-represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below this. Amounts are
+represents exactly up to 2²⁴; `applies` checks that a plan stays below this. Amounts are
 multipliers times changes, by the kinds' `rescale` rules.
 
 The walk costs about two more forward passes, and a few times the memory of a forward pass.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
-from keras.config import backend
 
 from nnslicer_tf.engine import Job
-from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Lookup
@@ -30,6 +31,11 @@ from nnslicer_tf.slicing._results import Collector, Contributions
 from nnslicer_tf.slicing.profile import Profile
 
 _EXACT = 1 << 24
+OnSum = Callable[..., None]
+"""Called for each operation with synapses, with the arguments of its `at_zero` rule."""
+OnGates = Callable[[str, Any], None]
+"""Called for each kernel of a recurrent layer, with its name and contributions
+`(batch, taps, inputs, outputs)`."""
 
 
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
@@ -42,16 +48,12 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
         for kind in kinds
         if kind.synapse_rule is not None
     )
-    return plan.granularity == "activation" and known and counts_are_exact(im, plan, batch)
+    if plan.granularity != "activation" or not known:
+        return False
 
-
-def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
-    """Return whether no contribution, summed over a batch, can reach 2²⁴.
-
-    An operation with signs adds at most 1 to an input neuron for each of its outputs; routing
-    adds whole contributions, once for each output that a neuron is moved to. A synapse gets
-    at most 1 for each output position.
-    """
+    # The largest contribution of a sample: an operation with signs adds at most 1 to an input
+    # neuron for each of its outputs; routing adds whole contributions, once for each output that
+    # a neuron is moved to. A synapse gets at most 1 for each output position.
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
         if node.members:  # each neuron of a cell adds at most 1 to every value that it reads
@@ -87,7 +89,7 @@ class _BackendWalk(Job):
         self._im = im
         self._plan = plan
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
-        self._compiled = compiled_function(self._outputs)
+        self._compiled = compiled_function(self.walk)
         self._traced = False
 
     @property
@@ -97,95 +99,101 @@ class _BackendWalk(Job):
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Any:
         """Return the result for a batch, given the values of the input operations."""
-        found = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
+        tensors = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
         self._traced = True
-        neurons, synapses, logits = keras.tree.map_structure(_host, found)
-        if self.collector.reduce is None:
-            kernels = self._plan.kernels
-            synapses = {
-                name: values.reshape(len(values), *kernels[name].shape)
-                for name, values in synapses.items()
-            }
-            return self.collector.collect(Contributions(neurons, synapses), logits)
-        return self.collector.collect(Contributions(neurons, {}), logits, synapses)
+        # Without copying, if the backend allows it.
+        to_host = ops.convert_to_numpy if keras.backend.backend() == "torch" else np.asarray
+        neurons, synapses, logits = keras.tree.map_structure(to_host, tensors)
+        if self.collector.reduce is not None:
+            return self.collector.collect(Contributions(neurons, {}), logits, synapses)
+        kernels = self._plan.kernels
+        synapses = {n: v.reshape(len(v), *kernels[n].shape) for n, v in synapses.items()}
+        return self.collector.collect(Contributions(neurons, synapses), logits)
 
-    def contributions(
-        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
-    ) -> tuple[dict[str, Any], Any]:
-        """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
+    @abstractmethod
+    def contributions(self, x: Any, on_sum: OnSum, on_gates: OnGates) -> tuple[dict[str, Any], Any]:
+        """Walk a batch; return CONTRIB of the neurons (float32) and the logits."""
 
-        Args:
-            x: The batch.
-            on_sum: Called for each operation with synapses, with the arguments of its `at_zero`
-                rule.
-            on_gates: Called for each kernel of a recurrent layer, with its name and contributions
-                `(batch, taps, inputs, outputs)`.
+    def walk(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
+        """Return CONTRIB of neurons and synapses (or what they are reduced to), and the logits.
+
+        They are those of each sample, or with a collector of sums those of all, `(1, *shape)`.
         """
-        raise NotImplementedError
-
-    def of_kernel(self, kernel: Synapses, contributions: Any) -> Any:
-        """Return the contributions of a kernel's synapses, given what its rule returned."""
-        return contributions
-
-    def _outputs(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
-        """Return CONTRIB of neurons and synapses (or what they are reduced to), and the logits."""
-        if self.collector.each:
-            neurons, synapses, logits = self.each(x)
-            if self.collector.reduce is not None:
-                batch = ops.shape(logits)[0]
-                kernels = self.collector.kernels.items()
-                zeros = {n: ops.zeros((batch, *s)) for n, s in kernels if n not in synapses}
-                return neurons, self.collector.reduce({**synapses, **zeros}), logits
-            return neurons, synapses, logits
-        synapses = {}
-
-        def collect(operation: Operation, *given: Any) -> None:
-            rule = kind_of(operation).kernels_at_zero
-            assert rule is not None, operation.name  # ensured by `applies`
-            found = rule(operation, *given)
-            for kernel in operation.kernels:
-                if kernel.name in found:
-                    whole = self.of_kernel(kernel, found[kernel.name])[None]
-                    _add(synapses, {kernel.name: whole})
-
-        def collect_gates(name: str, contributions: Any) -> None:
-            total = ops.sum(contributions, axis=0, keepdims=True)
-            whole = self._plan.kernels[name].tensor_to_kernel(total)[0]
-            _add(synapses, {name: self.of_kernel(self._im.kernels[name], whole)[None]})
-
-        neurons, logits = self.contributions(x, collect, collect_gates)
-        sums = {name: ops.sum(c, axis=0, keepdims=True) for name, c in neurons.items()}
-        return sums, synapses, logits
-
-    def each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        """Return CONTRIB of each sample's neurons and synapses, of their shapes, and logits."""
         synapses: dict[str, Any] = {}
-        wanted = self.collector.kernels
+        each = self.collector.each
+        wanted = self.collector.kernels if each else self._plan.kernels
 
-        def collect(operation: Operation, *given: Any) -> None:
-            kept = [kernel for kernel in operation.kernels if kernel.name in wanted]
-            if not kept:
+        def add(name: str, contributions: Any) -> None:
+            kernel = self._im.kernels[name]
+            if self._plan.is_amount and not isinstance(kernel, Lookup):
+                # The kinds' rules multiply by the signs of the weights.
+                contributions *= ops.abs(ops.cast(kernel.variable(), "float32"))
+            synapses[name] = synapses[name] + contributions if name in synapses else contributions
+
+        def on_sum(operation: Operation, *given: Any) -> None:
+            kernels = [kernel for kernel in operation.kernels if kernel.name in wanted]
+            if not kernels:
                 return
-            rule = kind_of(operation).samples_at_zero
+            kind = kind_of(operation)
+            rule = kind.samples_at_zero if each else kind.kernels_at_zero
             assert rule is not None, operation.name  # ensured by `applies`
-            found = rule(operation, *given)
-            for kernel in kept:
-                # A kernel may be used transposed here.
-                layout = self._plan.kernels[kernel.name]
-                matrices = found[kernel.name]
-                if kernel.axes != layout.axes:
+            parts = rule(operation, *given)
+            for kernel in kernels:
+                if not each:
+                    if kernel.name in parts:
+                        add(kernel.name, parts[kernel.name][None])
+                    continue
+                matrices, layout = parts[kernel.name], self._plan.kernels[kernel.name]
+                if kernel.axes != layout.axes:  # it is used transposed here
                     matrices = ops.swapaxes(matrices, -1, -2)
-                whole = self.of_kernel(kernel, layout.tensor_to_kernel(matrices))
-                _add(synapses, {kernel.name: whole})
+                add(kernel.name, layout.tensor_to_kernel(matrices))
 
-        def collect_gates(name: str, contributions: Any) -> None:
+        def on_gates(name: str, contributions: Any) -> None:
             if name in wanted:
-                whole = self._plan.kernels[name].tensor_to_kernel(contributions)
-                _add(synapses, {name: self.of_kernel(self._im.kernels[name], whole)})
+                if not each:
+                    contributions = ops.sum(contributions, axis=0, keepdims=True)
+                add(name, self._plan.kernels[name].tensor_to_kernel(contributions))
 
-        neurons, logits = self.contributions(x, collect, collect_gates)
-        kept = {name: c for name, c in neurons.items() if name in self.collector.operations}
-        return kept, synapses, logits
+        neurons, logits = self.contributions(x, on_sum, on_gates)
+        if not each:
+            return (
+                {name: ops.sum(c, axis=0, keepdims=True) for name, c in neurons.items()},
+                synapses,
+                logits,
+            )
+        neurons = {name: c for name, c in neurons.items() if name in self.collector.operations}
+        if self.collector.reduce is None:
+            return neurons, synapses, logits
+        batch = ops.shape(logits)[0]
+        for name, shape in self.collector.kernels.items():
+            synapses.setdefault(name, ops.zeros((batch, *shape)))
+        return neurons, self.collector.reduce(synapses), logits
+
+    def _propagate(
+        self,
+        values: Mapping[str, Any],
+        seed: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        unwind: Callable[[Node, Any], Any],
+        rule: Callable[[Operation, Any], Sequence[Any]],
+        on_gates: OnGates,
+    ) -> dict[str, Any]:
+        """Return what each operation received by the rules of an operation and of a recurrence."""
+
+        def expand(node: Any, given: Any) -> Any:
+            if not isinstance(node, Node):
+                return given_to(node, rule(node, given))
+            through_time = unwind(node, given)
+            for name, contributions in through_time.synapses.items():
+                on_gates(name, contributions)
+            return given_to(node, through_time.inputs), through_time.members
+
+        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
+            pairs = zip(node.inputs, parts, strict=True)
+            return [self._present(values, name, part) for name, part in pairs]
+
+        start = {name: self._present(values, name, tensor) for name, tensor in seed.items()}
+        return propagate(self._order, start, expand, shapes)
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
@@ -218,10 +226,9 @@ class CountWalk(_BackendWalk):
         factors &= set(plan.captured) if plan.product == "midpoint" else set()
         self._opposites = {name: SplitMean(-plan.nodes[name].mean) for name in factors}
 
-    def contributions(
-        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
-    ) -> tuple[dict[str, Any], Any]:
-        values = self._im.compute(x, self._plan.captured)
+    def contributions(self, x: Any, on_sum: OnSum, on_gates: OnGates) -> tuple[dict[str, Any], Any]:
+        plan = self._plan
+        values = self._im.compute(x, plan.captured)
 
         def delta_sign(name: str) -> Any:
             return self._present(values, name, self._sign_of_delta(name, values[name]))
@@ -229,7 +236,7 @@ class CountWalk(_BackendWalk):
         def factor_sign(name: str) -> Any:
             """Return the signs of an operation's factor in products."""
             value = values[name]
-            if self._plan.product == "value":
+            if plan.product == "value":
                 return ops.sign(value)
             middle = self._opposites[name].sign_of_delta(value)
             mask = self._im[name].mask
@@ -238,39 +245,17 @@ class CountWalk(_BackendWalk):
             here = aligned_mask(values[mask], len(self._im[name].shape) + 1)
             return ops.where(here > 0.5, middle, ops.sign(value))
 
-        def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
-            unrolled = self._im[node.members[0]].params.unrolled
-            found = unwind_at_zero(
-                unrolled,
-                node.table.prefix,
-                node.inputs,
-                given,
-                values,
-                delta_sign,
-                factor_sign,
-                self._plan.passes,
-            )
-            for name, contributions in found.synapses.items():
-                on_gates(name, contributions)
-            return found.inputs, found.members
+        def unwind(node: Node, given: Any) -> Any:
+            unrolled, prefix = self._im[node.members[0]].params.unrolled, node.table.prefix
+            signs = delta_sign, factor_sign, plan.passes
+            return unwind_at_zero(unrolled, prefix, node.inputs, given, values, *signs)
 
-        def expand(operation: Any, contribution: Any) -> Any:
-            if isinstance(operation, Node):
-                parts, totals = expand_through_time(operation, contribution)
-                return given_to(operation, parts), totals
-            return given_to(operation, unmasked(operation, contribution))
-
-        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
-            pairs = zip(node.inputs, parts, strict=True)
-            return [self._present(values, name, part) for name, part in pairs]
-
-        def unmasked(operation: Operation, contribution: Any) -> Sequence[Any]:
+        def rule(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
-            rule = kind.at_zero
-            assert rule is not None, operation.name  # ensured by `applies`
+            assert kind.at_zero is not None, operation.name  # ensured by `applies`
             if kind.move is not None:
-                return rule(operation, contribution, (), values)
-            if self._plan.passes(kind):
+                return kind.at_zero(operation, contribution, (), values)
+            if plan.passes(kind):
                 return [contribution]
             change = delta_sign(operation.name)
             g = self._sign(contribution) * (change if kind.by_change else ops.abs(change))
@@ -278,12 +263,13 @@ class CountWalk(_BackendWalk):
             if kind.synapse_rule is not None:
                 on_sum(operation, g, signs, values)
             if kind.multiplies:
-                return rule(operation, g, signs, {n: factor_sign(n) for n in operation.inputs})
-            return rule(operation, g, signs, values)
+                factors = {name: factor_sign(name) for name in operation.inputs}
+                return kind.at_zero(operation, g, signs, factors)
+            return kind.at_zero(operation, g, signs, values)
 
-        logits = values[self._plan.logits]
-        seed = {name: self._present(values, name, t) for name, t in self._seed(logits).items()}
-        return propagate(self._order, seed, expand, self._plan.shapes), logits
+        logits = values[plan.logits]
+        seed = self._seed(logits)
+        return self._propagate(values, seed, plan.shapes, unwind, rule, on_gates), logits
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
         """Return the sign of an operation's change, value − mean."""
@@ -315,49 +301,33 @@ class AmountWalk(_BackendWalk):
         read = [i for o in self._order if getattr(o, "kind", "") == "lookup" for i in o.inputs]
         self._tokens = {operation.name for operation in im.graph.ancestors(read)}
 
-    def contributions(
-        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
-    ) -> tuple[dict[str, Any], Any]:
+    def contributions(self, x: Any, on_sum: OnSum, on_gates: OnGates) -> tuple[dict[str, Any], Any]:
         values = self._im.compute(x, self._needed)
         logits = values[self._plan.logits]
         batch = ops.shape(logits)[0]
-        shared = self._reference(values, batch)
         reference = {
             name: ops.broadcast_to(value, (batch, *value.shape[1:]))
-            for name, value in shared.items()
+            for name, value in self._reference(values, batch).items()
         }
 
-        def present(name: str, tensor: Any) -> Any:
-            return self._present(values, name, tensor)
-
         def change(name: str) -> Any:
-            return present(name, values[name] - reference[name])
+            return self._present(values, name, values[name] - reference[name])
 
-        def expand(operation: Any, multipliers: Any) -> Any:
-            if isinstance(operation, Node):
-                found = unwind_multipliers(
-                    self._im[operation.members[0]].params.unrolled,
-                    operation.table.prefix,
-                    operation.inputs,
-                    multipliers,
-                    values,
-                    reference,
-                )
-                for name, contributions in found.synapses.items():
-                    on_gates(name, contributions)
-                return given_to(operation, found.inputs), found.members
-            return given_to(operation, multipliers_of_inputs(operation, multipliers))
-
-        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
-            found = [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
-            if node.name in self._tokens or getattr(node, "kind", "") == "lookup":
-                return found
+        def at_tokens(node: Any, parts: Sequence[Any]) -> list[Any]:
+            """Turn multipliers that reach tokens into amounts."""
             return [
                 part * change(name) if part is not None and name in self._tokens else part
-                for name, part in zip(node.inputs, found, strict=True)
+                for name, part in zip(node.inputs, parts, strict=True)
             ]
 
-        def multipliers_of_inputs(operation: Operation, multipliers: Any) -> Sequence[Any]:
+        def unwind(node: Node, given: Any) -> Any:
+            unrolled, prefix = self._im[node.members[0]].params.unrolled, node.table.prefix
+            through_time = unwind_multipliers(
+                unrolled, prefix, node.inputs, given, values, reference
+            )
+            return replace(through_time, inputs=at_tokens(node, through_time.inputs))
+
+        def rule(operation: Operation, multipliers: Any) -> Sequence[Any]:
             kind = kind_of(operation)
             if operation.name in self._tokens:  # amounts: they only move
                 if kind.move is None:
@@ -371,7 +341,8 @@ class AmountWalk(_BackendWalk):
             usual = [reference[name] for name in operation.inputs]
             if kind.kernels_at_zero is not None:
                 on_sum(operation, multipliers, [change(n) for n in operation.inputs], values)
-            return (kind.rescale or midpoint)(operation, inputs, usual, multipliers)
+            parts = (kind.rescale or midpoint)(operation, inputs, usual, multipliers)
+            return at_tokens(operation, parts)
 
         seed = {}
         for name, given in self._seed(logits).items():
@@ -380,11 +351,11 @@ class AmountWalk(_BackendWalk):
                 positions = int(np.prod(shape[:-1]))
                 given = ops.reshape(given, (-1, *(1,) * (len(shape) - 1), shape[-1]))
                 given = ops.broadcast_to(given / positions, (batch, *shape))
-            seed[name] = present(name, given)
-        received = propagate(self._order, seed, expand, self._shapes)
+            seed[name] = given
+        received = self._propagate(values, seed, self._shapes, unwind, rule, on_gates)
         amounts = {
-            name: found if name in self._tokens else found * change(name)
-            for name, found in received.items()
+            name: tensor if name in self._tokens else tensor * change(name)
+            for name, tensor in received.items()
         }
         if self._plan.granularity == "channel":
             amounts = {
@@ -392,12 +363,6 @@ class AmountWalk(_BackendWalk):
                 for name, v in amounts.items()
             }
         return amounts, logits
-
-    def of_kernel(self, kernel: Synapses, contributions: Any) -> Any:
-        """Multiply by the size of the weights, whose signs the kinds' rules have multiplied by."""
-        if isinstance(kernel, Lookup):
-            return contributions
-        return contributions * ops.abs(ops.cast(kernel.variable(), "float32"))
 
 
 class SplitMean:
@@ -420,13 +385,3 @@ class SplitMean:
     def sign_of_delta(self, value: Any) -> Any:
         positive = ops.cast(value > self._positive_above, "float32")
         return positive - ops.cast(value < self._negative_below, "float32")
-
-
-def _add(totals: dict[str, Any], values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        totals[name] = totals[name] + value if name in totals else value
-
-
-def _host(tensor: Any) -> np.ndarray:
-    """Return a tensor as an array, without copying if the backend allows it."""
-    return ops.convert_to_numpy(tensor) if backend() == "torch" else np.asarray(tensor)

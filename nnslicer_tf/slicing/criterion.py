@@ -66,74 +66,60 @@ class Criterion:
         Raises:
             CriterionError: if it names operations or neurons that do not exist.
         """
-        if not isinstance(self.outputs, Mapping):
-            self._check_one_output(im)
-            return self._of_output(im, im.logit_operation, self.outputs, shapes)
-        if not self.outputs:
-            raise CriterionError("The criterion names no operation: `outputs` is empty.")
-        if len(self.outputs) == 1:
-            ((name, chosen),) = self.outputs.items()
-            return self._of_output(im, self._operation(im, name), chosen, shapes)
-        starts: dict[str, np.ndarray] = {}
-        for name, chosen in self.outputs.items():
-            operation = self._operation(im, name)
-            indices = _indices(name, chosen, shapes[operation])
-            # An output and its logits are one operation.
-            starts[operation] = np.union1d(starts.get(operation, indices), indices)
-        last = self._last_operation(im)
-        return ResolvedCriterion(Start(starts, False), last, im.logit_operation)
 
-    def _of_output(
-        self, im: InstrumentedModel, name: str, chosen: Indices, shapes: Mapping[str, tuple]
-    ) -> ResolvedCriterion:
-        """Return the criterion on neurons of one operation."""
-        last = self._last_operation(im)
-        logits = name if name in _logits(im) else im.logit_operation
-        if isinstance(chosen, str) and chosen == PREDICTED:
-            if name not in _logits(im) or len(im[name].shape) != 1:
+        def operation_of(name: str) -> str:
+            if name in im.outputs:
+                return im.logit_operation_of(name)
+            try:
+                return im[name].name
+            except ValueError as error:
+                raise CriterionError(f"The criterion does not fit this model. {error}") from error
+
+        chosen: dict[str, Indices]
+        if isinstance(self.outputs, Mapping):
+            chosen = dict(self.outputs)
+            if not chosen:
+                raise CriterionError("The criterion names no operation: `outputs` is empty.")
+        else:
+            shape = im[im.logit_operation].shape
+            if len(im.output_operations) > 1 or len(shape) != 1:
                 raise CriterionError(
-                    f"'predicted' needs an output vector; '{name}' has shape {im[name].shape}. "
-                    "Name neurons instead: outputs={'operation': [indices]}."
+                    f"outputs={self.outputs!r} needs a model with one output vector; this one has "
+                    f"{len(im.output_operations)} output(s) ({', '.join(im.outputs)}), the first "
+                    f"of shape {shape}. Name the neurons of an output or operation instead: "
+                    "outputs={'name': [indices]}."
                 )
-            return ResolvedCriterion(Start({}, True), last, name)
+            chosen = {im.logit_operation: self.outputs}
+
+        starts: dict[str, np.ndarray] = {}
+        predicted = ""
+        logits = {im.logit_operation_of(name) for name in im.output_operations}
+        for name, indices in chosen.items():
+            operation = operation_of(name)
+            if len(chosen) == 1 and isinstance(indices, str) and indices == PREDICTED:
+                if operation not in logits or len(im[operation].shape) != 1:
+                    raise CriterionError(
+                        f"'predicted' needs an output vector; '{operation}' has shape "
+                        f"{im[operation].shape}. Name neurons instead: "
+                        "outputs={'operation': [indices]}."
+                    )
+                predicted = operation
+                continue
+            # An output and its logits are one operation.
+            neurons = _indices(operation, indices, shapes[operation])
+            starts[operation] = np.union1d(starts.get(operation, neurons), neurons)
+
+        last = None  # the first operation, in topological order, of the layer `until`
+        if self.until is not None:
+            of_layer = [o.name for o in im.operations if self.until in (o.layer, o.name)]
+            last = of_layer[0] if of_layer else operation_of(self.until)
+            if self.until in of_layer and im[self.until].layer != self.until:
+                last = self.until
+        own = predicted or next(iter(starts))
+        is_output = len(chosen) == 1 and own in logits
         return ResolvedCriterion(
-            Start({name: _indices(name, chosen, shapes[name])}, False), last, logits
+            Start(starts, bool(predicted)), last, own if is_output else im.logit_operation
         )
-
-    def _check_one_output(self, im: InstrumentedModel) -> None:
-        shape = im[im.logit_operation].shape
-        if len(im.output_operations) > 1 or len(shape) != 1:
-            raise CriterionError(
-                f"outputs={self.outputs!r} needs a model with one output vector; this one has "
-                f"{len(im.output_operations)} output(s) ({', '.join(im.outputs)}), the first of "
-                f"shape {shape}. Name the neurons of an output or operation instead: "
-                "outputs={'name': [indices]}."
-            )
-
-    @staticmethod
-    def _operation(im: InstrumentedModel, name: str) -> str:
-        """Return the operation that a name in the criterion refers to."""
-        if name in im.outputs:
-            return im.logit_operation_of(name)
-        try:
-            return im[name].name
-        except ValueError as error:
-            raise CriterionError(f"The criterion does not fit this model. {error}") from error
-
-    def _last_operation(self, im: InstrumentedModel) -> str | None:
-        """Return the first operation, in topological order, of the layer `until`."""
-        if self.until is None:
-            return None
-        of_layer = [o.name for o in im.operations if self.until in (o.layer, o.name)]
-        exact = [name for name in of_layer if name == self.until]
-        if exact and im[exact[0]].layer != self.until:
-            return exact[0]
-        return of_layer[0] if of_layer else self._operation(im, self.until)
-
-
-def _logits(im: InstrumentedModel) -> set[str]:
-    """Return the operations with the logits of the outputs."""
-    return {im.logit_operation_of(name) for name in im.output_operations}
 
 
 def _indices(name: str, chosen: Indices, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,12 +1,8 @@
-"""`Explanation`: why a model gave one sample its answer.
-
-Time: the contributions of one sample (two forward and one backward pass), its slice, two masked
-copies of the model, and the methods to compare with, which take most of it.
-"""
+"""`Explanation`: why a model gave one sample its answer. `Slicer.explain` makes it."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +14,10 @@ import numpy as np
 from nnslicer_tf._checks import as_array, check_name
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, deeplift, metrics
-from nnslicer_tf.attributions._problem import feature_operations
-from nnslicer_tf.attributions._target import (
-    is_classifier,
-    resolve_target,
-)
+from nnslicer_tf.attributions import ATTRIBUTIONS, Target, metrics
+from nnslicer_tf.attributions.target import is_classifier, resolve_target
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
@@ -37,16 +27,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nnslicer_tf.report.pages import Block
-    from nnslicer_tf.slicing.slicer import Slicer
 
 AMOUNTS = "amounts"
 RANDOM = "random order"
 EXACT = "integrated gradients"
 SAMPLED = "integrated gradients, 50 samples"
 _STAND_IN = {"mean": "their mean", "zero": "nothing"}
-_AHEAD = 0.01
-_USUAL = 0.5
-_RARE = 0.1
+_MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
+_MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
+_MAX_RARE = 0.1
 _NEARLY_ALL = 0.9
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
@@ -78,7 +67,7 @@ class Comparison:
         ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
         answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
         best = max(ahead, key=lambda name: ahead[name])
-        return best if ahead[best] - ahead[AMOUNTS] > _AHEAD * np.ptp(answers) else AMOUNTS
+        return best if ahead[best] - ahead[AMOUNTS] > _MIN_LEAD * np.ptp(answers) else AMOUNTS
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table of the areas under each method's curves, best first."""
@@ -140,33 +129,13 @@ class Explanation(ShownAsTable):
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
-    _batch: Any
     _tokens: frozenset[str]
-    _slicer: "Slicer"
+    _amounts: Callable[[], Slice]
 
     @cached_property
     def amounts(self) -> Slice:
         """Contributions of all neurons and synapses to the target, in the unit of the logit."""
-        slicer, chosen = self._slicer, self.target
-        by_amounts = slicer.im.prepared(
-            ("amounts", slicer.profile, slicer.granularity),
-            lambda: type(slicer)(
-                slicer.im,
-                slicer.profile,
-                0.0,
-                slicer.granularity,
-                workers=0,
-                progress=False,
-                contribution="amount",
-            ),
-        )
-        found = by_amounts.slice(self._batch, {chosen.operation: list(chosen.neurons)})
-        factor = chosen.sign / len(chosen.neurons)
-        return Slice(
-            {name: factor * values for name, values in found.neurons.items()},
-            {name: factor * values for name, values in found.synapses.items()},
-            found.info,
-        )
+        return self._amounts()
 
     @property
     def predicted(self) -> int | None:
@@ -224,9 +193,11 @@ class Explanation(ShownAsTable):
         """
         import pandas as pd
 
+        names, kernels = set(self.slice.neurons), set(self.slice.synapses)
         rows = []
         for name, neurons in reversed(self.amounts.neurons.items()):
-            if name not in self._layers:
+            # Layers with kernels, before their activations.
+            if name.split(":")[0] not in kernels or f"{name}:pre" in names:
                 continue
             by_channel = neurons.reshape(-1, neurons.shape[-1])
             sizes = np.abs(by_channel).sum(axis=0)
@@ -281,36 +252,36 @@ class Explanation(ShownAsTable):
             )
         rows = []
         for name, values in self.slice.synapses.items():
-            here, often = values != 0, self.frequencies[name] >= _USUAL
-            rare = self.frequencies[name] < _RARE
+            here, often = values != 0, self.frequencies[name] >= _MIN_USUAL
+            rare = self.frequencies[name] < _MAX_RARE
             rows.append((name, *(int(m.sum()) for m in (here, here & often, here & rare))))
             rows[-1] += (int((often & ~here).sum()),)
         return pd.DataFrame(rows, columns=["layer", "synapses", "usual", "rare", "missing"])
 
     def summary(self) -> str:
         """Return the explanation as text."""
-        synapses = np.concatenate([v.ravel() for v in self.slice.synapses.values()])
         what, label = self.question, self.target.label
+
+        def said(answers: np.ndarray) -> str:
+            return f"{answers[0]:.4g}" if label is None else f"{what} with {answers[label]:.1%}"
+
         if label is None or self.predicted is None:
-            whole, kept, removed = (f"{v[0]:.4g}" for v in (self.whole, self.kept, self.removed))
-            lines = [f"The model answers {what} = {whole}."]
+            lines = [f"The model answers {what} = {said(self.whole)}."]
         else:
-            whole, kept, removed = (
-                f"{what} with {v[label]:.1%}" for v in (self.whole, self.kept, self.removed)
-            )
-            first = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
-            lines = [
-                f"The model answers {first}" + (f", {whole}." if label != self.predicted else ".")
-            ]
+            answer = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
+            more = f", {said(self.whole)}" if label != self.predicted else ""
+            lines = [f"The model answers {answer}{more}."]
         if self.decisive is not None:
             names = self.classes or [str(i) for i in range(len(self.whole))]
             lines.append(f"Decisive slice: {self.decisive.summary(0, names)}")
+        synapses = self.slice.to_vector()
         lines += [
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
             f"{len(synapses):,} synapses ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
-            f"With only the slice active the model answers {kept}; with the slice removed, "
-            f"{removed} (other synapses contribute {_STAND_IN[self.ablation]}).",
+            f"With only the slice active the model answers {said(self.kept)}; with the slice "
+            f"removed, {said(self.removed)} (other synapses contribute "
+            f"{_STAND_IN[self.ablation]}).",
         ]
         if self.finding:
             lines.append(self.finding)
@@ -435,76 +406,8 @@ class Explanation(ShownAsTable):
             ]
         return blocks
 
-    @property
-    def _layers(self) -> set[str]:
-        """Names of the operations that represent layers with kernels, before activations."""
-        kernels = set(self.slice.synapses)
-        return {name for name in self.slice.neurons if name.split(":")[0] in kernels} - {
-            name for name in self.slice.neurons if f"{name}:pre" in self.slice.neurons
-        }
 
-
-def explain(
-    slicer: "Slicer",
-    x: DataLike,
-    target: TargetLike | Criterion | None = None,
-    *,
-    classes: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    words: Sequence[str] = (),
-    usual: DataLike | None = None,
-    compare: bool | Iterable[str] = (SAMPLED,),
-    decisive: bool = True,
-) -> Explanation:
-    """Explain why a model gave one sample its answer; see `Slicer.explain`."""
-    im, means = slicer.im, slicer.profile.means
-    batch, columns = _one_sample(im, x, columns)
-    inputs = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
-    values = {name: value[0] for name, value in im.capture(batch).items()}
-    methods = _check_methods(compare)
-    chosen = _target(im, target, values)
-    names = tuple(map(str, classes))
-    whole = _answer(im, chosen, values[chosen.answer])
-    if names and chosen.label is not None and len(names) != len(whole):
-        raise InvalidArgumentError(
-            f"The model has {len(whole)} classes; names of {len(names)} classes were given."
-        )
-    tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
-    _check_words(im, words, tokens)
-
-    # Amounts at the inputs: for any target, by one compiled function.
-    contributions = deeplift(im, inputs, means, chosen)
-    criterion = {chosen.operation: list(chosen.neurons)}
-    one = slicer.slice(batch, outputs=criterion)
-    kept, removed, ablation = _masked(slicer, one.synapse_mask(), batch, chosen)
-    comparison = None
-    if methods:
-        comparison = _compare(im, inputs, means, chosen, methods, contributions)
-    return Explanation(
-        sample=inputs,
-        target=chosen,
-        whole=whole,
-        kept=kept,
-        removed=removed,
-        ablation=ablation,
-        contributions=contributions,
-        slice=one,
-        values=values,
-        means=means,
-        classes=names,
-        columns=tuple(map(str, columns)),
-        words=tuple(map(str, words)),
-        decisive=_decisive(slicer, batch, chosen, whole) if decisive else None,
-        finding=_finding(slicer, one, values, whole, chosen),
-        frequencies=None if usual is None else _frequencies(slicer, usual, criterion),
-        comparison=comparison,
-        _batch=batch,
-        _tokens=tokens,
-        _slicer=slicer,
-    )
-
-
-def _one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
+def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return a checked batch of one sample, and the names of its columns, if it is a table's row.
 
     Args:
@@ -534,8 +437,16 @@ def _one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[
     return checked, columns
 
 
-def _target(im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]) -> Target:
-    """Return the checked target; by default the predicted class, or the only value."""
+def explained_target(
+    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
+) -> Target:
+    """Return the checked target; by default the predicted class, or the only value.
+
+    Args:
+        im: The model.
+        target: A target in any form that `Slicer.explain` takes.
+        values: Operation → its output for the sample.
+    """
     if isinstance(target, Criterion):
         if not isinstance(target.outputs, Mapping) or target.until is not None:
             raise CriterionError(
@@ -552,83 +463,28 @@ def _target(im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
     return resolve_target(im, target)
 
 
-def _check_methods(compare: bool | Iterable[str]) -> tuple[str, ...]:
-    if isinstance(compare, bool):
-        methods = tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
-    else:
-        methods = (compare,) if isinstance(compare, str) else tuple(compare)
-    for name in methods:
-        check_name("attribution", name, ATTRIBUTIONS)
-    return methods
-
-
-def _check_words(im: InstrumentedModel, words: Sequence[str], tokens: Iterable[str]) -> None:
-    lengths = [im[name].shape[0] for name in tokens if im[name].shape]
-    if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
-        takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
-        raise InvalidArgumentError(
-            f"words has one word for each token of the sample; the model takes {takes}. Received: "
-            f"{len(words)} {type(words).__name__}"
-        )
-
-
-def _answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
+def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
     """Return the probabilities of the classes, or the value of another target as `(1,)`."""
     if target.label is not None:
         return im.classes.probabilities(output[None])[0]
     return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
 
 
-def _masked(
-    slicer: "Slicer", keep: Mapping[str, np.ndarray], batch: Any, target: Target
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the answers with only some synapses and without them, and the ablation."""
-    im = slicer.im
-    model = im.prepared(("masked", slicer.profile), lambda: MaskedModel(im, slicer.profile.means))
-    masks = [keep, {name: ~mask for name, mask in keep.items()}]
-    try:
-        how = "mean"
-        outputs = [model.logits(m, batch, ablation=how, of=target.answer) for m in masks]
-    except UnsupportedLayerError:  # no mean can stand in for synapses of recurrent layers
-        how = "zero"
-        outputs = [model.logits(m, batch, ablation=how, of=target.answer) for m in masks]
-    kept, removed = (_answer(im, target, output[0]) for output in outputs)
-    return kept, removed, how
+def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of attributions that `compare` stands for.
+
+    Raises:
+        InvalidArgumentError: for an unknown name.
+    """
+    if isinstance(compare, bool):
+        return tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
+    methods = (compare,) if isinstance(compare, str) else tuple(compare)
+    for name in methods:
+        check_name("attribution", name, ATTRIBUTIONS)
+    return methods
 
 
-def _decisive(
-    slicer: "Slicer", batch: Any, target: Target, whole: np.ndarray
-) -> DecisiveSlices | None:
-    """Return the smallest slice that keeps the answer, if the target is the model's answer."""
-    im = slicer.im
-    outputs = {im.output_operation_of(name): name for name in im.outputs}
-    shape = im[target.operation].shape
-    is_answer = target.label == int(whole.argmax()) if target.label is not None else shape == (1,)
-    if target.answer not in outputs or len(shape) != 1 or not is_answer:
-        return None
-    for level in ("synapse", "channel"):  # synapses of recurrent layers cannot be ablated
-        try:
-            return slicer.decisive(batch, {outputs[target.answer]: "predicted"}, level)
-        except UnsupportedLayerError:
-            continue
-    return None
-
-
-def _frequencies(
-    slicer: "Slicer", usual: DataLike, criterion: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """Return the share of some samples' slices that contain each synapse."""
-    totals = {n: np.zeros(k.shape, np.int64) for n, k in slicer.im.kernels.items()}
-    samples = 0
-    for part in slicer.iterate(usual, outputs=criterion):
-        for name, values in part.synapses.items():
-            rows = values.reshape(-1, *totals[name].shape)
-            totals[name] += (rows != 0).sum(axis=0)
-        samples += len(part.predicted)
-    return {name: total / samples for name, total in totals.items()}
-
-
-def _compare(
+def compare_methods(
     im: InstrumentedModel,
     sample: Any,
     baseline: Mapping[str, np.ndarray],
@@ -636,6 +492,7 @@ def _compare(
     methods: Iterable[str],
     contributions: Any,
 ) -> Comparison:
+    """Return attributions by other methods, and the curves of all on one sample."""
     values = {AMOUNTS: contributions}
     left_out = {}
     for name in methods:
@@ -644,73 +501,69 @@ def _compare(
         except UnsupportedLayerError as error:
             left_out[name] = str(error)
     flat = keras.tree.map_structure(np.zeros_like, contributions)
-    curves = [
-        {n: curve(im, sample, baseline, target, v) for n, v in {**values, RANDOM: flat}.items()}
-        for curve in (metrics.deletion, metrics.insertion)
-    ]
-    return Comparison(values, curves[0], curves[1], left_out)
+    judged = {**values, RANDOM: flat}
+    deletion, insertion = metrics.curves(im, sample, baseline, target, judged)
+    return Comparison(values, deletion, insertion, left_out)
 
 
-def _finding(
-    slicer: "Slicer",
+def unusual_size(
     one: Slice,
+    theta: float,
     values: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray],
     whole: np.ndarray,
     target: Target,
 ) -> str:
-    """Say why a slice is empty or nearly complete, and whether the network is dead."""
-    synapses = np.concatenate([v.ravel() for v in one.synapses.values()])
-    share = float((synapses != 0).mean())
-    dead = _first_constant(slicer, values)
-    if not share:
-        if dead:
-            return (
-                f"The slice is empty: from '{dead}' on, every value is the same for this sample as "
-                "on average over the profiled data. Either the network is dead there (all units "
-                "of a layer at zero), or the sample is the mean itself."
-            )
-        if slicer.theta > 1:
-            return f"The slice is empty: θ = {slicer.theta:g} excludes everything; use 0.3."
-        chosen = list(target.neurons)
-        value, mean = (
-            a[target.operation].ravel()[chosen].mean() for a in (values, slicer.profile.means)
-        )
-        name = target.answer if target.label is None else f"output {target.label}"
-        if np.isclose(value, mean, rtol=1e-5, atol=0):
-            return (
-                f"The slice is empty: {name} is what it is on average over the profiled "
-                "data, so that nothing made it differ."
-            )
-        return (
-            f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and all "
-            f"that differs together is below the share θ = {slicer.theta:g}. Use a smaller θ."
-        )
-    if share < _NEARLY_ALL:
+    """Say why a slice is empty or nearly complete, and whether the network is dead.
+
+    Args:
+        one: The slice.
+        theta: Its θ.
+        values: Operation → its output for the sample.
+        means: Operation → its mean over the profiled data.
+        whole: The model's answer.
+        target: What is explained.
+    """
+    share = float((one.to_vector() != 0).mean())
+    if 0 < share < _NEARLY_ALL:
         return ""
-    if slicer.theta == 0:
+    if share and theta == 0:
         return (
             f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Use θ = 0.3 to "
             "keep only what decides."
         )
-    if len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
+    if share and len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
         return (
             f"The slice has {share:.0%} of the synapses, and the model is undecided: the largest "
             f"probability is {whole.max():.1%}. Its weights look untrained (random)."
         )
+    if share:
+        return (
+            f"The slice has {share:.0%} of the synapses: at θ = {theta:g} no part of the "
+            "network stands out. Use a larger θ."
+        )
+    for name, array in values.items():
+        scale = max(float(np.abs(means[name]).max()), 1e-30)
+        if np.abs(array - means[name]).max() <= 1e-6 * scale:
+            return (
+                f"The slice is empty: from '{name}' on, every value is the same for this sample as "
+                "on average over the profiled data. Either the network is dead there (all units "
+                "of a layer at zero), or the sample is the mean itself."
+            )
+    if theta > 1:
+        return f"The slice is empty: θ = {theta:g} excludes everything; use 0.3."
+    neurons = list(target.neurons)
+    value, mean = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
+    name = target.answer if target.label is None else f"output {target.label}"
+    if np.isclose(value, mean, rtol=1e-5, atol=0):
+        return (
+            f"The slice is empty: {name} is what it is on average over the profiled "
+            "data, so that nothing made it differ."
+        )
     return (
-        f"The slice has {share:.0%} of the synapses: at θ = {slicer.theta:g} no part of the "
-        "network stands out. Use a larger θ."
+        f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and all "
+        f"that differs together is below the share θ = {theta:g}. Use a smaller θ."
     )
-
-
-def _first_constant(slicer: "Slicer", values: Mapping[str, np.ndarray]) -> str:
-    """Return the first operation whose values all equal the profile's, or ""."""
-    for operation in slicer.im.operations:
-        mean = slicer.profile.means[operation.name]
-        scale = max(float(np.abs(mean).max()), 1e-30)
-        if np.abs(values[operation.name] - mean).max() <= 1e-6 * scale:
-            return operation.name
-    return ""
 
 
 def _largest(sizes: np.ndarray, most: int) -> list[int]:

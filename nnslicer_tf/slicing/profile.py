@@ -92,14 +92,13 @@ class Profile(ShownAsTable):
 
         im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}
-        if positions is None:
-            positions = "pooled" if masks else "each"
+        positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)
         compile_rules(im.operations)  # for the slices that usually follow
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         samples = 0
-        values_seen, means_seen = _Extremes(), _Extremes()
+        ranges = np.array([[np.inf, -np.inf]] * 2)  # of values, and of the samples' means
         for activations in im.capture_batches(data, batch_size, progress=progress):
             for name, values in activations.items():
                 if name in masks:
@@ -110,16 +109,27 @@ class Profile(ShownAsTable):
                 sums[name] += values.sum(axis=0, dtype=np.float64)
             batch = activations[im.input_operations[0]]
             samples += len(batch)
-            values_seen.add(batch)
-            means_seen.add(batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float64))
-        means = {name: total / samples for name, total in sums.items() if name not in masks}
-        for name, mask_name in masks.items():
-            axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
-            means[name] = _masked_mean(sums[name], counts[name], axes, positions)
-        means = {name: means[name] for name in sums}
-        numbers = len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None
-        # For tokens, ranges and means are meaningless.
-        seen = [found.pair if numbers else None for found in (values_seen, means_seen)]
+            of_samples = batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float64)
+            for pair, values in zip(ranges, (batch, of_samples), strict=True):
+                pair[:] = min(pair[0], values.min()), max(pair[1], values.max())
+
+        means = {}
+        for name, total in sums.items():
+            if name not in masks:
+                means[name] = total / samples
+                continue
+            # Neurons that not every sample has; those that none has get the mean over positions.
+            axes = tuple(a for a, extent in enumerate(im[masks[name]].shape) if extent > 1)
+            count = counts[name]
+            of_all = count.sum(axis=axes, keepdims=True)
+            pooled = total.sum(axis=axes, keepdims=True) / np.maximum(of_all, 1)
+            known = (count > 0) & (positions == "each")
+            means[name] = np.where(known, total / np.maximum(count, 1), pooled)
+        one_input = len(im.input_operations) == 1
+        if one_input and im.graph.vocabulary(im.input_operation) is None:
+            seen = [(float(low), float(high)) for low, high in ranges]
+        else:  # ranges and means of tokens are meaningless
+            seen = [None, None]
         return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])
 
     def per_channel(self) -> "Profile":
@@ -200,32 +210,3 @@ class Profile(ShownAsTable):
             f"Profile({len(self.means)} operations, {self.samples:,} samples, "
             f"model {self.fingerprint[:12]}…)"
         )
-
-
-class _Extremes:
-    """The smallest and the largest of numbers that arrive in batches."""
-
-    def __init__(self) -> None:
-        self.pair = (np.inf, -np.inf)
-
-    def add(self, values: np.ndarray) -> None:
-        low, high = self.pair
-        self.pair = (min(low, float(values.min())), max(high, float(values.max())))
-
-
-def _masked_mean(
-    total: np.ndarray, count: np.ndarray, axes: tuple[int, ...], positions: str
-) -> np.ndarray:
-    """Return the means of neurons that not every sample has.
-
-    Args:
-        total: Sums of the existing values.
-        count: Numbers of existing values, of the same shape.
-        axes: The axes of the positions.
-        positions: "each" or "pooled".
-    """
-    all_counts = count.sum(axis=axes, keepdims=True)
-    pooled = total.sum(axis=axes, keepdims=True) / np.maximum(all_counts, 1)
-    if positions == "pooled":
-        return np.broadcast_to(pooled, total.shape).copy()
-    return np.where(count > 0, total / np.maximum(count, 1), pooled)

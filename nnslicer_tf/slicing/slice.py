@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from nnslicer_tf.instrument import InstrumentedModel
     from nnslicer_tf.instrument.model import ModelLike
     from nnslicer_tf.slicing.profile import Profile
 
@@ -84,12 +83,22 @@ class Slice(ShownAsTable):
 
     def summary(self) -> str:
         """Return a text table of the numbers of neurons and synapses kept, per operation."""
-        kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
-        rows = [
-            (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name, ""))))
-            for name, values in self.neurons.items()
-        ]
-        rows.append(("total", *_totals(self.neurons), *_totals(self.synapses)))
+
+        def counts(values: np.ndarray) -> tuple[str, str, str]:
+            members = int(np.count_nonzero(values))
+            return f"{members:,}", f"{values.size:,}", f"{members / max(values.size, 1):.1%}"
+
+        operations = {}  # the operation that each kernel belongs to
+        for kernel in self.synapses:
+            layer, _, part = kernel.rpartition("/")
+            names = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}:pre", layer)
+            operations[next((n for n in names if n in self.neurons), kernel)] = kernel
+        rows = []
+        for name, values in self.neurons.items():
+            synapses = self.synapses.get(operations.get(name, ""))
+            of_synapses = ("", "", "") if synapses is None else counts(synapses)
+            rows.append((name, *counts(values), *of_synapses))
+        rows.append(("total", *counts(_joined(self.neurons)), *counts(_joined(self.synapses))))
         titles = ("operation", "neurons kept", "of", "", "synapses kept", "of", "")
         return text_table(titles, rows)
 
@@ -123,22 +132,17 @@ class Slice(ShownAsTable):
         from nnslicer_tf.instrument import MaskedModel, instrumented, masked_copy
 
         im = instrumented(model)
-        self._check_kernels(im)
+        shapes = {name: kernel.shape for name, kernel in im.kernels.items()}
+        own = {name: values.shape for name, values in self.synapses.items()}
+        if shapes != own:
+            raise ProfileMismatchError(
+                f"The slice is of another model than '{im.model.name}': its kernels are {own}, the "
+                f"model's are {shapes}."
+            )
         if means is not None:
             means.check_model(im)
             return masked_copy(im, self.synapse_mask(), means.means)
         return MaskedModel(im).model(self.synapse_mask())
-
-    def _check_kernels(self, im: "InstrumentedModel") -> None:
-        """Check that a model has the slice's kernels."""
-        kernels = im.kernels
-        shapes = {name: kernel.shape for name, kernel in kernels.items()}
-        if shapes != {name: values.shape for name, values in self.synapses.items()}:
-            raise ProfileMismatchError(
-                f"The slice is of another model than '{im.model.name}': its kernels are "
-                f"{ {name: values.shape for name, values in self.synapses.items()} }, "
-                f"the model's are {shapes}."
-            )
 
     def __and__(self, other: "Slice") -> "Slice":
         """Return the members of both slices, with this slice's contributions."""
@@ -160,10 +164,10 @@ class Slice(ShownAsTable):
 
     def __eq__(self, other: object) -> bool:
         """Whether all contributions are equal."""
-        return (
-            isinstance(other, Slice)
-            and _equal(self.neurons, other.neurons)
-            and _equal(self.synapses, other.synapses)
+        return isinstance(other, Slice) and all(
+            mine.keys() == theirs.keys()
+            and all(np.array_equal(values, theirs[name]) for name, values in mine.items())
+            for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses))
         )
 
     __hash__ = None  # type: ignore[assignment]  # slices are mutable
@@ -198,19 +202,14 @@ class Slice(ShownAsTable):
             return cls(neurons, synapses, file.value("info", dict))
 
     def __repr__(self) -> str:
-        neurons, all_neurons, _ = _totals(self.neurons)
-        synapses, all_synapses, part = _totals(self.synapses)
+        neurons, synapses = _joined(self.neurons), _joined(self.synapses)
         return (
-            f"Slice({neurons} of {all_neurons} neurons, {synapses} of {all_synapses} synapses "
-            f"({part}), θ={self.info.get('theta')}, {self.info.get('granularity')}, "
+            f"Slice({np.count_nonzero(neurons):,} of {neurons.size:,} neurons, "
+            f"{np.count_nonzero(synapses):,} of {synapses.size:,} synapses "
+            f"({np.count_nonzero(synapses) / max(synapses.size, 1):.1%}), "
+            f"θ={self.info.get('theta')}, {self.info.get('granularity')}, "
             f"{self.info.get('samples')} samples)"
         )
-
-    def _operation_of(self, kernel: str) -> str:
-        """Return the name of the operation that a kernel belongs to, for the summary."""
-        layer, _, part = kernel.rpartition("/")
-        names = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}:pre", layer)
-        return next((name for name in names if name in self.neurons), kernel)
 
     def _combine(self, other: "Slice", function: Callable) -> "Slice":
         if not isinstance(other, Slice):
@@ -228,16 +227,5 @@ class Slice(ShownAsTable):
         )
 
 
-def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
-
-
-def _counts(values: np.ndarray | None) -> tuple[str, str, str]:
-    if values is None:
-        return "", "", ""
-    kept = int(np.count_nonzero(values))
-    return f"{kept:,}", f"{values.size:,}", f"{kept / max(values.size, 1):.1%}"
-
-
-def _totals(arrays: Mapping[str, np.ndarray]) -> tuple[str, str, str]:
-    return _counts(np.concatenate([v.ravel() for v in arrays.values()] or [np.zeros(0)]))
+def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([values.ravel() for values in arrays.values()] or [np.zeros(0)])

@@ -14,11 +14,12 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing._rows import (
     Matrix,
+    Shapes,
     counts,
     from_file,
+    places,
     row,
     to_arrays,
-    to_sparse,
     total,
     width,
 )
@@ -46,8 +47,8 @@ class SliceSet(ShownAsTable):
         self,
         matrix: Matrix,
         neuron_matrix: Matrix | None,
-        kernels: Mapping[str, tuple[int, ...]],
-        operations: Mapping[str, tuple[int, ...]],
+        kernels: Shapes,
+        operations: Shapes,
         predicted: np.ndarray,
         info: Mapping[str, Any],
     ) -> None:
@@ -65,7 +66,7 @@ class SliceSet(ShownAsTable):
         Columns run over `kernels`, each in C order. At θ = 0, where most values are not zero, the
         matrix is made from dense rows on first access; see `to_array`.
         """
-        return to_sparse(self._synapses)
+        return _to_sparse(self._synapses)
 
     @cached_property
     def neuron_matrix(self) -> sp.csr_array | None:
@@ -73,7 +74,7 @@ class SliceSet(ShownAsTable):
 
         Columns run over `operations`, each in C order.
         """
-        return None if self._neurons is None else to_sparse(self._neurons)
+        return None if self._neurons is None else _to_sparse(self._neurons)
 
     def to_array(self, kernels: Iterable[str] | None = None) -> np.ndarray:
         """Return CONTRIB of the synapses as a dense array, `(samples, synapses)` int32.
@@ -100,11 +101,8 @@ class SliceSet(ShownAsTable):
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
         index %= len(self)
-        synapses = _split(row(self._synapses, index), self.kernels)
-        neurons = {}
-        if self._neurons is not None:
-            neurons = _split(row(self._neurons, index), self.operations)
-        return Slice(neurons, synapses, {**self.info, "samples": 1})
+        neurons = None if self._neurons is None else row(self._neurons, index)
+        return self._slice(row(self._synapses, index), neurons, 1)
 
     def __iter__(self) -> Iterator[Slice]:
         return (self[i] for i in range(len(self)))
@@ -152,11 +150,21 @@ class SliceSet(ShownAsTable):
 
     def sum(self) -> Slice:
         """Return the slice of all samples together."""
-        synapses = total(self._synapses)
-        neurons = {}
-        if self._neurons is not None:
-            neurons = _split(total(self._neurons), self.operations)
-        return Slice(neurons, _split(synapses, self.kernels), {**self.info, "samples": len(self)})
+        neurons = None if self._neurons is None else total(self._neurons)
+        return self._slice(total(self._synapses), neurons, len(self))
+
+    def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
+        """Return the slice of rows of values."""
+        arrays = [
+            {
+                name: values[columns].reshape(shapes[name])
+                for name, columns in places(shapes).items()
+            }
+            if values is not None
+            else {}
+            for values, shapes in ((neurons, self.operations), (synapses, self.kernels))
+        ]
+        return Slice(*arrays, {**self.info, "samples": samples})
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the set to an .npz file, replacing an older one only when it is complete."""
@@ -196,19 +204,14 @@ class SliceSet(ShownAsTable):
         )
 
 
-def _split(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    found, start = {}, 0
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        found[name] = row[start : start + size].reshape(shape)
-        start += size
-    return found
+def _to_sparse(matrix: Matrix) -> sp.csr_array:
+    return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 
-def _columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], what: str) -> np.ndarray:
-    begin = dict(zip(shapes, np.cumsum([0, *map(np.prod, shapes.values())]), strict=False))
-    parts = []
+def _columns(names: Iterable[str], shapes: Shapes, what: str) -> np.ndarray:
+    parts = [np.zeros(0, np.int64)]
     for name in names:
         check_name(what, name, shapes)
-        parts.append(np.arange(begin[name], begin[name] + int(np.prod(shapes[name]))))
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+        columns = places(shapes)[name]
+        parts.append(np.arange(columns.start, columns.stop))
+    return np.concatenate(parts)

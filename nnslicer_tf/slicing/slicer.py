@@ -4,42 +4,37 @@ Most of the time is spent in the backward walk. Memory holds one batch of activa
 process and two per worker, whatever the number of samples.
 """
 
+import copy
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
+import keras
 import numpy as np
+import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.attributions import TargetLike
+from nnslicer_tf._files import digest
+from nnslicer_tf.attributions import Target, TargetLike, deeplift
+from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.engine import InProcessEngine, Store, make_engine
-from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
-from nnslicer_tf.slicing._batches import Batches, Work
-from nnslicer_tf.slicing._checkpoint import (
-    RowCollector,
-    SumCollector,
-    described_start,
-    digest_of_means,
-)
+from nnslicer_tf.slicing._batches import Work
+from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._planner import (
-    CONTRIBUTION,
-    GRANULARITIES,
-    PRODUCT,
-    RECTIFY,
-    RELATIVE_TO,
-    check_rules,
-    plan_walk,
-)
+from nnslicer_tf.slicing._planner import check_rules, plan_walk
 from nnslicer_tf.slicing._reference import AmountCapture
 from nnslicer_tf.slicing._results import (
     Collector,
@@ -49,23 +44,42 @@ from nnslicer_tf.slicing._results import (
     Reduction,
     Sum,
     chosen_shapes,
-    reduced,
 )
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
-from nnslicer_tf.slicing.decisive import DecisiveSlices, Request, decisive_slices
-from nnslicer_tf.slicing.explanation import SAMPLED, Explanation, explain
+from nnslicer_tf.slicing.decisive import DecisiveSlices
+from nnslicer_tf.slicing.explanation import (
+    SAMPLED,
+    Explanation,
+    answer,
+    compare_methods,
+    explained_target,
+    methods_to_compare,
+    one_sample,
+    unusual_size,
+)
 from nnslicer_tf.slicing.profile import Profile
+from nnslicer_tf.slicing.search import decisive_slices
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
+_EMPTY = "The slice is empty"
 LARGEST_BATCH = 1024
+_CHOICES = {
+    "granularity": ("activation", "channel"),
+    "relative_to": ("output", "sum"),
+    "rectify": ("sign", "pass"),
+    "product": ("value", "midpoint"),
+    "contribution": ("count", "amount"),
+}
 
 
 class Slicer:
     """Computes slices of a model for samples.
+
+    A slicer can be pickled if its model can; a copy has the same weights.
 
     Args:
         im: The model; a Keras model is instrumented.
@@ -114,18 +128,7 @@ class Slicer:
         product: str = "value",
         contribution: str = "count",
     ) -> None:
-        check_options(theta, granularity, workers, relative_to, rectify)
-        check_name("product", product, PRODUCT)
-        check_name("contribution", contribution, CONTRIBUTION)
-        im = instrumented(im)
-        profile.check_model(im)
-        check_rules(im, granularity)
-        if theta > 0:
-            compile_rules(im.operations)
-        self.im = im
-        self._weights = weights_checksum(im.model)
-        self.profile = profile
-        self.theta = float(theta)
+        self.theta = theta
         self.granularity = granularity
         self.relative_to = relative_to
         self.rectify = rectify
@@ -134,10 +137,44 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
+        check_options(workers=workers, **self._settings)
+        self.theta = float(theta)
+        self.im = im = instrumented(im)
+        self.profile = profile
+        profile.check_model(im)
+        check_rules(im, granularity)
+        if theta > 0:
+            compile_rules(im.operations)
+        self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._captures: dict[int, AmountCapture] = {}
+
+    def __reduce__(self) -> tuple:
+        """Pickle the model, the profile and the settings, without what was compiled."""
+        settings = self._settings | {
+            "workers": self.workers,
+            "ray_address": self.ray_address,
+            "progress": self.progress,
+        }
+        return _restored, (
+            self.im.model,
+            self.im.input_shapes,
+            self.im.bounds,
+            self.profile,
+            settings,
+        )
+
+    def _like(self, **settings: Any) -> "Slicer":
+        """Return a slicer of the same model with some other settings."""
+        other = copy.copy(self)
+        other.__dict__.update(settings, _plans={}, _work={}, _captures={})
+        other.__dict__.pop("_by_amounts", None)
+        check_options(workers=other.workers, **other._settings)
+        if other.theta > 0:
+            compile_rules(other.im.operations)
+        return other
 
     def at_theta(self, theta: float) -> "Slicer":
         """Return a slicer with the same settings and this θ (the same object if θ is unchanged).
@@ -147,19 +184,8 @@ class Slicer:
         """
         if theta == self.theta:
             return self
-        return Slicer(
-            self.im,
-            self.profile,
-            theta,
-            self.granularity,
-            self.workers,
-            self.ray_address,
-            self.progress,
-            relative_to=self.relative_to,
-            rectify=self.rectify,
-            product=self.product,
-            contribution=self.contribution,
-        )
+        check_options(theta)
+        return self._like(theta=float(theta))
 
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -190,11 +216,10 @@ class Slicer:
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._checked_plan(outputs)
-        batches = Batches(self.im, self.profile, self.im.samples(x))
         dtype = np.float64 if plan.is_amount else np.int64
         work = self._work_for(plan, Sum(dtype))
-        collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
-        totals = collector.result(batches.collect(work, collector, self.progress))
+        sums = SumCheckpoint(self._store(checkpoint, plan, "sum", work))
+        totals = work.collect(self.im.samples(x), sums, self.progress)
         neurons = {
             name: totals.neurons.get(name, np.zeros(shape, dtype))
             for name, shape in plan.shapes.items()
@@ -203,7 +228,88 @@ class Slicer:
             name: totals.synapses.get(name, np.zeros(kernel.shape, dtype))
             for name, kernel in plan.kernels.items()
         }
+        self._warn_if_empty(plan, list(synapses.values()))
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
+
+    def slice_each(
+        self,
+        x: DataLike,
+        outputs: Outputs | Criterion = PREDICTED,
+        kernels: Iterable[str] | None = None,
+        operations: Iterable[str] | None = None,
+        folder: str | os.PathLike | None = None,
+    ) -> SliceSet:
+        """Return one slice for each sample.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: The neurons O, as for `slice`.
+            kernels: Names of the kernels whose synapses are kept; all by default.
+            operations: Names of the operations whose neurons are kept; all by default.
+                Large models have many neurons: `operations=()` keeps none.
+            folder: Folder to which the rows are written as they are computed, and where they
+                remain; an interrupted run resumes from it.
+
+        Raises:
+            InvalidArgumentError: for unknown kernels or operations.
+            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
+            ProfileMismatchError, CorruptFileError, WorkerError: as in `slice`.
+        """
+        plan = self._checked_plan(outputs)
+        shapes = chosen_shapes(plan, kernels, operations)
+        layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes)
+        work = self._work_for(plan, layout)
+        store = self._store(folder, plan, [list(names) for names in shapes], work)
+        rows = work.collect(self.im.samples(x), RowCheckpoint(layout, store), self.progress)
+        if len(shapes[0]) == len(plan.kernels):
+            self._warn_if_empty(plan, [rows.synapses])
+        return SliceSet(rows.synapses, rows.neurons, *shapes, rows.predicted, self._info(outputs))
+
+    def iterate(
+        self,
+        x: DataLike,
+        outputs: Outputs | Criterion = PREDICTED,
+        kernels: Iterable[str] | None = None,
+        operations: Iterable[str] = (),
+        reduce: Reduction | None = None,
+    ) -> Iterator[Part]:
+        """Yield the dense contributions of every sample as they are computed, keeping none.
+
+        For code that needs some values of each slice, but not the slices themselves. Memory is
+        bounded by the batch size.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: The neurons O, as for `slice`.
+            kernels: Names of the kernels whose synapses are yielded; all by default.
+            operations: Names of the operations whose neurons are yielded; none by default.
+            reduce: Function applied to the synapses (see `Reduction`), such as a selection, sums
+                by channel or a projection. At θ = 0 it runs on the backend, inside the compiled
+                walk, so that only its result leaves a GPU. Reuse the same function object: each
+                one is compiled.
+
+        Yields:
+            `Part`s, in the order of the samples.
+
+        Raises:
+            InvalidArgumentError: for unknown kernels or operations.
+            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
+            WorkerError: if a batch fails three times on a worker.
+        """
+        plan = self._checked_plan(outputs)
+        shapes = chosen_shapes(plan, kernels, operations)
+        dtype = np.float32 if plan.is_amount else np.int32
+        work = self._work_for(plan, EachPart(dtype, *shapes, reduce))
+        for part in work.results(self.im.samples(x)):
+            if reduce is None or part.reduced is not None:
+                yield part
+                continue
+            tensors = {
+                name: keras.ops.convert_to_tensor(values.astype(np.float32))
+                for name, values in part.synapses.items()
+            }
+            reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
+            yield Part({}, part.neurons, part.predicted, reduced)
 
     def decisive(
         self,
@@ -256,20 +362,23 @@ class Slicer:
                 recurrent layer.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
-        request = Request(
-            level,
-            ablation,
-            min_probability,
-            max_divergence,
-            max_share,
-            tolerance,
-            others,
-            together,
-        )
-        request.check()
         self._check_weights()
-        generator = np.random.default_rng(rng)
-        return decisive_slices(self.im, self.profile, x, outputs, request, generator, self.progress)
+        return decisive_slices(
+            self.im,
+            self.profile,
+            x,
+            outputs,
+            level,
+            ablation=ablation,
+            min_probability=min_probability,
+            max_divergence=max_divergence,
+            max_share=max_share,
+            tolerance=tolerance,
+            others=others,
+            together=together,
+            rng=rng,
+            progress=self.progress,
+        )
 
     def explain(
         self,
@@ -309,103 +418,116 @@ class Slicer:
             UnsupportedLayerError: if a kernel is in a nested model.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
-        return explain(
-            self,
-            x,
-            target,
-            classes=classes,
-            columns=columns,
-            words=words,
-            usual=usual,
-            compare=compare,
-            decisive=decisive,
+        im, means = self.im, self.profile.means
+        batch, columns = one_sample(im, x, columns)
+        sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
+        values = {name: value[0] for name, value in im.capture(batch).items()}
+        methods = methods_to_compare(compare)
+        chosen = explained_target(im, target, values)
+        whole = answer(im, chosen, values[chosen.answer])
+        names = tuple(map(str, classes))
+        if names and chosen.label is not None and len(names) != len(whole):
+            raise InvalidArgumentError(
+                f"The model has {len(whole)} classes; names of {len(names)} classes were given."
+            )
+        tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
+        lengths = [im[name].shape[0] for name in tokens if im[name].shape]
+        if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
+            takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
+            raise InvalidArgumentError(
+                f"words has one word for each token of the sample; the model takes {takes}. "
+                f"Received: {len(words)} {type(words).__name__}"
+            )
+
+        # The contributions, by one compiled function for any target; the slice, and its ablation.
+        contributions = deeplift(im, sample, means, chosen)
+        criterion = {chosen.operation: list(chosen.neurons)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _EMPTY)  # the explanation says why
+            one = self.slice(batch, criterion)
+        key = "masked", self.profile
+        masked = im.prepared(key, lambda: MaskedModel(im, means))
+        keep = one.synapse_mask()
+        masks = [keep, {name: ~mask for name, mask in keep.items()}]
+        for ablation in ("mean", "zero"):  # no mean can stand in for synapses of recurrent layers
+            run = partial(masked.logits, x=batch, ablation=ablation, of=chosen.answer)
+            try:
+                kept, removed = (answer(im, chosen, run(mask)[0]) for mask in masks)
+                break
+            except UnsupportedLayerError:
+                if ablation == "zero":
+                    raise
+
+        frequencies = None
+        if usual is not None:
+            counts = {name: np.zeros(k.shape, np.int64) for name, k in im.kernels.items()}
+            samples = 0
+            for part in self.iterate(usual, criterion):
+                samples += len(part.predicted)
+                for name, rows in part.synapses.items():
+                    counts[name] += (rows != 0).sum(axis=0)
+            frequencies = {name: count / samples for name, count in counts.items()}
+
+        def amounts() -> Slice:
+            total = self._by_amounts.slice(batch, criterion)
+            factor = chosen.sign / len(chosen.neurons)
+            parts = [
+                {name: factor * array for name, array in arrays.items()}
+                for arrays in (total.neurons, total.synapses)
+            ]
+            return Slice(*parts, total.info)
+
+        return Explanation(
+            sample=sample,
+            target=chosen,
+            whole=whole,
+            kept=kept,
+            removed=removed,
+            ablation=ablation,
+            contributions=contributions,
+            slice=one,
+            values=values,
+            means=means,
+            classes=names,
+            columns=tuple(map(str, columns)),
+            words=tuple(map(str, words)),
+            decisive=self._decisive_for(chosen, batch, whole) if decisive else None,
+            finding=unusual_size(one, self.theta, values, means, whole, chosen),
+            frequencies=frequencies,
+            comparison=compare_methods(im, sample, means, chosen, methods, contributions)
+            if methods
+            else None,
+            _tokens=tokens,
+            _amounts=amounts,
         )
 
-    def slice_each(
-        self,
-        x: DataLike,
-        outputs: Outputs | Criterion = PREDICTED,
-        kernels: Iterable[str] | None = None,
-        operations: Iterable[str] | None = None,
-        folder: str | os.PathLike | None = None,
-    ) -> SliceSet:
-        """Return one slice for each sample.
+    def _decisive_for(self, target: Target, batch: Any, whole: np.ndarray) -> DecisiveSlices | None:
+        """Return the smallest slice that keeps the answer, if the target is the model's answer."""
+        outputs = {self.im.output_operation_of(name): name for name in self.im.outputs}
+        shape = self.im[target.operation].shape
+        is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
+        if target.answer not in outputs or len(shape) != 1 or not is_answer:
+            return None
+        for level in ("synapse", "channel"):  # synapses of recurrent layers cannot be ablated
+            try:
+                return self.decisive(batch, {outputs[target.answer]: PREDICTED}, level)
+            except UnsupportedLayerError:
+                continue
+        return None
 
-        Args:
-            x: Samples, as for `slice`.
-            outputs: The neurons O, as for `slice`.
-            kernels: Names of the kernels whose synapses are kept; all by default.
-            operations: Names of the operations whose neurons are kept; all by default.
-                Large models have many neurons: `operations=()` keeps none.
-            folder: Folder to which the rows are written as they are computed, and where they
-                remain; an interrupted run resumes from it.
+    @cached_property
+    def _by_amounts(self) -> "Slicer":
+        return self._like(theta=0.0, contribution="amount", workers=0, progress=False)
 
-        Raises:
-            InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
-            ProfileMismatchError, CorruptFileError, WorkerError: as in `slice`.
-        """
-        plan = self._checked_plan(outputs)
-        shapes = chosen_shapes(plan, kernels, operations)
-        batches = Batches(self.im, self.profile, self.im.samples(x))
-        layout = EachRow(*shapes, np.float32 if plan.is_amount else np.int32)
-        work = self._work_for(plan, layout)
-        kept = [list(names) for names in shapes]
-        store = self._checkpoint(folder, plan, kept, work)
-        collector = RowCollector(layout, store)
-        rows = collector.result(batches.collect(work, collector, self.progress))
-        return SliceSet(
-            rows.synapses,
-            rows.neurons,
-            *shapes,
-            rows.predicted,
-            self._info(outputs),
-        )
-
-    def iterate(
-        self,
-        x: DataLike,
-        outputs: Outputs | Criterion = PREDICTED,
-        kernels: Iterable[str] | None = None,
-        operations: Iterable[str] = (),
-        reduce: Reduction | None = None,
-    ) -> Iterator[Part]:
-        """Yield the dense contributions of every sample as they are computed, keeping none.
-
-        For code that needs some values of each slice, but not the slices themselves. Memory is
-        bounded by the batch size.
-
-        Args:
-            x: Samples, as for `slice`.
-            outputs: The neurons O, as for `slice`.
-            kernels: Names of the kernels whose synapses are yielded; all by default.
-            operations: Names of the operations whose neurons are yielded; none by default.
-            reduce: Function applied to the synapses (see `Reduction`), such as a selection, sums
-                by channel or a projection. At θ = 0 it runs on the backend, inside the compiled
-                walk, so that only its result leaves a GPU. Reuse the same function object: each
-                one is compiled.
-
-        Yields:
-            `Part`s, in the order of the samples.
-
-        Raises:
-            InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
-            WorkerError: if a batch fails three times on a worker.
-        """
-        plan = self._checked_plan(outputs)
-        shapes = chosen_shapes(plan, kernels, operations)
-        batches = Batches(self.im, self.profile, self.im.samples(x))
-        dtype = np.float32 if plan.is_amount else np.int32
-        work = self._work_for(plan, EachPart(*shapes, dtype, reduce))
-        by_exclusion = isinstance(work.job, ExclusionWalk)
-        for part in batches.parts(work):
-            yield reduced(part, reduce) if by_exclusion and reduce is not None else part
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The settings that a plan depends on."""
+        return {"theta": self.theta} | {name: getattr(self, name) for name in _CHOICES}
 
     def _checked_plan(self, outputs: Any) -> Plan:
         """Return the plan of a walk, after checking that the weights have not changed."""
         self._check_weights()
-        return self._plan(outputs)
+        return self.plan(outputs)
 
     def _check_weights(self) -> None:
         if weights_checksum(self.im.model) != self._weights:
@@ -414,109 +536,124 @@ class Slicer:
                 "Profile the model again with Profile.from_data, and make a new Slicer."
             )
 
-    def _plan(self, outputs: Any) -> Plan:
+    def plan(self, outputs: Outputs | Criterion = PREDICTED) -> Plan:
+        """Return the walk of a criterion, as planned for this slicer.
+
+        Raises:
+            CriterionError: if the criterion does not fit the model.
+        """
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
         resolved = criterion.resolve(self.im, self.neuron_shapes)
         key = resolved.key()
         if key not in self._plans:
-            self._plans[key] = plan_walk(
-                self.im,
-                self.profile,
-                resolved,
-                self.theta,
-                self.granularity,
-                self.relative_to,
-                self.rectify,
-                self.product,
-                self.contribution,
-            )
+            self._plans[key] = plan_walk(self.im, self.profile, resolved, **self._settings)
         return self._plans[key]
 
     def _work_for(self, plan: Plan, collector: Collector) -> Work:
-        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion."""
-        size = self._batch_size(plan)
-        dense = getattr(collector, "batch_size", size)
-        if not _zero_walk.applies(self.im, plan, size):
-            if isinstance(collector, EachPart):
-                size = min(size, dense)
-            if plan.amounts is not None and id(plan) not in self._captures:
-                self._captures[id(plan)] = AmountCapture(self.im, self.profile, plan)
+        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion.
+
+        What is compiled is kept for reuse.
+        """
+        values = sum(self.im[name].size for name in plan.captured)
+        values *= 1 if plan.amounts is None else 2  # with the reference
+        size = int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
+        by_exclusion = not _zero_walk.applies(self.im, plan, size)
+        if isinstance(collector, EachPart) or not by_exclusion:
+            size = min(size, collector.batch_size)
+        columns = tuple(collector.kernels), tuple(collector.operations)
+        key = (id(plan), type(collector), columns, collector.reduce, size)
+        if by_exclusion:
+            capture = self.im.forward
+            if plan.amounts is not None:
+                if id(plan) not in self._captures:
+                    self._captures[id(plan)] = AmountCapture(self.im, self.profile, plan)
+                capture = self._captures[id(plan)]
             engine = make_engine(self.workers, self.ray_address)
-            return Work(ExclusionWalk(plan, collector), engine, size, self._captures.get(id(plan)))
-        # Compiled walks are kept for reuse.
-        kept = (tuple(collector.kernels), tuple(collector.operations), collector.reduce)
-        key = (id(plan), type(collector), kept)
+            return Work(ExclusionWalk(plan, collector), engine, size, capture, self.profile)
         if key not in self._work:
             if isinstance(collector, EachRow):
                 collector = replace(collector, dense=True)
-            walk = AmountWalk if plan.is_amount else CountWalk
-            given = [self.profile] if plan.is_amount else []
-            job = walk(self.im, plan, collector, *given)
-            self._work[key] = Work(job, InProcessEngine(), min(size, dense))
+            walk = partial(AmountWalk, profile=self.profile) if plan.is_amount else CountWalk
+            job = walk(self.im, plan, collector)
+            self._work[key] = Work(job, InProcessEngine(), size, self.im.forward, self.profile)
         return self._work[key]
 
-    def _batch_size(self, plan: Plan) -> int:
-        values = sum(self.im[name].size for name in plan.captured)
-        values *= 1 if plan.amounts is None else 2  # with the reference
-        return int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
+    def _warn_if_empty(self, plan: Plan, synapses: Sequence[Any]) -> None:
+        operations = [self.im[n] for node in plan.expanded for n in (node.members or (node.name,))]
+        if any(operation.kernels for operation in operations) and not any(map(_any, synapses)):
+            warnings.warn(
+                f"{_EMPTY}: no synapse contributes at θ = {self.theta:g}. Either the samples' "
+                "values equal the profile's means, or a layer is dead, or θ is too large; "
+                "slicer.explain(x[0]).finding says which.",
+                stacklevel=3,
+            )
 
-    def _checkpoint(
+    def _store(
         self, folder: str | os.PathLike | None, plan: Plan, kept: object, work: Work
     ) -> Store | None:
+        """Return the store of a checkpoint, which only the same run may continue."""
         if folder is None:
             return None
+        means = self.profile.means.items()
         identity = {
             "model": self.profile.fingerprint,
-            "profile": digest_of_means(self.profile.means),
-            "theta": self.theta,
-            "granularity": self.granularity,
-            "relative_to": self.relative_to,
-            "rectify": self.rectify,
-            "product": self.product,
-            "criterion": described_start(plan),
+            "profile": digest(part for name, mean in means for part in (name.encode(), mean)),
+            **self._settings,
+            "criterion": {
+                "predicted": plan.start.predicted,
+                "neurons": {name: i.tolist() for name, i in plan.start.neurons.items()},
+                "expanded": [node.name for node in plan.expanded],
+            },
             "kept": kept,
             "batch size": work.batch_size,
         }
-        if plan.is_amount:  # folders of older versions do not have it
-            identity["contribution"] = plan.contribution
+        if not plan.is_amount:  # folders of older versions do not have it
+            del identity["contribution"]
         return Store(folder, identity, "checkpoint")
 
     def _info(self, outputs: Outputs | Criterion) -> dict[str, Any]:
         described = outputs.outputs if isinstance(outputs, Criterion) else outputs
         return {
-            "theta": self.theta,
-            "granularity": self.granularity,
-            "relative_to": self.relative_to,
-            "rectify": self.rectify,
-            "product": self.product,
-            "contribution": self.contribution,
+            **self._settings,
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }
 
 
+def _any(values: Any) -> bool:
+    """Whether an array or sparse matrix has a value that is not zero."""
+    return bool(values.nnz if sp.issparse(values) else values[:1].any() or values.any())
+
+
+def _restored(
+    model: keras.Model,
+    shapes: Mapping[str, tuple[int, ...]],
+    bounds: Any,
+    profile: Profile,
+    settings: Mapping[str, Any],
+) -> Slicer:
+    """Return a slicer that was pickled."""
+    shape: Any = shapes if len(shapes) > 1 else next(iter(shapes.values()))
+    return Slicer(InstrumentedModel(model, shape, bounds=bounds), profile, **settings)
+
+
 def check_options(
-    theta: float, granularity: str, workers: int | None, relative_to: str, rectify: str
+    theta: float = 0.3, granularity: str = "activation", workers: int | None = None, **choices: str
 ) -> None:
     """Check arguments of `Slicer`, for callers that profile before they create one.
 
     Raises:
         InvalidArgumentError: if one is out of range.
     """
-    _check_theta(theta)
-    check_name("granularity", granularity, GRANULARITIES)
-    check_name("relative_to", relative_to, RELATIVE_TO)
-    check_name("rectify", rectify, RECTIFY)
-    if workers is not None and (not isinstance(workers, int) or workers < 0):
-        raise InvalidArgumentError(
-            f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
-        )
-
-
-def _check_theta(theta: float) -> None:
     try:
         valid = math.isfinite(theta) and theta >= 0
     except TypeError:
         valid = False
     if not valid:
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
+    for name, value in {"granularity": granularity, **choices}.items():
+        check_name(name, value, _CHOICES[name])
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise InvalidArgumentError(
+            f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
+        )

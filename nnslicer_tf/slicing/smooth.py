@@ -45,14 +45,14 @@ class SmoothSlices(CountWalk):
         kernels: Sequence[str] = (),
         steepness: Any = 1.0,
     ) -> None:
-        plan = slicer.at_theta(0.0)._plan(outputs)
+        plan = slicer.at_theta(0.0).plan(outputs)
         if not applies(slicer.im, plan, 1):
             raise InvalidArgumentError(
                 "Smooth slices need rules at θ = 0 for all operations, and the granularity "
                 f"'activation'. The slicer's is '{slicer.granularity}'."
             )
         shapes = {name: slicer.im.kernels[name].shape for name in kernels}
-        super().__init__(slicer.im, plan, EachPart(shapes, {}, np.int32))
+        super().__init__(slicer.im, plan, EachPart(np.int32, shapes))
         self._steepness = steepness
 
     def __call__(self, x: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class SmoothSlices(CountWalk):
         Args:
             x: Tensor `(batch, *input_shape)` float32.
         """
-        return self.each(x)[1]
+        return self.walk(x)[1]
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
         exact = super()._sign_of_delta(name, value)

@@ -6,7 +6,7 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
-from nnslicer_tf.slicing import Neurons
+from nnslicer_tf.kinds import Neurons
 
 
 def samples(shape, n=6, seed=0):

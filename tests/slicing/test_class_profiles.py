@@ -5,6 +5,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
+from reproduction.nnslicer.class_slicer import ClassSlicer
 from support.models import MODELS, set_dyadic_weights
 from support.slicing_oracle import Oracle
 
@@ -47,7 +48,7 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
     ]
     profiles = nns.slicing.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
     options = {"theta": 0.25, "workers": 0, "progress": False, "relative_to": "sum"}
-    slicer = nns.slicing.ClassSlicer(im, profiles, **options)
+    slicer = ClassSlicer(im, profiles, **options)
     samples = x[np.concatenate([rows[:2] for rows in chosen])[::-1]]
     found = slicer.slice_each(samples)
     assert len(set(found.predicted)) > 1
@@ -102,7 +103,7 @@ def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
     two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
         two[5]
-    slicer = nns.slicing.ClassSlicer(im, two, workers=0, progress=False)
+    slicer = ClassSlicer(im, two, workers=0, progress=False)
     assert slicer[1].profile is profiles[1] and "2 classes" in repr(two)
     with pytest.raises(nns.errors.InvalidArgumentError, match="no profile of class"):
         slicer.slice_each(train.x[:30])

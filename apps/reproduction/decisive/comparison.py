@@ -22,8 +22,8 @@ from nnslicer_tf.datasets import load, texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
-from nnslicer_tf.slicing._masked import MaskedModel
-from nnslicer_tf.slicing.decisive import Answers
+from nnslicer_tf.slicing.masked import MaskedUnits
+from nnslicer_tf.slicing.search import Answers
 from reproduction.decisive.settings import DecisiveSettings
 from reproduction.result import ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
@@ -161,10 +161,10 @@ class Kept:
         self.im = im
         self.profile = profile
         by_odds = im.classes.count > 1 and im.classes.final != "sigmoid"
-        self._model = MaskedModel(im, im.logit_operation_of(None), "synapse", by_odds)
-        self._base = {n: profile.means[n][None].astype(np.float32) for n in self._model.bases}
+        self._model = MaskedUnits(im, im.logit_operation_of(None), "synapse", by_odds)
+        self._base = self._model.base({n: profile.means[n][None] for n in self._model.bases})
         self.kernels = list(self._model.shapes)
-        self.units = sum(self._model.sizes)
+        self.units = self._model.units
 
     def answers(self, x: np.ndarray) -> Answers:
         """Return what the outputs of the whole network say."""
@@ -174,21 +174,12 @@ class Kept:
         """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
         mask = np.zeros(self.units, np.float32)
         mask[members] = 1
-        return self._model.logits([_batch_of(x)], self._split(mask), self._base)
+        return self._model.logits([_batch_of(x)], mask, self._base)
 
     def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits of one sample, and the log-odds' derivative by each mask entry."""
-        neuron, sign = self.im.classes.neuron(int(label))
-        masks = self._split(mask.astype(np.float32))
-        logits, found = self._model.effects(
-            [_batch_of(x)], masks, self._base, np.int32(neuron), np.float32(sign)
-        )
-        return logits, np.concatenate([effects.ravel() for effects in found])
-
-    def _split(self, mask: np.ndarray) -> list[np.ndarray]:
-        parts = np.split(mask, np.cumsum(self._model.sizes)[:-1])
-        shapes = self._model.shapes.values()
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        target = self.im.classes.neuron(int(label))
+        return self._model.effects([_batch_of(x)], mask, self._base, *target)
 
 
 def _batch_of(x: np.ndarray) -> np.ndarray:

@@ -18,8 +18,9 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Criterion, Profile, Slicer
+from nnslicer_tf.slicing import ClassProfiles, Criterion, Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on, examples
+from reproduction.nnslicer.class_slicer import ClassSlicer
 from reproduction.nnslicer.settings import ProgramDetectionSettings
 from reproduction.result import (
     ExperimentResult,

@@ -15,7 +15,8 @@ import pandas as pd
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
-from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Profile, Slice, Slicer
+from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
+from reproduction.nnslicer.class_slicer import ClassSlicer
 from reproduction.nnslicer.settings import SliceReadingSettings
 from reproduction.result import ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore

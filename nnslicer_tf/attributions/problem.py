@@ -14,7 +14,7 @@ from keras import ops
 from keras.backend import backend
 
 from nnslicer_tf._checks import check_points
-from nnslicer_tf.attributions._target import TargetLike, resolve_target
+from nnslicer_tf.attributions.target import TargetLike, resolve_target
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -83,21 +83,18 @@ class Problem:
 
     def gradients(self, features: Features) -> Features:
         """Return the score's gradients by name of input or embedding, `(batch, …)` float64."""
-        found = self._over_batches(features, "gradients")
-        return dict(zip(self.x, found, strict=True))
+        return dict(zip(self.x, self._over_batches(features, "gradients"), strict=True))
 
     def multipliers(self, rescaled: Callable[..., Any]) -> Features:
         """Return the multiplier of each feature by a backward rule, float64; see `deeplift`."""
-        pair = {n: np.stack([self.x[n], self.baseline[n]]) for n in self.x}
-        tensors = [ops.convert_to_tensor(value) for value in pair.values()]
-        run = self.im.prepared(
-            ("multipliers", self.target.operation, tuple(self.x)),
-            lambda: self._compiled(partial(rescaled, self)),
-        )
-        found = run(self._tokens(2), tensors, ops.convert_to_tensor(self._weights))
+        pairs = [np.stack([self.x[name], self.baseline[name]]) for name in self.x]
+        key = "multipliers", self.target.operation, tuple(self.x)
+        run = self.im.prepared(key, lambda: self._compiled(partial(rescaled, self)))
+        weights = ops.convert_to_tensor(self._weights)
+        results = run(self._tokens(2), [ops.convert_to_tensor(pair) for pair in pairs], weights)
         return {
             name: ops.convert_to_numpy(value)[0].astype(np.float64)
-            for name, value in zip(self.x, found, strict=True)
+            for name, value in zip(self.x, results, strict=True)
         }
 
     def values(self, ids: Sequence[Any], features: Sequence[Any], wanted: Sequence[str]) -> dict:
@@ -118,7 +115,10 @@ class Problem:
             mask = masks[:, start:stop].reshape(-1, *shape).astype(np.float32)
             start = stop
             for source in self._sources[name]:
-                shown = mask if source == name else self._routed(name, source, mask)
+                shown = mask
+                if source != name:
+                    _, run = self._path(name, source)
+                    shown = ops.convert_to_numpy(run(ops.convert_to_tensor(mask)))
                 x, baseline = self.x[source], self.baseline[source]
                 if shown.ndim <= x.ndim:
                     shown = shown[..., None]
@@ -131,9 +131,7 @@ class Problem:
         Raises:
             InvalidArgumentError: if they have another shape, or are NaN.
         """
-        by_input = values
-        if not isinstance(values, Mapping):
-            by_input = {self.im.input_operation: values}
+        by_input = values if isinstance(values, Mapping) else {self.im.input_operation: values}
         parts = []
         for name, shape in self.im.input_shapes.items():
             part = np.asarray(by_input[name], np.float64)
@@ -143,53 +141,47 @@ class Problem:
                     f"values must have one number for each of the sample, shape {shape}. "
                     f"Received: {what}"
                 )
-            flat = part.sum(axis=-1) if self.unit_shapes[name] != shape else part
-            parts.append(flat.ravel())
+            parts.append(part.reshape(*self.unit_shapes[name], -1).sum(axis=-1).ravel())
         return np.concatenate(parts)
 
     def from_units(self, values: np.ndarray) -> Any:
         """Return values `(units,)` as attributions: one array, or a dict for several inputs."""
-        found, start = {}, 0
+        by_input, start = {}, 0
         for name, shape in self.unit_shapes.items():
             stop = start + int(np.prod(shape))
             part, start = values[start:stop].reshape(shape), stop
             full = self.im.input_shapes[name]
             wide = part[..., None] if full != shape else part
-            found[name] = np.broadcast_to(wide, full).copy()
-        return self._one_or_all(found)
+            by_input[name] = np.broadcast_to(wide, full).copy()
+        return by_input if len(by_input) > 1 else by_input[self.im.input_operation]
 
-    def by_input(self, values: Mapping[str, np.ndarray]) -> Any:
-        """Return attributions of features as attributions of the inputs, float64."""
-        found = {}
+    def attributions(self, slopes: Mapping[str, np.ndarray]) -> Any:
+        """Return slopes of features times their difference from the baseline, by input, float64."""
+        by_input = {}
         for name, sources in self._sources.items():
-            if sources == (name,):
-                found[name] = values[name]
-                continue
             total = np.zeros(self.im.input_shapes[name])
             for source in sources:
-                part = values[source]
+                change = self.x[source].astype(np.float64) - self.baseline[source]
+                part = slopes[source] * change
                 if isinstance(self.im[source].params, Lookup):
                     part = part.sum(axis=-1)
-                total += self._routed_back(name, source, part)
-            found[name] = total
-        return self._one_or_all(found)
-
-    def _one_or_all(self, found: dict[str, np.ndarray]) -> Any:
-        return next(iter(found.values())) if len(found) == 1 else found
+                total += part if source == name else self._to_input(name, source, part)
+            by_input[name] = total
+        return by_input if len(by_input) > 1 else total
 
     def _over_batches(self, features: Features, name: str) -> Any:
+        """Return the results of a compiled function, float64; a list for gradients."""
         count = len(next(iter(features.values())))
         bytes_each = 4 * sum(operation.size for operation in self.im.operations)
         size = int(np.clip(_BATCH_BYTES // bytes_each, 1, 256))
+        weights = ops.convert_to_tensor(self._weights)
         parts = []
         for first in range(0, count, size):
             batch = [features[n][first : first + size].astype(np.float32) for n in self.x]
             tensors = [ops.convert_to_tensor(value) for value in batch]
-            weights = ops.convert_to_tensor(self._weights)
-            found = self._run[name](self._tokens(len(batch[0])), tensors, weights)
-            one = isinstance(found, (list, tuple))
-            arrays = [ops.convert_to_numpy(f) for f in (found if one else [found])]
-            parts.append([np.asarray(a, np.float64) for a in arrays])
+            result = self._run[name](self._tokens(len(batch[0])), tensors, weights)
+            results = result if isinstance(result, (list, tuple)) else [result]
+            parts.append([np.asarray(ops.convert_to_numpy(r), np.float64) for r in results])
         joined = [np.concatenate(same) for same in zip(*parts, strict=True)]
         return joined if name == "gradients" else joined[0]
 
@@ -210,8 +202,8 @@ class Problem:
         def answers(ids: Any, features: Any, weights: Any) -> Any:
             return self.values(ids, features, [answer])[answer]
 
-        found = {"scores": scores, "gradients": gradients, "answers": answers}
-        return {name: self._compiled(function) for name, function in found.items()}
+        functions = {"scores": scores, "gradients": gradients, "answers": answers}
+        return {name: self._compiled(function) for name, function in functions.items()}
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled function of (inputs, features, weights), traced once for any batch."""
@@ -258,8 +250,8 @@ class Problem:
         batch: Any = Inputs({name: array[None] for name, array in inputs.items()})
         if len(inputs) == 1:
             batch = next(iter(inputs.values()))[None]
-        found = self.im.forward(batch, names)
-        return {name: found[name][0] for name in names}
+        values = self.im.forward(batch, names)
+        return {name: values[name][0] for name in names}
 
     def _baseline(self, baseline: Any) -> Features:
         """Return the features of a baseline, in any of its forms."""
@@ -281,31 +273,27 @@ class Problem:
                 f"{type(baseline).__name__}"
             ) from error
 
-    def _route(self, name: str, source: str) -> tuple[str, Callable[[Any], Any]]:
+    def _path(self, name: str, source: str) -> tuple[str, Callable[[Any], Any]]:
         """Return the operation that a source reads, or is, and the function from an input to it."""
         operation = self.im[source]
         end = operation.inputs[0] if isinstance(operation.params, Lookup) else source
         position = self.im.input_operations.index(name)
 
-        def routed(x: Any) -> Any:
+        def run(x: Any) -> Any:
             inputs = [x] * len(self.im.input_operations)
             inputs[position] = x
             return self.im.graph.run(inputs, [end])[end]
 
-        return end, routed
+        return end, run
 
-    def _routed(self, name: str, source: str, mask: np.ndarray) -> np.ndarray:
-        _, routed = self._route(name, source)
-        return ops.convert_to_numpy(routed(ops.convert_to_tensor(mask)))
-
-    def _routed_back(self, name: str, source: str, values: np.ndarray) -> np.ndarray:
+    def _to_input(self, name: str, source: str, values: np.ndarray) -> np.ndarray:
         """Return values of a source as values of the input's entries that it reads."""
-        end, routed = self._route(name, source)
+        end, run = self._path(name, source)
         if end == name:
             return values
         zeros = ops.zeros((1, *self.im.input_shapes[name]))
         cotangent = ops.convert_to_tensor(values[None].astype(np.float32))
-        return ops.convert_to_numpy(vector_jacobian_product(routed, [zeros], cotangent)[0])[0]
+        return ops.convert_to_numpy(vector_jacobian_product(run, [zeros], cotangent)[0])[0]
 
 
 def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:

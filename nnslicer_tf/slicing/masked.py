@@ -1,0 +1,172 @@
+"""A model some of whose synapses or neurons are ablated, as a function of masks with a gradient."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.operations import Lookup
+from nnslicer_tf.instrument.recurrence import Member
+
+LEVELS = ("synapse", "neuron", "channel", "input")
+
+
+class MaskedUnits:
+    """A model with a mask on each of its units: 1 keeps a unit, 0 ablates it.
+
+    An ablated unit has its *base* value instead of its own. A synapse with weight w contributes
+    w · (base of its input); a neuron, channel or input has its base.
+
+    Args:
+        im: The model.
+        logits: Name of the operation with the logits.
+        level: The kind of units, from `LEVELS`. Synapses are those of weighted sums. Neurons
+            and channels are those of weighted sums other than the logits, and the units of
+            recurrent layers as others read them. Inputs are positions, with all their channels;
+            for tokens, those of what is looked up.
+        by_odds: Whether the target is the log-odds of its class, its logit minus the logarithm of
+            the sum of the others' exponentials, instead of a logit.
+
+    Raises:
+        UnsupportedLayerError: if the level is "synapse" and a layer is recurrent, or nothing can
+            be masked.
+
+    Attributes:
+        shapes: Name of a kernel or operation → shape of its mask, in topological order.
+        units: Number of units.
+        bases: Names of the operations whose base values are needed.
+    """
+
+    def __init__(self, im: InstrumentedModel, logits: str, level: str, by_odds: bool) -> None:
+        self._im = im
+        self._target = logits
+        self._by_synapse = level == "synapse"
+        self._by_odds = by_odds
+        self._order = im.graph.ancestors([logits])
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._masked: dict[str, str] = {}  # operation → name of its mask
+        self._spread: dict[str, tuple[int, ...]] = {}  # operation → shape that fits its values
+        has_tokens = any(o.kind == "lookup" for o in self._order)
+        for operation in self._order:
+            name, shape, params = operation.name, operation.shape, operation.params
+            is_unit = operation.kind == "weighted_sum" or isinstance(params, Member)
+            if level == "synapse" and isinstance(params, Member):
+                raise UnsupportedLayerError(
+                    f"Layer '{operation.layer}' is recurrent: its synapses are used at every time "
+                    "step. Use level='neuron', 'channel' or 'input'."
+                )
+            if level == "synapse" and is_unit and not isinstance(params, Lookup):
+                self._masked[name] = params.name
+                self.shapes[params.name] = params.shape
+            elif level == "input" and (
+                operation.kind == "lookup" or not (operation.inputs or has_tokens)
+            ):
+                self._masked[name] = name
+                self.shapes[name] = shape[:-1] if len(shape) > 1 else shape
+                self._spread[name] = (1, *shape[:-1], 1) if len(shape) > 1 else (1, *shape)
+            elif level in ("neuron", "channel") and is_unit and name != logits:
+                self._masked[name] = name
+                self.shapes[name] = shape if level == "neuron" else shape[-1:]
+                here = shape if level == "neuron" else (*(1,) * (len(shape) - 1), shape[-1])
+                self._spread[name] = (1, *here)
+        if not self.shapes:
+            raise UnsupportedLayerError(
+                f"'{im.model.name}' has nothing to mask at level {level!r}. "
+                f"The levels are {', '.join(LEVELS)}."
+            )
+        self._sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        self.units = sum(self._sizes)
+        read = (im[name].inputs[0] if self._by_synapse else name for name in self._masked)
+        self.bases = tuple(dict.fromkeys(read))
+        self._forward = compiled_function(self._logits)
+        self._gradients = compiled_function(self._effects)
+        self._constants = compiled_function(
+            lambda base: {n: im[n].compute(base[im[n].inputs[0]]) for n in self._masked}
+        )
+
+    def base(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return base values as `logits` and `effects` take them.
+
+        Args:
+            values: Name, from `bases` → value `(1, *operation shape)`.
+        """
+        base = {name: ops.convert_to_tensor(values[name], "float32") for name in self.bases}
+        # What the bases contribute to the sums does not depend on masks.
+        return {"": base, **self._constants(base)} if self._by_synapse else base
+
+    def logits(self, x: Sequence[Any], mask: np.ndarray, base: Mapping[str, Any]) -> np.ndarray:
+        """Return the logits `(batch, …)`.
+
+        Args:
+            x: The inputs, float32 arrays or tensors `(batch, …)`.
+            mask: `(units,)`, over all `shapes` in C order.
+            base: Result of `base`.
+        """
+        tensors = [ops.convert_to_tensor(value) for value in x]
+        mask = ops.convert_to_tensor(mask, "float32")
+        return ops.convert_to_numpy(self._forward(mask, tensors, dict(base)))
+
+    def effects(
+        self, x: Sequence[Any], mask: np.ndarray, base: Mapping[str, Any], neuron: int, sign: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits, and the derivative of the target with respect to the mask.
+
+        Args:
+            x: As for `logits`.
+            mask: As for `logits`.
+            base: As for `logits`.
+            neuron: Index of the target's logit.
+            sign: 1, or −1 if a smaller logit speaks for the target.
+        """
+        tensors = [ops.convert_to_tensor(value) for value in x]
+        target = ops.convert_to_tensor(neuron, "int32"), ops.convert_to_tensor(sign, "float32")
+        mask = ops.convert_to_tensor(mask, "float32")
+        logits, effects = self._gradients(mask, tensors, dict(base), *target)
+        return ops.convert_to_numpy(logits), ops.convert_to_numpy(effects)
+
+    def _effects(self, mask: Any, x: Any, base: Any, neuron: Any, sign: Any) -> tuple[Any, Any]:
+        def cotangent(logits: Any) -> Any:
+            flat = ops.reshape(logits, (ops.shape(logits)[0], -1))
+            one = ops.one_hot(neuron, flat.shape[-1], dtype=logits.dtype)[None]
+            if self._by_odds:
+                vector = one - ops.softmax(flat - 1e9 * one, axis=-1)
+            else:
+                vector = ops.broadcast_to(one * sign, ops.shape(flat))
+            return ops.reshape(vector, ops.shape(logits))
+
+        logits, (effects,) = value_and_product(
+            lambda m: self._logits(m, x, base), [mask], cotangent
+        )
+        return logits, effects
+
+    def _logits(self, mask: Any, x: Sequence[Any], base: Mapping[str, Any]) -> Any:
+        parts = ops.split(mask, np.cumsum(self._sizes)[:-1].tolist())
+        shapes = self.shapes.items()
+        masks = {n: ops.reshape(part, s) for part, (n, s) in zip(parts, shapes, strict=True)}
+        values: dict[str, Any] = dict(zip(self._im.input_operations, x, strict=True))
+        through_time: dict[Any, dict[str, Any]] = {}
+        for operation in self._order:
+            name, params = operation.name, operation.params
+            inputs = [values[source] for source in operation.inputs]
+            if name in self._masked and self._by_synapse:
+                kernel = ops.cast(params.variable(), "float32") * masks[params.name]
+                change = inputs[0] - base[""][operation.inputs[0]]
+                values[name] = params.apply(change, kernel) + base[name]
+                continue
+            if name in values:
+                value = values[name]
+            elif isinstance(params, Member):
+                if params.unrolled not in through_time:
+                    through_time[params.unrolled] = params.unrolled.run(*inputs)
+                value = through_time[params.unrolled][params.operation.name]
+            else:
+                value = operation.compute(*inputs)
+            if name in self._masked:
+                here = ops.reshape(masks[name], self._spread[name])
+                value = base[name] + here * (value - base[name])
+            values[name] = value
+        return values[self._target]
