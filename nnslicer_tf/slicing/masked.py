@@ -144,9 +144,11 @@ class MaskedUnits:
         return logits, effects
 
     def _logits(self, mask: Any, x: Sequence[Any], base: Mapping[str, Any]) -> Any:
-        parts = ops.split(mask, np.cumsum(self._sizes)[:-1].tolist())
-        shapes = self.shapes.items()
-        masks = {n: ops.reshape(part, s) for part, (n, s) in zip(parts, shapes, strict=True)}
+        masks = {}
+        for (name, shape), size, end in zip(
+            self.shapes.items(), self._sizes, np.cumsum(self._sizes).tolist(), strict=True
+        ):
+            masks[name] = ops.reshape(mask[end - size : end], shape)
         values: dict[str, Any] = dict(zip(self._im.input_operations, x, strict=True))
         through_time: dict[Any, dict[str, Any]] = {}
         for operation in self._order:

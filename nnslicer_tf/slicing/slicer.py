@@ -4,7 +4,6 @@ Most of the time is spent in the backward walk. Memory holds one batch of activa
 process and two per worker, whatever the number of samples.
 """
 
-import copy
 import math
 import os
 import warnings
@@ -168,8 +167,8 @@ class Slicer:
 
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
-        other = copy.copy(self)
-        other.__dict__.update(settings, _plans={}, _work={}, _captures={})
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, **settings, "_plans": {}, "_work": {}, "_captures": {}}
         other.__dict__.pop("_by_amounts", None)
         check_options(workers=other.workers, **other._settings)
         if other.theta > 0:
