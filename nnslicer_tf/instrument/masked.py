@@ -180,7 +180,7 @@ class MaskedModel:
         """Return the values of operations as tensors, differentiable with respect to the masks.
 
         Args:
-            x: Tensors of the model's inputs, `(batch, …)`.
+            x: Tensors or arrays of the model's inputs, `(batch, …)`; tokens may be integers.
             keep: Kernel → float tensor of its shape: 1 where a synapse is kept, 0 where not.
             neurons: Operation → float tensor that can be broadcast to `(batch, *shape)`.
             ablation: "zero" or "mean".
@@ -188,7 +188,8 @@ class MaskedModel:
         """
         masks = {f"{_KERNEL}{name}": mask for name, mask in keep.items()}
         masks |= {f"{_NEURON}{name}": mask for name, mask in (neurons or {}).items()}
-        return self._values(x, masks, tuple(of or [self.im.logit_operation]), ablation)[0]
+        inputs = [keras.ops.cast(keras.ops.convert_to_tensor(v), "float32") for v in x]
+        return self._values(inputs, masks, tuple(of or [self.im.logit_operation]), ablation)[0]
 
     @cached_property
     def _working(self) -> tuple[keras.Model, list[tuple[keras.Variable, keras.Variable]]]:

@@ -2,11 +2,12 @@
 
 import pickle
 
+import keras
 import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets, instrument, zoo
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +48,15 @@ def test_a_slicer_at_another_theta_shares_model_and_profile(digits):
     )
     with pytest.raises(nns.InvalidArgumentError, match="finite number"):
         slicer.at_theta(-1)
+
+
+def test_a_masked_model_takes_integer_tokens():
+    model = keras.Sequential(
+        [keras.Input((5,), dtype="int32"), keras.layers.Embedding(7, 3), keras.layers.Flatten()]
+    )
+    model.add(keras.layers.Dense(2, name="logits"))
+    tokens = np.random.default_rng(0).integers(0, 7, (4, 5)).astype(np.int32)
+    masked = instrument.MaskedModel(model)
+    (values,) = masked.values([tokens], {}).values()
+    np.testing.assert_allclose(values, model.predict(tokens, verbose=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(masked.logits({}, tokens), values, rtol=1e-5, atol=1e-6)
