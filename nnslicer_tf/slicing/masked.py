@@ -130,8 +130,9 @@ class MaskedUnits:
 
     def _effects(self, mask: Any, x: Any, base: Any, neuron: Any, sign: Any) -> tuple[Any, Any]:
         def cotangent(logits: Any) -> Any:
-            flat = ops.reshape(logits, (ops.shape(logits)[0], -1))
-            one = ops.one_hot(neuron, flat.shape[-1], dtype=logits.dtype)[None]
+            size = self._im[self._target].size  # not of the tensor, which may have free axes
+            flat = ops.reshape(logits, (-1, size))
+            one = ops.one_hot(neuron, size, dtype=logits.dtype)[None]
             if self._by_odds:
                 vector = one - ops.softmax(flat - 1e9 * one, axis=-1)
             else:
