@@ -37,9 +37,7 @@ class Work:
     capture: Callable[..., dict[str, np.ndarray]]
     profile: Profile
 
-    def collect(
-        self, samples: Samples, checkpoint: Checkpoint, progress: bool
-    ) -> Any:
+    def collect(self, samples: Samples, checkpoint: Checkpoint, progress: bool) -> Any:
         """Return the result of all batches; those that a checkpoint has are not run."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
