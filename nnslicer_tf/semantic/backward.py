@@ -28,12 +28,8 @@ Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
 class Backward:
     """Computes values, reference values and multipliers of chosen operations, batch by batch.
 
-    Args:
-        im: A classifier.
-        wanted: Names of the operations.
-        seed: Maps logits and labels to the cotangent of the logits.
-        rule: Maps an operation, its inputs, its inputs for the reference, and its output's
-            multipliers to its inputs' multipliers.
+    `seed` maps logits and labels to the cotangent of the logits; `rule` an operation, its inputs,
+    its inputs for the reference, and its output's multipliers to its inputs' multipliers.
     """
 
     def __init__(
@@ -55,10 +51,7 @@ class Backward:
     ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return operation → (values, reference values, multipliers), `(batch, …)` float32.
 
-        Args:
-            x: Samples `(batch, *input shape)`; `Inputs` for a model with several inputs.
-            y: Labels `(batch,)`.
-            reference: One sample `(1, *input shape)`; the gradient rule does not use it.
+        The reference is one sample `(1, *input shape)`; the gradient rule does not use it.
         """
         inputs, references = (
             [ops.convert_to_tensor(array) for array in arrays_of(samples)]

@@ -31,13 +31,10 @@ _ROWS = 128  # inputs whose gradients are computed at once
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """A pair's values and gradients for a batch of inputs.
+    """A pair's values for a batch of inputs, (N,), and their gradients, (N, *input_shape).
 
-    Attributes:
-        margin: (N,) the true logit minus the largest other: below 0 the model is wrong.
-        margin_gradient: (N, *input_shape) its gradient.
-        excess: (N,) score minus threshold: above 0 the input is flagged.
-        excess_gradient: (N, *input_shape) its gradient.
+    Margin: the true logit minus the largest other; below 0 the model is wrong. Excess: score minus
+    threshold; above 0 the input is flagged.
     """
 
     margin: np.ndarray

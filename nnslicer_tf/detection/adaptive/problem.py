@@ -68,12 +68,7 @@ class Effort(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The result of an attack.
-
-    Attributes:
-        x: (N, *input_shape) float32: the successes, or the last attempts.
-        found: (N,) bool: the model is wrong and the detector silent.
-    """
+    """The result of an attack: successes or last attempts, and which are successes, (N,) bool."""
 
     x: np.ndarray
     found: np.ndarray
@@ -131,15 +126,9 @@ class Problem:
 
 
 class Nearest:
-    """The successes nearest to their images so far.
+    """The successes nearest to their images so far, and the sizes of their changes.
 
-    Args:
-        problem: The problem.
-        x: (N, *input_shape) what `x` is where there is no success.
-
-    Attributes:
-        x: (N, *input_shape) the successes.
-        sizes: (N,) the sizes of their changes, infinite where there is none.
+    Where there is no success, `x` is what it was at first, and the size is infinite.
     """
 
     def __init__(self, problem: Problem, x: np.ndarray) -> None:

@@ -24,12 +24,9 @@ MODEL, PAIR = "model alone", "model and detector"
 
 @dataclass(frozen=True)
 class Check:
-    """A sanity check of the attacks; if it fails, the detector's results mean nothing.
+    """A sanity check of the attacks, with its figures in words.
 
-    Attributes:
-        name: What is checked.
-        passed: Whether it passed.
-        said: The numbers behind it, in words.
+    If it fails, the detector's results mean nothing.
     """
 
     name: str

@@ -27,14 +27,7 @@ _BISECTIONS = 6
 
 
 class Run:
-    """The attacks in one norm.
-
-    Args:
-        problem: What is attacked.
-        norm: Name of the norm.
-        store: Keeps finished parts; None: nothing is kept.
-        progress: Show a progress bar.
-    """
+    """The attacks in one norm; a store keeps finished parts."""
 
     def __init__(self, problem: Problem, norm: str, store: Store | None, progress: bool) -> None:
         self._base = replace(problem, norm=NORMS[norm])
@@ -141,11 +134,7 @@ class Run:
     ) -> Tried:
         """Return a part from the store; compute and save it if it is missing.
 
-        Args:
-            name: Name of the part.
-            problem: The problem that it solves.
-            make: Computes it.
-            *arrays: What it is computed from besides the problem.
+        `arrays` are what it is computed from besides the problem.
         """
         if self._store is None:
             return make()
