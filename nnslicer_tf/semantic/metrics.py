@@ -95,7 +95,7 @@ class Moments:
     def scores(self, metric: Metric) -> Values:
         """Return the scores by layer."""
         return {
-            layer: metric.score(np.asarray(mean), self._squares[layer] / self._count)
+            layer: metric.score(np.asarray(mean), np.asarray(self._squares[layer]) / self._count)
             for layer, mean in self._mean.items()
         }
 
@@ -215,17 +215,19 @@ def _stream(
             yield x, np.zeros(len(x), np.int64)
         return
     classes = check_classifier(im)
-    group: list[tuple[np.ndarray, np.ndarray]] = []
+    samples: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
     empty = True
     for element in data:
         x, y = im.labelled([element])
-        group.append((x, check_labels(y, len(x), classes)))
+        samples.append(x)
+        labels.append(check_labels(y, len(x), classes))
         empty = False
-        if len(x) > 1 or len(group) == batch_size:
-            yield tuple(map(np.concatenate, zip(*group, strict=True)))
-            group = []
-    if group:
-        yield tuple(map(np.concatenate, zip(*group, strict=True)))
+        if len(x) > 1 or len(samples) == batch_size:
+            yield np.concatenate(samples), np.concatenate(labels)
+            samples, labels = [], []
+    if samples:
+        yield np.concatenate(samples), np.concatenate(labels)
     if empty:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
 
@@ -299,7 +301,8 @@ def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return the mean of both, scaled to [0, 1]; zeros for one whose values are all equal."""
     spreads = [(scores, np.ptp(scores)) for scores in (mean, variance)]
-    return sum((s - s.min()) / spread / 2 if spread > 0 else 0.0 * s for s, spread in spreads)
+    scaled = [(s - s.min()) / spread if spread > 0 else 0.0 * s for s, spread in spreads]
+    return np.mean(scaled, axis=0)
 
 
 METRICS: dict[str, Metric] = {

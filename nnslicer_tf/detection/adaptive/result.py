@@ -148,7 +148,7 @@ class ChallengeResult(ShownAsTable):
             Columns `norm`, `image` (index among those given), `model alone`, `model and
             detector`, `attack` (empty where none succeeded).
         """
-        columns = {"norm": [], "image": [], MODEL: [], PAIR: [], "attack": []}
+        columns: dict[str, list] = {"norm": [], "image": [], MODEL: [], PAIR: [], "attack": []}
         for norm, outcome in self.norms.items():
             columns["norm"] += [norm] * len(self.index)
             columns["image"] += self.index.tolist()

@@ -140,7 +140,8 @@ class Run:
             return make()
         # With other budgets or attacks, a part of the same name may start from other inputs.
         numbers = [float(number) for number in (*problem.bounds, problem.budget, problem.step)]
-        made_from = [repr(numbers).encode(), problem.x, problem.y, problem.guides, *arrays]
+        inputs = [problem.x, problem.y, problem.guides, *arrays]
+        made_from: list[bytes | np.ndarray] = [repr(numbers).encode(), *inputs]
         key = f"{name}-{digest(made_from)[:12]}"
         if key in self._store:
             with self._store.open(key) as file:
