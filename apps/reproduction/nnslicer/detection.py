@@ -161,27 +161,28 @@ def estimated_seconds(
     """
     im, x = slicer.im, normal[:_TIMED]
     few = x[:_TIMED_PATHS]
-    work = {
-        "passes": lambda: im.logits(x),
-        "gradients": lambda: im.gradients(x, [0] * len(x)),
-        "slices": lambda: list(slicer.iterate(x, "predicted", list(im.kernels))),
-        "paths": lambda: effective_paths(im, few, progress=False),
+    units: dict[str, tuple[int, Callable[[], object]]] = {
+        "passes": (len(x), lambda: im.logits(x)),
+        "gradients": (len(x), lambda: im.gradients(x, [0] * len(x))),
+        "slices": (len(x), lambda: list(slicer.iterate(x, kernels=list(im.kernels)))),
+        "paths": (len(few), lambda: effective_paths(im, few, progress=False)),
     }
-    seconds = {}
-    for name, run in work.items():
-        run()  # compiles
-        start = time.perf_counter()
-        run()
-        count = len(few) if name == "paths" else len(x)
-        seconds[name] = (time.perf_counter() - start) / count
-    total = 0.0
+    # The number of each unit of work.
+    counts = dict.fromkeys(units, 0.0)
     for spec in attacks:
         passes, gradients = _ATTACK_COSTS[spec.name]
-        total += images * (passes * seconds["passes"] + gradients * seconds["gradients"])
-    scored = len(normal) + 2 * images
+        counts["passes"] += images * passes
+        counts["gradients"] += images * gradients
     for method in methods:
-        kind, count = _METHOD_COSTS.get(method, ("passes", 1))
-        total += scored * count * seconds[kind]
+        unit, count = _METHOD_COSTS.get(method, ("passes", 1))
+        counts[unit] += count * (len(normal) + 2 * images)
+    total = 0.0
+    for name, (inputs, run) in units.items():
+        if counts[name]:
+            run()  # compiles
+            start = time.perf_counter()
+            run()
+            total += counts[name] * (time.perf_counter() - start) / inputs
     return total
 
 
