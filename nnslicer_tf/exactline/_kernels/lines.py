@@ -7,6 +7,38 @@ ratios. No loop holds the GIL.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf._kernels.vectors import pointer, read, write
+
+
+@compiled()
+def with_room(array, more):
+    """Return a copy with room for so many more rows.
+
+    Assignments to slices would take Numba seconds to compile, for the messages of their errors.
+    """
+    out = np.empty((len(array) + more, *array.shape[1:]), array.dtype)
+    for i in range(array.size):
+        write(pointer(out), i, read(pointer(array), i))
+    return out
+
+
+@compiled()
+def copy_row(source, i, target, j):
+    """Copy row i of a matrix to row j of another one."""
+    for c in range(source.shape[1]):
+        target[j, c] = source[i, c]
+
+
+@compiled()
+def row_at(ratio, begin, end, place):
+    """Return the last of the rows from `begin` to `end` whose ratio is not above `place`."""
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if ratio[middle] <= place:
+            begin = middle
+        else:
+            end = middle
+    return begin
 
 
 @compiled()
@@ -99,19 +131,12 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
                 if before[c] == now[c]:  # by convexity, the same tap in between
                     continue
                 if len(alpha) - found < taps + 1:
-                    left, alpha = grown(left, taps), grown(alpha, taps)
+                    more = len(alpha) + taps + 1
+                    left, alpha = with_room(left, more), with_room(alpha, more)
                 found = _follow(values[j - 1], values[j], channels, c, floor, alpha, found)
             width = ratio[j] - ratio[j - 1]
             found = _keep_distinct(left, alpha, j - 1, first, found, width, tolerance)
     return left[:found].copy(), alpha[:found].copy()
-
-
-@compiled()
-def grown(array, more):
-    """Return an array with room for more than twice as many rows; `more` is not a literal."""
-    bigger = np.empty((2 * len(array) + more + 1, *array.shape[1:]), array.dtype)
-    bigger[: len(array)] = array
-    return bigger
 
 
 @compiled()
@@ -261,7 +286,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
     lines, start, ratio, values = curve
     channels = values.shape[1]
     stop = first + len(out)
-    s = np.searchsorted(new_start, first, side="right") - 1
+    s = row_at(new_start, 0, len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
         lowest, highest = max(new_start[s], first), min(new_start[s + 1], stop)
@@ -273,8 +298,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
             segment = taps[w, t] * lines + k
             j, last = start[segment], start[segment + 1] - 1
             if lowest > new_start[s]:
-                own = ratio[start[segment] : last]
-                j += max(np.searchsorted(own, new_ratio[lowest], side="right") - 1, 0)
+                j = row_at(ratio, j, last, new_ratio[lowest])
             for r in range(lowest, highest):
                 place = new_ratio[r]
                 while j < last and ratio[j + 1] <= place:
@@ -322,7 +346,7 @@ def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
             for c in range(channels):
                 if nonzero[read[t], c]:
                     used[count] = c
-                    matrix[count] = kernel[blocks[t] * channels + c]
+                    copy_row(kernel, blocks[t] * channels + c, matrix, count)
                     count += 1
     first_of[len(read)] = count
     return count
@@ -369,18 +393,16 @@ def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
                         _gather_channels(ratio, values, begin, end, chosen, places, into)
                 if count:
                     np.dot(gathered, matrix[:count], out[first:last])
-                    for r in range(first, last):
-                        for o in range(len(bias)):
-                            out[r, o] += bias[o]
-                else:
-                    out[first:last] = bias
+                for r in range(first, last):
+                    for o in range(len(bias)):
+                        out[r, o] = bias[o] + (out[r, o] if count else 0.0)
     return out
 
 
 @compiled()
 def _gather_channels(ratio, values, begin, end, chosen, places, out):
     """Write the chosen channels of the rows `begin` to `end` at ascending places."""
-    j = begin + max(np.searchsorted(ratio[begin : end - 1], places[0], side="right") - 1, 0)
+    j = row_at(ratio, begin, end - 1, places[0])
     for r in range(len(places)):
         place = places[r]
         while j < end - 1 and ratio[j + 1] <= place:
@@ -404,9 +426,7 @@ def cut(start, ratio, place):
     rows = np.empty(len(start) - 1, np.int64)
     weights = np.zeros(len(rows))
     for s in range(len(rows)):
-        own = ratio[start[s] : start[s + 1]]
-        j = start[s] + np.searchsorted(own, place, side="right") - 1
-        rows[s] = j
+        rows[s] = j = row_at(ratio, start[s], start[s + 1], place)
         if place > ratio[j]:
             weights[s] = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
     return rows, weights
@@ -426,7 +446,8 @@ def grouped_sum(gathered, groups, kernel, bias):
     per_group = outputs // groups
     out = np.empty((len(gathered), outputs))
     for j in range(len(gathered)):
-        out[j] = bias
+        for m in range(outputs):
+            out[j, m] = bias[m]
         for t in range(taps):
             for g in range(groups):
                 first, to = (t * groups + g) * inputs, g * per_group

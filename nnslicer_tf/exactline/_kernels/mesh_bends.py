@@ -11,7 +11,7 @@ convexity, a group does not bend in a face if one tap wins at all its corners.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import grown
+from nnslicer_tf.exactline._kernels.lines import with_room
 
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
@@ -38,8 +38,8 @@ def active_groups(values, taps, floors, tolerance):
     least, most = np.empty(channels), np.empty(channels)
     for p in range(positions):
         if taps == 1:
-            least[:], most[:] = values[p, 0], values[p, 0]
-            for v in range(1, vertices):
+            least[:], most[:] = np.inf, -np.inf
+            for v in range(vertices):
                 row = values[p, v]
                 for c in range(channels):
                     least[c] = min(least[c], row[c])
@@ -68,7 +68,7 @@ def active_groups(values, taps, floors, tolerance):
                     bends = common[c] == _NONE
                 if bends:
                     if at == len(found):
-                        found = grown(found, at)
+                        found = with_room(found, at)
                     found[at] = (p * channels + c) * kinds + k
                     at += 1
     return found[:at].copy()
@@ -125,15 +125,15 @@ def bending_groups(search, start, loop, winners):
     common = np.empty(len(waiting), winners.dtype)
     at = 0
     for f in range(faces):
-        common[:] = winners[loop[start[f]]]
-        for c in range(start[f] + 1, start[f + 1]):
+        common[:] = ~none
+        for c in range(start[f], start[f + 1]):
             also = winners[loop[c]]
             for g in range(len(waiting)):
                 common[g] &= also[g]
         for g in range(len(waiting)):
             if common[g] == 0:
                 if at == len(found):
-                    found = grown(found, at)
+                    found = with_room(found, at)
                 found[at] = g
                 at += 1
         counts[f + 1] = at

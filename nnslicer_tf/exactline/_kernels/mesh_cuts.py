@@ -13,7 +13,7 @@ from collections import namedtuple
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import grown
+from nnslicer_tf.exactline._kernels.lines import with_room
 from nnslicer_tf.exactline._kernels.mesh_queries import area
 
 # The group that cuts: its column in `values`, the number from which keys are made, its constant;
@@ -91,19 +91,19 @@ def cut_faces(mesh, search, counts, groups, most):
             ends[g] += 1
 
     vertices = Vertices(
-        _with_room(mesh.places, old),
-        _with_room(mesh.keys, old),
-        _with_room(search.values.values, old),
+        with_room(mesh.places, old),
+        with_room(mesh.keys, old),
+        with_room(search.values.values, old),
         np.empty((2 * old, 2), np.int64),
         np.empty(2 * old),
         np.empty(2 * old, np.uint64),
         np.full(2 * old, -1),
     )
     parts = Parts(
-        _with_room(mesh.loop, len(mesh.loop)),
-        _with_room(mesh.edge_keys, len(mesh.loop)),
-        _with_room(mesh.start[:-1], faces),
-        _with_room(mesh.start[1:], faces),
+        with_room(mesh.loop, len(mesh.loop)),
+        with_room(mesh.edge_keys, len(mesh.loop)),
+        with_room(mesh.start[:-1], faces),
+        with_room(mesh.start[1:], faces),
         np.full(2 * faces, -1),
     )
     sizes = np.array([old, len(mesh.loop), faces])  # vertices, corners and parts in use
@@ -161,36 +161,31 @@ def cut_faces(mesh, search, counts, groups, most):
 
 
 @compiled()
-def _with_room(array, more):
-    """Return a copy with room for so many more rows."""
-    out = np.empty((len(array) + more, *array.shape[1:]), array.dtype)
-    out[: len(array)] = array
-    return out
-
-
-@compiled()
 def _enlarged(vertices, parts, sizes, p, taps):
     """Return vertices and parts with room for those that one cut of a part adds."""
     corners = parts.end[p] - parts.begin[p]
     room = (corners + 1) * (taps + 1) + 8 * (taps + 2) * (taps + 2)
     if sizes[0] + room > len(vertices.keys):
+        room += len(vertices.keys)
         vertices = Vertices(
-            grown(vertices.places, room),
-            grown(vertices.keys, room),
-            grown(vertices.values, room),
-            grown(vertices.sources, room),
-            grown(vertices.weights, room),
-            grown(vertices.winners, room),
-            grown(vertices.marks, room),
+            with_room(vertices.places, room),
+            with_room(vertices.keys, room),
+            with_room(vertices.values, room),
+            with_room(vertices.sources, room),
+            with_room(vertices.weights, room),
+            with_room(vertices.winners, room),
+            with_room(vertices.marks, room),
         )
     room = (taps + 2) * (2 * corners + 8 * (taps + 2))
     if sizes[1] + room > len(parts.corners) or sizes[2] + taps + 1 > len(parts.begin):
+        room += len(parts.corners)
+        more = len(parts.begin) + taps
         parts = Parts(
-            grown(parts.corners, room),
-            grown(parts.edges, room),
-            grown(parts.begin, taps),
-            grown(parts.end, taps),
-            grown(parts.following, taps),
+            with_room(parts.corners, room),
+            with_room(parts.edges, room),
+            with_room(parts.begin, more),
+            with_room(parts.end, more),
+            with_room(parts.following, more),
         )
     return vertices, parts
 
@@ -392,13 +387,14 @@ def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
     start = np.zeros(taps + 2, np.int64)
     found = 0
     done = _NONE
-    now, then = np.empty(n + 2 * taps + 4, np.int64), np.empty(n + 2 * taps + 4, np.int64)
+    now, then = with_room(ring, 2 * taps + 4), with_room(ring, 2 * taps + 4)
     for tap in range(taps + 1):
         if (done >> np.uint64(tap)) & _ONE or (tap == taps and group.floor == -np.inf):
             continue
         # Clip the ring to where the tap is above each other one.
         size = n
-        now[:n] = ring
+        for i in range(n):
+            now[i] = ring[i]
         for other in range(taps + 1):
             if other == tap or (other == taps and group.floor == -np.inf):
                 continue
@@ -427,8 +423,9 @@ def _cut_cells(p, ring, edges, first_key, group, vertices, parts, sizes):
         for i in range(size):
             now[i] = _same(now[i], before, cells[: start[found]], vertices, whole)
             common &= vertices.winners[now[i]]
+        for i in range(size):
+            cells[start[found] + i] = now[i]
         done |= common
-        cells[start[found] : start[found] + size] = now[:size]
         start[found + 1] = start[found] + size
         found += 1
     for v in range(before, sizes[0]):

@@ -98,7 +98,7 @@ def box_tree(places, start, loop):
     count, at = 1, 0
     while at < count:
         first, last = nodes[at, 1], nodes[at, 2]
-        own = order[first:last]
+        own = order[first:last].copy()
         boxes[at, 0] = face_boxes[own, 0].min()
         boxes[at, 1] = face_boxes[own, 1].min()
         boxes[at, 2] = face_boxes[own, 2].max()
@@ -108,7 +108,9 @@ def box_tree(places, start, loop):
             wide = boxes[at, 2] - boxes[at, 0] > boxes[at, 3] - boxes[at, 1]
             axis = 0 if wide else 1
             centres = face_boxes[own, axis] + face_boxes[own, axis + 2]
-            order[first:last] = own[np.argsort(centres)]
+            ranks = np.argsort(centres)
+            for i in range(len(ranks)):
+                order[first + i] = own[ranks[i]]
             middle = (first + last) // 2
             nodes[at, 0] = count
             nodes[count, 1], nodes[count, 2] = first, middle
@@ -188,5 +190,6 @@ def interpolated(points, faces, places, start, loop, values):
                     base = values[a, k]
                     out[i, k] = base + s * (values[b, k] - base) + t * (values[d, k] - base)
         if best == -np.inf:
-            out[i] = values[a]
+            for k in range(values.shape[1]):
+                out[i, k] = values[a, k]
     return out

@@ -3,6 +3,7 @@
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf.exactline._kernels.lines import copy_row
 
 
 @compiled()
@@ -12,7 +13,8 @@ def extended(values, sources, weights):
     out = np.empty((positions, vertices + len(weights), channels))
     for p in range(positions):
         block = out[p]
-        block[:vertices] = values[p]
+        for v in range(vertices):
+            copy_row(values[p], v, block, v)
         for i in range(len(weights)):
             a, b, weight = sources[i, 0], sources[i, 1], weights[i]
             for c in range(channels):
@@ -61,19 +63,17 @@ def window_sums(values, taps, kernel, bias, piece):
                 for c in range(channels):
                     if used[p, c]:
                         position[count], channel[count] = p, c
-                        matrix[count] = kernel[t * channels + c]
+                        copy_row(kernel, t * channels + c, matrix, count)
                         count += 1
-        if count == 0:
-            out[w] = bias
-            continue
         for first in range(0, vertices, piece):
             last = min(first + piece, vertices)
             gathered = space[: (last - first) * count].reshape(last - first, count)
             for v in range(first, last):
                 for i in range(count):
                     gathered[v - first, i] = values[position[i], v, channel[i]]
-            np.dot(gathered, matrix[:count], out[w, first:last])
+            if count:
+                np.dot(gathered, matrix[:count], out[w, first:last])
             for v in range(first, last):
                 for o in range(len(bias)):
-                    out[w, v, o] += bias[o]
+                    out[w, v, o] = bias[o] + (out[w, v, o] if count else 0.0)
     return out

@@ -9,7 +9,7 @@ that differ by rounding errors were merged. No loop holds the GIL.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import choose_weights, nonzero_channels
+from nnslicer_tf.exactline._kernels.lines import choose_weights, copy_row, nonzero_channels, row_at
 
 _CELLS = 4096  # of an index that finds the row at a ratio
 
@@ -35,7 +35,7 @@ def between(start, ratio, begin, end):
     at = 0
     for p in range(len(start) - 1):
         j, last = start[p], start[p + 1] - 1
-        j += max(np.searchsorted(ratio[j:last], begin, side="right") - 1, 0)
+        j = row_at(ratio, j, last, begin)
         rows[at], new_ratio[at] = j, begin
         while j + 1 < last and ratio[j + 1] < end:
             j += 1
@@ -154,7 +154,7 @@ def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
                     for i in range(first_of[u], first_of[u + 1]):
                         gathered[r - first, i] = values[j, used[i]]
             np.dot(gathered, matrix[:count], out[first:last])
-        out[end] = out[end - 1]  # the last row repeats the one before
+        copy_row(out, end - 1, out, end)  # the last row repeats the one before
     return out
 
 
@@ -194,5 +194,6 @@ def values_at(start, ratio, values, places):
         j, last = start[p], start[p + 1] - 1
         for k in range(len(places)):
             j = _advanced(ratio, j, last, places[k])
-            out[k, p] = values[j]
+            for c in range(values.shape[1]):
+                out[k, p, c] = values[j, c]
     return out
