@@ -17,6 +17,10 @@ values are kept. So only one magnitude has to be found, the *bound*:
 The first division is a separate function: a kernel calls it for several sums before it
 searches any of them, so that the arithmetic of one sum hides the latency of another's.
 
+A sum has `size` local values v, float32, padded with zeros to a whole vector. `total` is their sum
+in float64, `magnitudes` that of their magnitudes in float32, the threshold is θ·|y|, and `number`
+the index of the sum among those that are processed together.
+
 Everything is inlined into one kernel and works on pointers (see `vectors`); nothing is
 allocated. benchmarks/README.md describes what else was tried.
 """
@@ -141,17 +145,7 @@ def workspace(single, whole, double):
 
 @inlined
 def give_amounts(v, size, bound, ties, multiplier, weights, received):
-    """Add multiplier · weight where a value is kept; return the number of ties that are left.
-
-    Args:
-        v: Pointer to the local values.
-        size: Their number, in whole vectors.
-        bound: Result of `excluded_bound`, with `ties`.
-        ties: How many values that equal the bound are kept.
-        multiplier: Factor, float32.
-        weights: Pointer to a weight for each value, float32.
-        received: Pointer to what is added to, float32.
-    """
+    """Add multiplier · weight where a value is kept; return the number of ties that are left."""
     above, plus, none = splat(bound), splat(multiplier), splat(np.float32(0))
     for i in range(0, size, LANES):
         kept = where(magnitude(load(v, i)) > above, plus, none)
@@ -168,15 +162,6 @@ def give_amounts(v, size, bound, ties, multiplier, weights, received):
 @inlined
 def first_division(values, size, total, magnitudes, threshold, work, number):
     """Begin the search for a bound, which `excluded_bound` continues.
-
-    Args:
-        values: Pointer to the local values, float32, padded with zeros to a whole vector.
-        size: Number of values.
-        total: Their sum, float64, with |total| >= threshold > 0.
-        magnitudes: Sum of their magnitudes, float32.
-        threshold: θ·|y|, float64.
-        work: `Workspace`.
-        number: Index of this sum among those that are processed together.
 
     Returns:
         Number of intervals waiting to be searched.
@@ -199,14 +184,6 @@ def first_division(values, size, total, magnitudes, threshold, work, number):
 @inlined
 def excluded_bound(values, size, threshold, waiting, work, number):
     """Find which values of a sum are excluded.
-
-    Args:
-        values: As for `first_division`.
-        size: As for `first_division`.
-        threshold: As for `first_division`.
-        waiting: Result of `first_division`.
-        work: `Workspace`.
-        number: As for `first_division`.
 
     Returns:
         (bound, ties): values above the bound in magnitude are kept, and the last `ties` of those
@@ -322,14 +299,8 @@ def _bounds_by_bits(lower, upper):
 def _divide(band, size, bounds, interval, part, stack, waiting):
     """Push the parts of an interval that may contain the bound, with the highest on top.
 
-    Args:
-        band: The interval's values.
-        size: Their number.
-        bounds: Four magnitudes, descending.
-        interval: (lower, upper, depth).
-        part: (sum of the values below `upper`, sum of the band, of its magnitudes, threshold).
-        stack: The stack.
-        waiting: Number of intervals on the stack.
+    The interval is (lower, upper, depth). `part` has the sum of the values below `upper`, the sum
+    of the band of the interval's values, that of their magnitudes, and the threshold.
 
     Returns:
         The new number of intervals on the stack.
@@ -382,13 +353,6 @@ def _possible(left, above, weight, next_above, next_weight, threshold):
 @inlined
 def _last_below(band, size, base, threshold, work):
     """Find the last value in the rule's order whose prefix sum is below the threshold.
-
-    Args:
-        band: Up to `_FEW` values, in the order of their positions.
-        size: Their number.
-        base: Sum of all smaller values.
-        threshold: The threshold.
-        work: `Workspace`.
 
     Returns:
         (bits of its magnitude, -1 if there is none; number of equal ones that follow it).

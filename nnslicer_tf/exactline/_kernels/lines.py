@@ -1,7 +1,10 @@
 """Compiled loops over curves: their bends, their common points, and their values there.
 
 A curve has *rows*; those of segment s are `start[s]` to `start[s + 1]`, at ascending
-ratios. No loop holds the GIL.
+ratios, with values `(rows, channels)`; see `Curve`. A window reads the positions `taps`, `(windows,
+taps)`, -1 for none; `new_start` and `new_ratio` are the common rows of its positions. Crossings are
+the row before and the position between it and the next, in (0, 1), in order; ratios closer than
+`tolerance` are equal. No loop holds the GIL.
 """
 
 import numpy as np
@@ -43,18 +46,7 @@ def row_at(ratio, begin, end, place):
 
 @compiled()
 def knot_crossings(values, start, ratio, knots, tolerance):
-    """Find where values pass a knot strictly between two rows.
-
-    Args:
-        values: `(rows, size)`.
-        start: `(segments + 1,)` the first row of each segment.
-        ratio: `(rows,)`.
-        knots: `(knots,)`.
-        tolerance: Smallest distance of two ratios.
-
-    Returns:
-        (row before, position between it and the next, in (0, 1)) of every crossing, in order.
-    """
+    """Find where values pass a knot strictly between two rows."""
     rows, size = values.shape
     counts = np.zeros(rows, np.int64)
     for s in range(len(start) - 1):
@@ -102,19 +94,7 @@ def _keep_distinct(left, alpha, j, first, last, width, tolerance):
 
 @compiled()
 def window_crossings(values, start, ratio, channels, floor, tolerance):
-    """Find where another tap becomes the maximum over taps and `floor`.
-
-    Args:
-        values: `(rows, taps · channels)`; each channel has its own maximum.
-        start: `(segments + 1,)` the first row of each segment.
-        ratio: `(rows,)`.
-        channels: Number of channels.
-        floor: A constant that is part of every maximum; -inf for none.
-        tolerance: Smallest distance of two ratios.
-
-    Returns:
-        (row before, position between it and the next, in (0, 1)) of every crossing, in order.
-    """
+    """Find where another tap becomes the maximum over taps and `floor`."""
     taps = values.shape[1] // channels
     left = np.empty(64, np.int64)
     alpha = np.empty(64)
@@ -218,15 +198,7 @@ def _blend(values, j, weight, out):
 
 @compiled()
 def common_rows(start, ratio, taps, lines, tolerance):
-    """Return start and ratio of the rows where any of a window's positions has a row.
-
-    Args:
-        start: First rows of the segments, ordered by position, with `lines` for each.
-        ratio: `(rows,)`.
-        taps: `(windows, taps)` positions, -1 for none.
-        lines: Number of lines.
-        tolerance: Rows closer than this are merged.
-    """
+    """Return start and ratio of the rows where any of a window's positions has a row."""
     windows = len(taps)
     new_start = np.zeros(windows * lines + 1, np.int64)
     heads = np.empty(taps.shape[1], np.int64)
@@ -273,16 +245,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
 
 @compiled()
 def gather(curve, taps, new_start, new_ratio, first, out):
-    """Write the values of every window's positions at common rows, 0 where there is no position.
-
-    Args:
-        curve: `Curve`.
-        taps: `(windows, taps)` its positions, -1 for none.
-        new_start: The common rows' segments.
-        new_ratio: The common rows' ratios.
-        first: The first common row to write.
-        out: Output, `(rows, taps · channels)`.
-    """
+    """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
     channels = values.shape[1]
     stop = first + len(out)
@@ -324,20 +287,7 @@ def nonzero_channels(start, values, lines):
 
 @compiled()
 def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
-    """Write the channels of a window that are not always zero, and their weights.
-
-    Args:
-        read: `(taps,)` the positions that the window reads, -1 for none.
-        blocks: `(taps,)` the kernel's block for each of them.
-        nonzero: `(positions, channels)`.
-        kernel: `(blocks · channels, outputs)`.
-        used: Changed in place: the chosen channels, one position after the other.
-        first_of: Changed in place, `(taps + 1,)`: where each position's channels begin.
-        matrix: Changed in place: the weights of the chosen channels.
-
-    Returns:
-        How many were chosen.
-    """
+    """Write the channels of a window that are not always zero, and their weights."""
     channels = nonzero.shape[1]
     count = 0
     for t in range(len(read)):
@@ -358,15 +308,6 @@ def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
 
     Channels that are zero along the whole lines (most are, after a ReLU) are left out of
     the matrix products.
-
-    Args:
-        curve: `Curve`.
-        taps: `(windows, taps)` its positions, -1 for none.
-        new_start: The common rows' segments.
-        new_ratio: The common rows' ratios.
-        kernel: `(taps · channels, outputs)`.
-        bias: `(outputs,)`.
-        piece: Number of rows to gather at a time.
     """
     lines, start, ratio, values = curve
     windows, width = taps.shape
@@ -434,14 +375,7 @@ def cut(start, ratio, place):
 
 @compiled()
 def grouped_sum(gathered, groups, kernel, bias):
-    """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`.
-
-    Args:
-        gathered: `(rows, taps · channels)`.
-        groups: Number of groups of channels.
-        kernel: `(taps, inputs per group, outputs)`.
-        bias: `(outputs,)`.
-    """
+    """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`."""
     taps, inputs, outputs = kernel.shape
     per_group = outputs // groups
     out = np.empty((len(gathered), outputs))

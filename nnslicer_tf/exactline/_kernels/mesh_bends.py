@@ -5,7 +5,8 @@ A mesh has vertices and convex faces. Face f has the corners `start[f]` to `star
 A *group* is a maximum of some affine values (*taps*) and a constant (*floor*): a ReLU is the
 maximum of one value and 0. It bends where another tap becomes the largest. A vertex's
 *winners* are the taps within the tolerance of the largest, one bit each, the floor last; by
-convexity, a group does not bend in a face if one tap wins at all its corners.
+convexity, a group does not bend in a face if one tap wins at all its corners. Groups are numbered
+(position · channels + channel) · floors + index of the floor.
 """
 
 import numpy as np
@@ -19,17 +20,7 @@ _NONE = np.uint64(0)
 
 @compiled()
 def active_groups(values, taps, floors, tolerance):
-    """Return the groups in which no tap wins at all vertices.
-
-    Args:
-        values: `(positions, vertices, taps · channels)`.
-        taps: Number of taps.
-        floors: `(floors,)`: each channel has one group per floor; -inf for no floor.
-        tolerance: Values this close to the largest win too.
-
-    Returns:
-        `(groups,)`: (position · channels + channel) · floors + index of the floor.
-    """
+    """Return the groups in which no tap wins at all vertices."""
     positions, vertices, width = values.shape
     channels, kinds = width // taps, len(floors)
     found = np.empty(64, np.int64)
@@ -89,17 +80,7 @@ def group_values(values, taps, kinds, groups):
 
 @compiled()
 def bending_groups(search, start, loop, winners):
-    """Return, for each face, the waiting groups that bend in it.
-
-    Args:
-        search: `Search`.
-        start: First corners of the faces.
-        loop: The corners.
-        winners: Output: those of the waiting groups, `(vertices, waiting)` unsigned integers.
-
-    Returns:
-        Starts of the faces in the list, and the list of groups, as indices of waiting ones.
-    """
+    """Return, for each face, the waiting groups that bend in it."""
     values, taps, waiting = search.values.values, search.taps, search.waiting
     vertices, size = values.shape[0], values.shape[1] // taps
     one, none = winners.dtype.type(1), winners.dtype.type(0)

@@ -64,13 +64,6 @@ def edge_keys(start, loop, keys):
 def cut_faces(mesh, search, counts, groups, most):
     """Cut all faces along the bends of waiting groups.
 
-    Args:
-        mesh: `Mesh`.
-        search: `Search`.
-        counts: `(faces + 1,)` from `bending_groups`.
-        groups: From `bending_groups`.
-        most: Approximate number of new vertices at which to stop.
-
     Returns:
         `Vertices`, of which the first are the mesh's, with room for more; their number; starts,
         corners and edges' keys of the faces; the number of waiting groups that have cut.

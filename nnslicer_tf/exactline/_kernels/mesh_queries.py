@@ -122,18 +122,7 @@ def box_tree(places, start, loop):
 
 @compiled()
 def locate(points, places, start, loop, order, boxes, nodes, slack):
-    """Return the face that contains each point, -1 for none.
-
-    Args:
-        points: `(points, 2)`.
-        places: Vertices.
-        start: Faces.
-        loop: Corners.
-        order: From `box_tree`.
-        boxes: From `box_tree`.
-        nodes: From `box_tree`.
-        slack: Distance by which a point may be outside a face.
-    """
+    """Return the face that contains each point, -1 for none."""
     out = np.full(len(points), -1, np.int64)
     stack = np.empty(128, np.int64)
     for i in range(len(points)):

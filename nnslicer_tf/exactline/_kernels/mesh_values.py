@@ -36,18 +36,7 @@ def nonzero(values):
 
 @compiled()
 def window_sums(values, taps, kernel, bias, piece):
-    """Return weighted sums of windows, skipping channels that are zero at all vertices.
-
-    Args:
-        values: `(positions, vertices, channels)`.
-        taps: `(windows, taps)` positions, -1 for none.
-        kernel: `(taps · channels, outputs)`.
-        bias: `(outputs,)`.
-        piece: Number of vertices to gather at a time.
-
-    Returns:
-        `(windows, vertices, outputs)`.
-    """
+    """Return weighted sums of windows, skipping channels that are zero at all vertices."""
     windows, width = taps.shape
     vertices, channels = values.shape[1:]
     used = nonzero(values)

@@ -3,7 +3,8 @@
 A step function is constant on pieces. The rows of position p are `start[p]` to `start[p + 1]`, at
 ascending ratios; a row's values hold from its ratio to the next one, and the last row repeats
 the row before. Values are looked up at the middle of a piece, where it does not matter that ratios
-that differ by rounding errors were merged. No loop holds the GIL.
+that differ by rounding errors were merged. `steps` are `Steps`; `uses` and `taps` are those of
+`Uses`; results have the rows `new_start` at `new_ratio`. No loop holds the GIL.
 """
 
 import numpy as np
@@ -49,16 +50,7 @@ def between(start, ratio, begin, end):
 
 @compiled()
 def add_moved(steps, uses, columns, new_start, new_ratio, out):
-    """Add to each position the values of the windows that use it.
-
-    Args:
-        steps: `Steps` of the windows.
-        uses: `(positions, uses)` windows, -1 for none.
-        columns: `(positions, uses)` the first of the columns to add.
-        new_start: First rows of the positions.
-        new_ratio: Their ratios.
-        out: Changed in place, `(new rows, channels)`.
-    """
+    """Add to each position the values of the windows that use it."""
     start, ratio, values = steps
     for p in range(len(uses)):
         for u in range(uses.shape[1]):
@@ -74,14 +66,7 @@ def add_moved(steps, uses, columns, new_start, new_ratio, out):
 
 @compiled()
 def products(steps, others, new_start, new_ratio):
-    """Return each position's values times others, `(new rows, other channels)`.
-
-    Args:
-        steps: `Steps` with `channels`.
-        others: `Steps` with k · `channels`; each block is multiplied by the values of `steps`.
-        new_start: First rows of the positions in the result.
-        new_ratio: Their ratios.
-    """
+    """Return each position's values times others, `(new rows, other channels)`."""
     channels, other_channels = steps.values.shape[1], others.values.shape[1]
     out = np.empty((len(new_ratio), other_channels))
     for p in range(len(steps.start) - 1):
@@ -115,18 +100,6 @@ def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
 
     Channels that are zero on all pieces (most are, behind a ReLU) are left out of the matrix
     products.
-
-    Args:
-        steps: `Steps` of the windows, whose channels are the outputs.
-        uses: `(positions, uses)` windows, -1 for none.
-        taps: `(positions, uses)` the tap by which a window uses the position.
-        new_start: First rows of the positions.
-        new_ratio: Their ratios.
-        kernel: `(taps · outputs, inputs)`.
-        piece: Number of rows to gather at a time.
-
-    Returns:
-        `(new rows, inputs)`.
     """
     start, ratio, values = steps
     positions, most = uses.shape
@@ -160,17 +133,7 @@ def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
 
 @compiled()
 def sums_between(start, ratio, values, counts):
-    """Return each position's sums of its values at the ratios k/m, 0 < k < m, for several m.
-
-    Args:
-        start: First rows of the positions.
-        ratio: Their ratios, from 0 to 1.
-        values: Their values, `(rows, channels)`.
-        counts: `(counts,)` the numbers m.
-
-    Returns:
-        `(counts, positions, channels)`.
-    """
+    """Return each position's sums of its values at the ratios k/m, 0 < k < m, for several m."""
     out = np.zeros((len(counts), len(start) - 1, values.shape[1]))
     first_row = np.empty(_CELLS, np.int64)
     for p in range(len(start) - 1):
