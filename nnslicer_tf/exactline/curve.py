@@ -156,7 +156,8 @@ class CommonRows:
             ratio = np.concatenate([curve.ratio for curve in curves])
             first = np.cumsum([0, *(curve.positions for curve in curves)])
             tables = zip(taps, first, strict=False)
-            joined = np.hstack([np.where(t >= 0, t + position, -1) for t, position in tables])
+            shifted = [np.where(table >= 0, table + position, -1) for table, position in tables]
+            joined = np.hstack(shifted, dtype=np.int32, casting="unsafe")
         self.start, self.ratio = _kernels.common_rows(start, ratio, joined, self.lines, TOLERANCE)
 
     def __len__(self) -> int:

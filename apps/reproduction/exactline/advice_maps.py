@@ -105,7 +105,9 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     """Return the share of the area whose advice its sample misses, and all sampled advice."""
     size = classes.corners.max(axis=0)
     lines = (np.arange(1, count) / count)[:, None] * size
-    mesh = _cut_by_grid(classes.mesh(), lines)
+    mesh = classes.mesh()
+    for axis in (0, 1):
+        mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
     centres = (np.arange(count)[:, None] + 0.5) / count * size
     grid = np.stack(np.meshgrid(*centres.T, indexing="ij"), axis=-1)
     sampled = classes.label_at(grid.reshape(-1, 2)).reshape(count, count)
@@ -114,13 +116,6 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     areas = _physical(mesh)
     differ = sampled[cell[:, 0], cell[:, 1]] != classes.label_at(middles)
     return float(areas[differ].sum() / areas.sum()), set(sampled.ravel().tolist())
-
-
-def _cut_by_grid(mesh: Mesh, lines: np.ndarray) -> Mesh:
-    """Return a mesh cut along grid lines `(lines, 2)` of ρ and of θ."""
-    for axis in (0, 1):
-        mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
-    return mesh
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:

@@ -43,7 +43,10 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
         change = attributor.walker.line(x, corners[0]).outputs[0, target] - mean
         row: dict[str, object] = {"image": i, "target": target}
         row["completeness_error"] = abs(exact.sum() - change)
-        sampled = _sampled(attributor, x, corners, target, max(COUNTS), rng)
+        sides = corners[1] - corners[0], corners[3] - corners[0]
+        places = rng.random((max(COUNTS), 2))
+        points = [corners[0] + a * sides[0] + b * sides[1] for a, b in places]
+        sampled = np.stack([attributor.exact(x, point, target) for point in points])
         for count in COUNTS:
             row[f"error_percent_{count}"] = 100 * relative_error(
                 sampled[:count].mean(axis=0), exact
@@ -71,20 +74,6 @@ _TEXT = (
     "exact mean against means over 1, 10 and 100 random baselines of the square, each with exact "
     "integrated gradients, and against black alone; errors as in table 1 of ExactLine."
 )
-
-
-def _sampled(
-    attributor: Attributor,
-    x: np.ndarray,
-    corners: np.ndarray,
-    target: int,
-    count: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Return the exact attributions from random baselines of a rectangle, `(count, …)`."""
-    sides = corners[1] - corners[0], corners[3] - corners[0]
-    points = [corners[0] + a * sides[0] + b * sides[1] for a, b in rng.random((count, 2))]
-    return np.stack([attributor.exact(x, point, target) for point in points])
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:

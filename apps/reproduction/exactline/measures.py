@@ -6,7 +6,7 @@ the image and a random neighbour, are counted, and their gradients are compared 
 first piece.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -18,9 +18,11 @@ from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import Attributor, LinearPartition
 from nnslicer_tf.exactline.gradients import PathGradients
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
+
+_MEASURES = ("norm", "components")
 
 
 def density(partition: LinearPartition) -> float:
@@ -45,8 +47,12 @@ def fgsm(
     x, labels = im.labelled(x, labels)
     out = np.array(x, np.float64)
     for label in np.unique(labels):
+
+        def loss(values: Mapping[str, Any], label: int = int(label)) -> Any:
+            return -keras.ops.log_softmax(values[im.logit_operation])[:, label]
+
         chosen = np.flatnonzero(labels == label)
-        gradient = im.gradients(x[chosen], _loss(im, int(label)), batch_size=batch_size)
+        gradient = im.gradients(x[chosen], loss, batch_size=batch_size)
         out[chosen] += epsilon * np.sign(gradient[im.input_operation])
     return np.clip(out, 0, 1)
 
@@ -72,21 +78,14 @@ def relative_change(path: PathGradients, by: str = "norm") -> float:
     Raises:
         InvalidArgumentError: for another `by`.
     """
-    check_name("measure", by, _CHANGES)
+    check_name("measure", by, _MEASURES)
     gradients = path.gradients.reshape(len(path.partition), -1)
-    return float(np.diff(path.partition.ratios) @ _CHANGES[by](gradients))
-
-
-def _change_by_norm(gradients: np.ndarray) -> np.ndarray:
-    size = np.abs(gradients[0]).sum()
-    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
-
-
-def _change_by_components(gradients: np.ndarray) -> np.ndarray:
-    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
-
-
-_CHANGES = {"norm": _change_by_norm, "components": _change_by_components}
+    change = np.abs(gradients - gradients[0])
+    if by == "norm":
+        change = change.sum(axis=1) / (np.abs(gradients[0]).sum() or np.nan)
+    else:
+        change = (change / np.abs(gradients + 1e-12)).mean(axis=1)
+    return float(np.diff(path.partition.ratios) @ change)
 
 
 def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
@@ -102,7 +101,7 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
     Raises:
         InvalidArgumentError: for another `by`.
     """
-    check_name("measure", by, ("norm", "components"))
+    check_name("measure", by, _MEASURES)
     change = np.abs(approximation - exact)
     if by == "norm":
         return float(change.sum() / np.abs(exact).sum())
@@ -204,12 +203,3 @@ def linearity(
             row[f"{direction}_gradient_error"] = relative_change(path)
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _loss(im: InstrumentedModel, label: int) -> Callable[[Mapping[str, Any]], Any]:
-    """Return the function that computes a label's cross-entropy from the operations' values."""
-
-    def loss(values: Mapping[str, Any]) -> Any:
-        return -keras.ops.log_softmax(values[im.logit_operation])[:, label]
-
-    return loss

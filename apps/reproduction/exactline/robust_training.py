@@ -6,8 +6,9 @@ DiffAI (Mirman, Gehr and Vechev, ICML 2018) with its Box domain; its other domai
 not implemented. Requires the TensorFlow backend. Time: seconds to minutes per epoch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -42,47 +43,18 @@ class RobustRecipe:
     steps: int = 7
 
 
-def convsmall(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
-    """Return a model of two 4×4 convolutions of stride 2 and a layer of 100 neurons, with logits.
-
-    The convolutions have 16 and 32 filters.
-    """
-    x = inputs = keras.Input(input_shape)
-    x = layers.Conv2D(16, 4, strides=2, activation="relu", name="conv1")(x)
-    x = layers.Conv2D(32, 4, strides=2, activation="relu", name="conv2")(x)
-    x = layers.Flatten(name="flatten")(x)
-    x = layers.Dense(100, activation="relu", name="dense1")(x)
-    return keras.Model(inputs, layers.Dense(classes, name="logits")(x), name="convsmall")
-
-
-def convmedium(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
-    """Return a model of two padded 4×4 convolutions of stride 2 and a layer of 1,000 neurons.
-
-    The convolutions have 16 and 32 filters; it ends in logits.
-    """
-    return _padded("convmedium", input_shape, classes, [(16, 4, 2), (32, 4, 2)], [1000])
-
-
-def convbig(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
-    """Return a model of four padded convolutions and two layers of 512 neurons, with logits.
-
-    They are 3×3 with 32 filters, 4×4 of stride 2 with 32, and the same pair with 64.
-    """
-    filters = [(32, 3, 1), (32, 4, 2), (64, 3, 1), (64, 4, 2)]
-    return _padded("convbig", input_shape, classes, filters, [512, 512])
-
-
-def _padded(
+def _network(
     name: str,
+    filters: Sequence[tuple[int, int, int]],
+    units: Sequence[int],
+    padding: str,
     input_shape: tuple[int, int, int],
-    classes: int,
-    filters: list[tuple[int, int, int]],
-    units: list[int],
+    classes: int = 10,
 ) -> keras.Model:
-    """Return a model of convolutions (filters, size, stride) and dense layers."""
+    """Return a model of convolutions (filters, size, stride) and dense layers, with logits."""
     x = inputs = keras.Input(input_shape)
     for i, (count, size, strides) in enumerate(filters, start=1):
-        conv = layers.Conv2D(count, size, strides, "same", activation="relu", name=f"conv{i}")
+        conv = layers.Conv2D(count, size, strides, padding, activation="relu", name=f"conv{i}")
         x = conv(x)
     x = layers.Flatten(name="flatten")(x)
     for i, count in enumerate(units, start=1):
@@ -90,8 +62,14 @@ def _padded(
     return keras.Model(inputs, layers.Dense(classes, name="logits")(x), name=name)
 
 
-NETWORKS = {"convsmall": convsmall, "convmedium": convmedium, "convbig": convbig}
-"""Names of the paper's networks → their builders."""
+_SMALL = ((16, 4, 2), (32, 4, 2))
+_BIG = ((32, 3, 1), (32, 4, 2), (64, 3, 1), (64, 4, 2))
+NETWORKS: dict[str, Callable[..., keras.Model]] = {
+    "convsmall": partial(_network, "convsmall", _SMALL, (100,), "valid"),
+    "convmedium": partial(_network, "convmedium", _SMALL, (1000,), "same"),
+    "convbig": partial(_network, "convbig", _BIG, (512, 512), "same"),
+}
+"""Names of the paper's networks → their builders, of an input shape and a number of classes."""
 
 
 def train_robustly(

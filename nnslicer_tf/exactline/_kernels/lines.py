@@ -58,7 +58,7 @@ def knot_crossings(values, start, ratio, knots, tolerance):
                 counts[j] += count
     left = np.empty(counts.sum(), np.int64)
     alpha = np.empty(len(left))
-    found = 0
+    found = np.int64(0)  # not a literal, for which Numba would compile callees once more
     for j in range(rows):
         if counts[j] == 0:
             continue
@@ -99,7 +99,7 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
     left = np.empty(64, np.int64)
     alpha = np.empty(64)
     best = np.empty((2, channels), np.int64)
-    found = 0
+    found = np.int64(0)
     for s in range(len(start) - 1):
         for j in range(start[s], start[s + 1]):
             now, before = best[j % 2], best[(j + 1) % 2]
@@ -208,7 +208,7 @@ def common_rows(start, ratio, taps, lines, tolerance):
             if taps[w, t] >= 0:
                 total += start[(taps[w, t] + 1) * lines] - start[taps[w, t] * lines]
     new_ratio = np.empty(total + 2 * windows * lines)
-    at = 0
+    at = np.int64(0)
     for w in range(windows):
         for k in range(lines):
             at = _merge(start, ratio, taps[w], lines, k, tolerance, heads, new_ratio, at)
@@ -249,7 +249,7 @@ def gather(curve, taps, new_start, new_ratio, first, out):
     lines, start, ratio, values = curve
     channels = values.shape[1]
     stop = first + len(out)
-    s = row_at(new_start, 0, len(new_start), first)
+    s = row_at(new_start, np.int64(0), len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
         lowest, highest = max(new_start[s], first), min(new_start[s + 1], stop)

@@ -307,7 +307,7 @@ def _cross(low, high, edge, group, changes, vertices, sizes):
     The maximum of affine functions is convex: its slope only grows.
     """
     taps, last = group.taps, vertices.winners[high]
-    now, slope = -1, -np.inf
+    now, slope = np.int64(-1), -np.inf
     for tap in range(taps + 1):
         if (vertices.winners[low] >> np.uint64(tap)) & _ONE:
             rise = _tap(vertices, group, high, tap) - _tap(vertices, group, low, tap)

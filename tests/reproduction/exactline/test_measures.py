@@ -115,7 +115,7 @@ def test_training_lowers_the_loss_the_same_way_each_time(method):
     histories = []
     for _ in range(2):
         keras.utils.set_random_seed(0)
-        model = robust_training.convsmall((14, 14, 1))
+        model = robust_training.NETWORKS["convsmall"]((14, 14, 1))
         histories.append(
             robust_training.train_robustly(model, digits, recipe, rng=0, progress=False)
         )
@@ -126,7 +126,7 @@ def test_training_lowers_the_loss_the_same_way_each_time(method):
 def test_box_bounds_hold():
     """The label's logit less any other's is nowhere in the box below the bound's."""
     keras.utils.set_random_seed(0)
-    model = robust_training.convsmall((14, 14, 1), classes=2)
+    model = robust_training.NETWORKS["convsmall"]((14, 14, 1), classes=2)
     rng = np.random.default_rng(0)
     x, epsilon = rng.uniform(0.2, 0.8, (1, 14, 14, 1)).astype(np.float32), 0.05
     inside = np.clip(x + rng.choice([-epsilon, epsilon], (2_000, 14, 14, 1)), 0, 1)
