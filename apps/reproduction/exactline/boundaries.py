@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -125,8 +124,17 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     found = []
     for row, name in zip(axes, ("ahead", "around", "grid"), strict=True):
         single = name != "grid"
-        _plot_curves(row[0], name, drawn, 6.0 if single else 0.9)
-        _plot_samples(row[1], name, drawn, 14.0 if single else 3.0)
+        curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
+        colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
+        width, size = (6.0, 14.0) if single else (0.9, 3.0)
+        row[0].add_collection(
+            LineCollection(curves, colors=colours, linewidths=width, capstyle="butt")
+        )
+        row[0].autoscale_view()
+        colours = [COLOURS[label] for label in drawn[f"{name}/sampled"]]
+        row[1].scatter(*drawn[f"{name}/points"].T, c=colours, s=size, linewidths=0)
+        for axis in row:
+            axis.set_aspect("equal")
         if single:
             x, y = drawn[f"{name}/ticks"].T
             row[0].scatter(x, y, s=0.6, color="black", zorder=3)
@@ -162,23 +170,6 @@ def _polar(points: np.ndarray) -> np.ndarray:
     """
     rho, theta = points[:, 0], points[:, 1]
     return np.stack([-rho * np.sin(theta), rho * np.cos(theta)], axis=1)
-
-
-def _plot_curves(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], width: float) -> None:
-    """Draw lines in the plane around the ownship, coloured by class up to the exact boundaries."""
-    curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
-    colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
-    axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))
-    axes.autoscale_view()
-    axes.set_aspect("equal")
-
-
-def _plot_samples(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], size: float) -> None:
-    """Draw sampled points in the plane around the ownship, coloured by class."""
-    x, y = drawn[f"{name}/points"].T
-    colours = [COLOURS[label] for label in drawn[f"{name}/sampled"]]
-    axes.scatter(x, y, c=colours, s=size, linewidths=0)
-    axes.set_aspect("equal")
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:

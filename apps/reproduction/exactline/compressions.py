@@ -39,15 +39,32 @@ def compressions(s: CompressedSettings) -> ExperimentResult:
             compressed = InstrumentedModel(quantised(model, bits))
             for i, chosen in enumerate(track(groups, f"{name}, {bits} bits", count)):
                 corners = np.asarray(data.x[chosen], np.float64)
+                exact = disagreement(original, compressed, corners)
+                shares = as_generator(s.seed + i).dirichlet(np.ones(len(corners)), _SAMPLES)
+                x = np.tensordot(shares, corners, axes=1).astype(np.float32)
+                answers = [im.logits(x).argmax(axis=1) for im in (original, compressed)]
                 row = {"network": name, "where": where, "index": i, "bits": bits}
-                rows.append(row | _row(original, compressed, corners, s.seed + i))
+                row |= {"parts": exact.parts, "share_percent": 100 * exact.share}
+                row["sampled_percent"] = 100 * float((answers[0] != answers[1]).mean())
+                rows.append(row | {"largest_logit_difference": exact.difference})
     table = pd.DataFrame(rows)
+    differ = table.share_percent > 0
+    marks = table.assign(differ=differ, missed=differ & (table.sampled_percent == 0))
+    summary = marks.groupby(["network", "where", "bits"], sort=False, as_index=False).agg(
+        count=("index", "size"),
+        parts_mean=("parts", "mean"),
+        share_percent_mean=("share_percent", "mean"),
+        share_percent_largest=("share_percent", "max"),
+        with_differences=("differ", "sum"),
+        none_seen=("missed", "sum"),
+        largest_logit_difference=("largest_logit_difference", "max"),
+    )
     title = "Quantised weights: the exact share on which the network answers differently"
     head = {"planes": s.planes, "lines": s.lines, "seed": s.seed}
     return ExperimentResult(
         [
             ExperimentTable("compressions_all", table),
-            ExperimentTable("compressions", _summary(table), title, head, _TEXT),
+            ExperimentTable("compressions", summary, title, head, _TEXT),
         ]
     )
 
@@ -69,33 +86,3 @@ def quantised(model: keras.Model, bits: int) -> keras.Model:
             step = np.abs(weights).max() / (2 ** (bits - 1) - 1)
             variable.assign(np.round(weights / step) * step)
     return copy
-
-
-def _row(
-    original: InstrumentedModel, compressed: InstrumentedModel, corners: np.ndarray, seed: int
-) -> dict[str, object]:
-    found = disagreement(original, compressed, corners)
-    shares = as_generator(seed).dirichlet(np.ones(len(corners)), _SAMPLES)
-    x = np.tensordot(shares, corners, axes=1).astype(np.float32)
-    differ = original.logits(x).argmax(axis=1) != compressed.logits(x).argmax(axis=1)
-    return {
-        "parts": found.parts,
-        "share_percent": 100 * found.share,
-        "sampled_percent": 100 * float(differ.mean()),
-        "largest_logit_difference": found.difference,
-    }
-
-
-def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for (name, where, bits), group in table.groupby(["network", "where", "bits"], sort=False):
-        row = {"network": name, "where": where, "bits": bits, "count": len(group)}
-        row["parts_mean"] = group.parts.mean()
-        row["share_percent_mean"] = group.share_percent.mean()
-        row["share_percent_largest"] = group.share_percent.max()
-        row["with_differences"] = int((group.share_percent > 0).sum())
-        missed = (group.share_percent > 0) & (group.sampled_percent == 0)
-        row["none_seen"] = int(missed.sum())
-        row["largest_logit_difference"] = group.largest_logit_difference.max()
-        rows.append(row)
-    return pd.DataFrame(rows)

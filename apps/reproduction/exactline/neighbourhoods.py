@@ -38,13 +38,21 @@ def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
             row |= {"margin": margin.value, "against": margin.other}
             rows.append(row)
     table = pd.DataFrame(rows)
+    right = table[table.right].assign(others=table.margin < 0)
+    summary = right.groupby(["dataset", "training"], sort=False, as_index=False).agg(
+        images=("image", "size"),
+        regions_mean=("regions", "mean"),
+        other_percent_mean=("other_percent", "mean"),
+        triangles_with_others=("others", "sum"),
+        margin_median=("margin", "median"),
+    )
     title = "Triangles of an image, its FGSM neighbour and a random one"
     head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
     drawn = _drawn(networks, table, s.seed)
     return ExperimentResult(
         [
             ExperimentTable("neighbourhoods_images", table),
-            ExperimentTable("neighbourhoods", _summary(table), title, head, _TEXT),
+            ExperimentTable("neighbourhoods", summary, title, head, _TEXT),
         ],
         [ExperimentFigure("neighbourhoods", plot(drawn), drawn=drawn)],
     )
@@ -63,18 +71,6 @@ def _triangles(
     """Return images with their FGSM and random neighbours, `(images, 3, *input shape)`."""
     neighbours = fgsm(im, x, labels, epsilon), random_neighbours(x, epsilon, seed)
     return np.stack([np.asarray(x, np.float64), *neighbours], axis=1)
-
-
-def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for (dataset, method), group in table[table.right].groupby(["dataset", "training"], sort=False):
-        row = {"dataset": dataset, "training": method, "images": len(group)}
-        row["regions_mean"] = group.regions.mean()
-        row["other_percent_mean"] = group.other_percent.mean()
-        row["triangles_with_others"] = int((group.margin < 0).sum())
-        row["margin_median"] = group.margin.median()
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarray]:
