@@ -3,7 +3,7 @@
 | fault | seen with | workaround |
 |---|---|---|
 | The weight gradient of a convolution whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps`, used wherever weights are differentiated by |
-| `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `_trace.attention_takes_masks` |
+| `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
 """  # noqa: E501
