@@ -125,8 +125,13 @@ def inspect(
         kinds[values.ndim > 1] += (name,)
     tasks = [
         Task(
-            *(model, group.name, (group.operation, by_position), group.indices),
-            *(group.positions if by_position else None, names, measure),
+            model,
+            group.name,
+            need=(group.operation, by_position),
+            indices=group.indices,
+            positions=group.positions if by_position else None,
+            hypotheses=names,
+            measure=measure,
         )
         for model, members in groups.items()
         for by_position, names in kinds.items()

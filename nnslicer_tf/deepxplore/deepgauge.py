@@ -155,7 +155,9 @@ class _RangeCoverage(Coverage):
     ) -> None:
         neurons, options = ranges.neurons, {"ranges": ranges.digest, **(options or {})}
         super().__init__(
-            *(neurons.im, neurons.granularity, neurons.names),
+            neurons.im,
+            neurons.granularity,
+            neurons.names,
             per_neuron=per_neuron,
             options=options,
         )
