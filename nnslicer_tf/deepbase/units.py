@@ -72,8 +72,8 @@ def find_groups(
             and not (is_pattern and operation.kind in ("input", "routing", "mask"))
         ]
         if not operations:
-            names = (operation.name for operation in im.operations)
-            hint = did_you_mean(chosen.pattern.replace("*", ""), names)
+            known = (operation.name for operation in im.operations)
+            hint = did_you_mean(chosen.pattern.replace("*", ""), known)
             raise InvalidArgumentError(
                 f"No operation of model '{im.model.name}' matches {chosen.pattern!r}.{hint}"
             )

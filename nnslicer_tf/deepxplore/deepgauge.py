@@ -230,7 +230,7 @@ class BoundaryCoverage(_RangeCoverage):
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
         outputs = self._outputs(name, values)
-        above = (outputs > self.ranges.high[name]).any(axis=0)
+        above = np.any(outputs > self.ranges.high[name], axis=0)
         if self.corners == "upper":
-            return above
-        return np.stack([(outputs < self.ranges.low[name]).any(axis=0), above], axis=-1)
+            return np.asarray(above)
+        return np.stack([np.any(outputs < self.ranges.low[name], axis=0), above], axis=-1)

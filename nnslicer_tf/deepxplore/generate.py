@@ -119,7 +119,7 @@ def generate(
     for im, cov in zip(ims, coverage, strict=True):
         key = (_gradient_and_output, cov.neurons.granularity, cov.neurons.names)
         function = partial(_gradient_and_output, im, cov.neurons)
-        gradients.append(im.prepared(key, lambda f=function: compiled_function(f)))
+        gradients.append(im.prepared(key, partial(compiled_function, function)))
 
     def draw_neurons(cov: NeuronCoverage, count: int) -> np.ndarray:
         """Draw neurons to activate, without repetition while enough are uncovered."""
@@ -157,14 +157,12 @@ def generate(
                 break
 
             # One forward and backward pass through every model.
-            gradient, outputs = 0.0, []
+            gradient, outputs = np.zeros_like(active["x"]), []
             for i, (im, compute) in enumerate(zip(ims, gradients, strict=True)):
                 weight = np.where(active["deviant"] == i, -lambda1, 1.0).astype(np.float32)
-                indices = [
-                    active["label"].astype(np.int32),
-                    active["neuron"][:, i].astype(np.int32),
-                ]
-                arguments = (active["x"], weight, *indices, np.float32(lambda2))
+                label = active["label"].astype(np.int32)
+                neuron = active["neuron"][:, i].astype(np.int32)
+                arguments = (active["x"], weight, label, neuron, np.float32(lambda2))
                 part, output = compute(*map(keras.ops.convert_to_tensor, arguments))
                 gradient = gradient + keras.ops.convert_to_numpy(part)
                 outputs.append(im.classes.from_outputs(keras.ops.convert_to_numpy(output)))
@@ -186,8 +184,8 @@ def generate(
             active["x"] = np.clip(x, *bounds, dtype=np.float32)
             active["iteration"] = active["iteration"] + 1
     seconds = time.perf_counter() - started
-    columns = map(np.concatenate, zip(*differences, strict=True))
-    return Differences(*columns, tried, seconds, tuple(coverage))
+    x, index, predictions, label, iteration = map(np.concatenate, zip(*differences, strict=True))
+    return Differences(x, index, predictions, label, iteration, tried, seconds, tuple(coverage))
 
 
 def _gradient_and_output(
