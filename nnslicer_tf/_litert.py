@@ -2,161 +2,142 @@
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import shape_fits
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
-if TYPE_CHECKING:
-    from ai_edge_litert.interpreter import Interpreter
-
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 """Steps whose output has the values of their first input."""
 
 
-def read_content(model: str | os.PathLike | bytes) -> tuple[bytes, str]:
-    """Return the content of a LiteRT model, and its name for error messages.
+class LiteRTModel:
+    """The content of a LiteRT file, with a single-threaded interpreter.
+
+    It is ready to run, unless axes of the input other than the first are free: then `fit` makes
+    it ready, since many steps cannot run on the placeholder size of 1.
 
     Args:
-        model: A path, or the content itself.
-
-    Raises:
-        InvalidArgumentError: if the file cannot be read.
-    """
-    if isinstance(model, bytes):
-        return model, "the given bytes"
-    try:
-        return Path(model).read_bytes(), f"'{os.fspath(model)}'"
-    except OSError as error:
-        reason = error.strerror or error
-        raise InvalidArgumentError(f"Cannot read '{os.fspath(model)}': {reason}.") from error
-
-
-def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "Interpreter":
-    """Return a single-threaded interpreter.
-
-    It is ready to run, unless axes of the input other than the first are free: then `fit_input`
-    makes it ready, since many steps cannot run on the placeholder size of 1.
-
-    Args:
-        content: The content of the file.
-        name: The model's name in error messages.
+        model: A path, or the content of a file.
+        name: The model's name in error messages; by default its path.
         keep_tensors: Keep the values of all tensors, to be read after a run. LiteRT's own
             kernels then run the operations, not a delegate, whose kernels round differently.
 
     Raises:
+        InvalidArgumentError: if the file cannot be read.
         CorruptFileError: if it is not a LiteRT model, or is damaged.
     """
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    if content[4:8] != b"TFL3":
-        raise CorruptFileError(
-            f"{name} is not a TFLite model: the identifier 'TFL3' is missing at byte 4. "
-            f"Received {len(content)} bytes that begin with {content[:8]!r}."
-        )
-    options: dict[str, Any] = {}
-    if keep_tensors:
-        options = {
-            "experimental_preserve_all_tensors": True,
-            "experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-        }
-    try:
-        interpreter = Interpreter(model_content=content, num_threads=1, **options)
-        if not any(None in input_shape(tensor) for tensor in interpreter.get_input_details()):
-            interpreter.allocate_tensors()
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().rstrip(".")
-        raise CorruptFileError(
-            f"The TFLite model in {name} ({len(content)} bytes) is damaged: {reason}. "
-            "Convert or copy it again."
-        ) from error
-    return interpreter
+    def __init__(
+        self, model: str | os.PathLike | bytes, name: str = "", keep_tensors: bool = False
+    ) -> None:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-
-def input_shape(tensor: Mapping[str, Any]) -> tuple[int | None, ...]:
-    """Return the shape of one sample that an input takes; None for free axes.
-
-    Args:
-        tensor: The interpreter's details of the input.
-    """
-    signature = tensor["shape_signature"]
-    return tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
-
-
-def one_input_and_output(interpreter: "Interpreter", name: str) -> tuple[dict, dict]:
-    """Return the details of a model's only input and output.
-
-    Raises:
-        InvalidArgumentError: if it has several.
-    """
-    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-    if len(inputs) != 1 or len(outputs) != 1:
-        raise InvalidArgumentError(
-            f"The TFLite model in {name} must have one input and one output. "
-            f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
-        )
-    return inputs[0], outputs[0]
-
-
-def fit_input(interpreter: "Interpreter", name: str, shape: tuple[int, ...]) -> None:
-    """Make an interpreter ready for one sample of a shape, by resizing free axes.
-
-    Args:
-        interpreter: An interpreter of a model with one input.
-        name: The model's name in error messages.
-        shape: Shape of one sample.
-
-    Raises:
-        InputShapeError: if the model does not take such samples.
-        InvalidArgumentError: if it takes only batches of a fixed size.
-    """
-    tensor = interpreter.get_input_details()[0]
-    expected = input_shape(tensor)
-    if not shape_fits(shape, expected):
-        raise InputShapeError(
-            f"The TFLite model in {name} takes inputs of shape {expected}. Received: {shape}"
-        )
-    if tuple(tensor["shape"]) == (1, *shape) and None not in expected:
-        return
-    try:
-        interpreter.resize_tensor_input(tensor["index"], (1, *shape))
-        interpreter.allocate_tensors()
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().rstrip(".")
-        if tensor["shape_signature"][0] > 1:
-            raise InvalidArgumentError(
-                f"The TFLite model in {name} takes batches of {tensor['shape_signature'][0]} "
-                f"inputs only ({reason}). Convert it with a batch size of 1."
+        if isinstance(model, bytes):
+            self.content, self.name = model, name or "the given bytes"
+        else:
+            self.name = name or f"'{os.fspath(model)}'"
+            try:
+                self.content = Path(model).read_bytes()
+            except OSError as error:
+                reason = error.strerror or error
+                raise InvalidArgumentError(f"Cannot read {self.name}: {reason}.") from error
+        if self.content[4:8] != b"TFL3":
+            raise CorruptFileError(
+                f"{self.name} is not a TFLite model: the identifier 'TFL3' is missing at byte 4. "
+                f"Received {len(self.content)} bytes that begin with {self.content[:8]!r}."
+            )
+        options: dict[str, Any] = {}
+        if keep_tensors:
+            options = {
+                "experimental_preserve_all_tensors": True,
+                "experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            }
+        try:
+            self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
+            inputs = self.interpreter.get_input_details()
+            if all((one["shape_signature"][1:] >= 0).all() for one in inputs):
+                self.interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).strip().rstrip(".")
+            raise CorruptFileError(
+                f"The TFLite model in {self.name} ({len(self.content)} bytes) is damaged: "
+                f"{reason}. Convert or copy it again."
             ) from error
-        raise InputShapeError(
-            f"The TFLite model in {name} cannot compute with inputs of shape {shape}: {reason}"
-        ) from error
 
+    def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the details of the only input and output, of the shapes that they have now.
 
-def output_step(interpreter: "Interpreter", output: Mapping[str, Any]) -> float:
-    """Return the step between two values of an output; 0 if it is computed in floating point.
+        Raises:
+            InvalidArgumentError: if there are several.
+        """
+        inputs = self.interpreter.get_input_details()
+        outputs = self.interpreter.get_output_details()
+        if len(inputs) != 1 or len(outputs) != 1:
+            raise InvalidArgumentError(
+                f"The TFLite model in {self.name} must have one input and one output. "
+                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+            )
+        return inputs[0], outputs[0]
 
-    Files with float outputs often compute in integers and convert the result.
+    @cached_property
+    def tensors(self) -> dict[int, dict[str, Any]]:
+        """The interpreter's details of all tensors, by index."""
+        return {tensor["index"]: tensor for tensor in self.interpreter.get_tensor_details()}
 
-    Args:
-        interpreter: The interpreter.
-        output: Its details of the output.
-    """
-    tensors = {tensor["index"]: tensor for tensor in interpreter.get_tensor_details()}
-    makers = {
-        int(index): int(step["inputs"][0])
-        for step in interpreter._get_ops_details()
-        if step["op_name"] in _UNCHANGING and len(step["inputs"])
-        for index in step["outputs"]
-    }
-    index = output["index"]
-    while index in makers and not np.issubdtype(tensors[index]["dtype"], np.integer):
-        index = makers[index]
-    is_integer = np.issubdtype(tensors[index]["dtype"], np.integer)
-    return float(tensors[index]["quantization"][0]) if is_integer else 0.0
+    def fit(self, shape: tuple[int, ...]) -> None:
+        """Make the interpreter ready for one sample of a shape, by resizing free axes.
+
+        Raises:
+            InputShapeError: if the model does not take such samples.
+            InvalidArgumentError: if it takes only batches of a fixed size.
+        """
+        tensor, _ = self.ends()
+        signature = tensor["shape_signature"]
+        expected = tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
+        if not shape_fits(shape, expected):
+            raise InputShapeError(
+                f"The TFLite model in {self.name} takes inputs of shape {expected}. "
+                f"Received: {shape}"
+            )
+        if tuple(tensor["shape"]) == (1, *shape) and None not in expected:
+            return
+        self.__dict__.pop("tensors", None)
+        try:
+            self.interpreter.resize_tensor_input(tensor["index"], (1, *shape))
+            self.interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).strip().rstrip(".")
+            if signature[0] > 1:
+                raise InvalidArgumentError(
+                    f"The TFLite model in {self.name} takes batches of {signature[0]} inputs only "
+                    f"({reason}). Convert it with a batch size of 1."
+                ) from error
+            raise InputShapeError(
+                f"The TFLite model in {self.name} cannot compute with inputs of shape {shape}: "
+                f"{reason}"
+            ) from error
+
+    def output_step(self) -> float:
+        """Return the step between two values of the output; 0 if it is computed in floating point.
+
+        Files with float outputs often compute in integers and convert the result.
+        """
+        makers = {
+            int(index): int(step["inputs"][0])
+            for step in self.interpreter._get_ops_details()
+            if step["op_name"] in _UNCHANGING and len(step["inputs"])
+            for index in step["outputs"]
+        }
+        tensor = self.ends()[1]
+        while tensor["index"] in makers and not np.issubdtype(tensor["dtype"], np.integer):
+            tensor = self.tensors[makers[tensor["index"]]]
+        is_integer = np.issubdtype(tensor["dtype"], np.integer)
+        return float(tensor["quantization"][0]) if is_integer else 0.0
 
 
 def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
@@ -195,11 +176,7 @@ def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def stands_for_numbers(tensor: Mapping[str, Any]) -> bool:
-    """Whether a tensor holds floats, or integers that represent real numbers.
-
-    Args:
-        tensor: The interpreter's details of the tensor.
-    """
+    """Whether a tensor holds floats, or integers that represent real numbers."""
     if np.issubdtype(tensor["dtype"], np.integer):
         return bool(len(tensor["quantization_parameters"]["scales"]))
     return bool(np.issubdtype(tensor["dtype"], np.floating))

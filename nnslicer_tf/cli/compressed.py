@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nnslicer_tf import InstrumentedModel
-    from nnslicer_tf.debugging import LayerComparison
+    from nnslicer_tf.debugging.comparison import LayerComparison
 
 OriginalOption = Annotated[
     Path, typer.Option("--original", help="The original, a .keras or .h5 file.")

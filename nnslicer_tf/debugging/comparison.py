@@ -1,23 +1,30 @@
-"""Explain why a compressed model deviates: where its errors arise, and which of them matter."""
+"""Explain why a compressed model deviates: where its errors arise, and which of them matter.
+
+On an input x, the compressed model's value at place l is q_l. Computed in floating point from the
+compressed model's own values before it, the place would have the value f_l(q). The difference
+e_l = q_l − f_l(q) is the error made there. The original network with e_l added at each place l
+has, by construction, the compressed model's values on x; without them it has its own. Each place,
+or channel, can be switched separately.
+"""
 
 import functools
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.debugging._held_errors import Arrays, HeldErrors
-from nnslicer_tf.debugging.counterparts import CompressedLike, counterpart_of, weights_twin
-from nnslicer_tf.debugging.places import Counterpart, Place
+from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Place, counterpart_of
 from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.slicing import Profile, Slice, Slicer
 
@@ -26,7 +33,97 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEVELS = ("layer", "channel")
-_KINDS = ("enters", "made", "passed", "leaves")
+_KINDS = {"enters": "in", "made": "out", "passed": "out", "leaves": "out"}
+"""Kind of error → whether it is relative to the values of the place's inputs or its own."""
+
+_STEPS = 8  # on the path from the original to the compressed model, for the integral
+
+Arrays = dict[str, np.ndarray]
+
+
+class _HeldErrors:
+    """The original with the errors of a compressed model, which can be added selectively."""
+
+    def __init__(self, counterpart: Counterpart) -> None:
+        self.im = counterpart.im
+        self.counterpart = counterpart
+        self.names = tuple(place.operation for place in counterpart.places)
+        self._outputs = compiled_function(self._switched)
+        self._gradients = compiled_function(self._gradients_of_margin)
+
+    def made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
+        """Return for a batch q, f(q), and q − f(q): operation → `(batch, …)`."""
+        values = self.counterpart.values(x)
+        computed: dict[str, Any] = {}
+
+        def change(name: str, value: Any) -> Any:
+            if name not in values:
+                return value
+            computed[name] = ops.convert_to_numpy(value)
+            return ops.convert_to_tensor(values[name])
+
+        self.im.graph.run(ops.convert_to_tensor(x), self.names, change)
+        return values, computed, {name: values[name] - computed[name] for name in self.names}
+
+    def outputs(
+        self, x: np.ndarray, made: Arrays, switched: Sequence[Collection[str]]
+    ) -> Iterator[np.ndarray]:
+        """Yield the outputs for a batch, each time without the errors of some operations."""
+        x, errors = ops.convert_to_tensor(x), self._tensors(made)
+        for off in switched:
+            keep = np.array([name not in off for name in self.names], np.float32)
+            yield ops.convert_to_numpy(self._outputs(x, errors, ops.convert_to_tensor(keep)))
+
+    def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
+        """Return how much each error contributes to the fall of the margin.
+
+        The margin is the score of the original's label minus that of the compressed model's. Its
+        fall from the original to the compressed model is divided among the elements of all errors
+        by the integral of gradient × error, while all errors grow from zero to their full size: the
+        attributions of a sample add up to the fall.
+
+        Args:
+            x: One batch of samples.
+            made: The errors made.
+            labels: The original's and the compressed model's label, `(batch, 2)`.
+
+        Returns:
+            Operation → `(batch, …)`, positive for errors that favour the compressed model's label.
+        """
+        # Scores are linear in the logits, also those of one sigmoid: −z and z.
+        units = self.im[self.im.logit_operation].size
+        by_class = self.im.classes.scores(np.eye(units, dtype=np.float32)).T
+        direction = ops.convert_to_tensor(by_class[labels[:, 0]] - by_class[labels[:, 1]])
+        x, errors = ops.convert_to_tensor(x), self._tensors(made)
+        sums = {name: np.zeros_like(made[name]) for name in self.names}
+        for share in (np.arange(_STEPS, dtype=np.float32) + 0.5) / _STEPS:
+            slopes = self._gradients(x, errors, direction, ops.convert_to_tensor(share))
+            for name, slope in zip(self.names, slopes, strict=True):
+                sums[name] -= ops.convert_to_numpy(slope) * made[name] / _STEPS
+        return sums
+
+    def _tensors(self, made: Arrays) -> list[Any]:
+        return [ops.convert_to_tensor(made[name]) for name in self.names]
+
+    def _values(self, x: Any, errors: Sequence[Any], wanted: str) -> Any:
+        added = dict(zip(self.names, errors, strict=True))
+
+        def change(name: str, value: Any) -> Any:
+            return value + added[name] if name in added else value
+
+        return self.im.graph.run(x, [wanted], change)[wanted]
+
+    def _switched(self, x: Any, errors: Sequence[Any], keep: Any) -> Any:
+        kept = [error * keep[i] for i, error in enumerate(errors)]
+        return self._values(x, kept, self.im.output_operations[0])
+
+    def _gradients_of_margin(
+        self, x: Any, errors: Sequence[Any], direction: Any, share: Any
+    ) -> Any:
+        def logits(*parts: Any) -> Any:
+            return self._values(x, parts, self.im.logit_operation)
+
+        return vector_jacobian_product(logits, [error * share for error in errors], direction)
 
 
 class LayerComparison(ShownAsTable):
@@ -56,30 +153,67 @@ class LayerComparison(ShownAsTable):
     """
 
     def __init__(
-        self, held: HeldErrors, x: np.ndarray, labels: np.ndarray, batch_size: int, progress: bool
+        self,
+        held: "_HeldErrors",
+        x: np.ndarray,
+        labels: np.ndarray,
+        batch_size: int,
+        progress: bool,
     ) -> None:
         self._held, self._batch_size = held, batch_size
         self.places: tuple[Place, ...] = held.counterpart.places
         deviating = labels[:, 0] != labels[:, 1]
         self.rows, self.given = np.flatnonzero(deviating), len(x)
         self.x, self.labels = x, labels = x[deviating], labels[deviating]
-        squares: dict[str, dict[str, float]] = {kind: {} for kind in (*_KINDS, "in", "out")}
+        # The places from whose values each place is computed.
+        operations, names = self.im.graph.operations, set(held.names)
+        sources: dict[str, set[str]] = {}
+        for name in held.names:
+            seen, waiting = set(), list(operations[name].inputs)
+            while waiting:
+                one = waiting.pop()
+                if one not in seen and one not in names:
+                    waiting.extend(operations[one].inputs)
+                seen.add(one)
+            sources[name] = seen & names
+
+        squares: dict[str, dict[str, float]] = {
+            kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")
+        }
         shares: Arrays = {}
         mended = np.zeros(len(self.places))
         for rows in track(list(self._batches()), "Comparing", progress=progress):
             values, computed, made = held.made(x[rows])
-            _add_squares(squares, held, x[rows], values, computed)
+            original = self.im.forward(x[rows], held.names)
+            sums = {
+                kind: {
+                    n: float(np.square(part, dtype=np.float64).sum()) for n, part in parts.items()
+                }
+                for kind, parts in {
+                    "made": made,
+                    "out": original,
+                    "leaves": {n: values[n] - original[n] for n in held.names},
+                    "passed": {n: computed[n] - original[n] for n in held.names},
+                }.items()
+            }
+            for kind, source in (("enters", "leaves"), ("in", "out")):
+                sums[kind] = {
+                    n: sum(sums[source][i] for i in sorted(sources[n])) for n in held.names
+                }
+            for kind, amounts in sums.items():
+                for name in held.names:
+                    squares[kind][name] += amounts[name]
             for name, part in held.attributions(x[rows], made, labels[rows]).items():
                 by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
                 shares[name] = shares.get(name, 0) + by_channel
-            outputs = held.outputs(x[rows], made, [{p.operation} for p in self.places])
+            outputs = held.outputs(x[rows], made, [{name} for name in held.names])
             mended += [self._right(o, rows) for o in outputs]
         self.errors = {
             kind: {
                 name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
                 for name, amount in squares[kind].items()
             }
-            for kind, beside in zip(_KINDS, ("in", "out", "out", "out"), strict=True)
+            for kind, beside in _KINDS.items()
         }
         fall = sum(float(values.sum()) for values in shares.values())
         self.channels = {name: values / fall for name, values in shares.items()}
@@ -107,7 +241,7 @@ class LayerComparison(ShownAsTable):
 
         Its slices are those of the compressed model, except for the rounding of activations.
         """
-        return weights_twin(self.im, self.counterpart)
+        return self.counterpart.twin()
 
     def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
         """Return the share of samples that get the original's label without some errors.
@@ -253,7 +387,7 @@ def compare_layers(
     check_count("batch_size", batch_size)
     check_classifier(im)
     x = im.check(x)
-    held = HeldErrors(im, counterpart_of(im, compressed, x))
+    held = _HeldErrors(counterpart_of(im, compressed, x))
     output, labels = im.output_operations[0], []
     for start in range(0, len(x), batch_size):
         batch = x[start : start + batch_size]
@@ -268,40 +402,3 @@ def compare_layers(
             "differently from the usual ones.)"
         )
     return LayerComparison(held, x, both, batch_size, progress)
-
-
-def _add_squares(
-    squares: dict[str, dict[str, float]],
-    held: HeldErrors,
-    x: np.ndarray,
-    values: Arrays,
-    computed: Arrays,
-) -> None:
-    """Add the sums of squares of one batch: kind of error → operation → sum."""
-    original = held.im.forward(x, held.names)
-    leaves = {name: values[name] - original[name] for name in held.names}
-    places = set(held.names)
-    for name in held.names:
-        # The places from whose values this one is computed.
-        seen: set[str] = set()
-        waiting = list(held.im.graph.operations[name].inputs)
-        while waiting:
-            one = waiting.pop()
-            if one not in seen and one not in places:
-                waiting.extend(held.im.graph.operations[one].inputs)
-            seen.add(one)
-        inputs = sorted(seen & places)
-        amounts = {
-            "enters": sum(_square(leaves[i]) for i in inputs),
-            "in": sum(_square(original[i]) for i in inputs),
-            "passed": _square(computed[name] - original[name]),
-            "made": _square(values[name] - computed[name]),
-            "leaves": _square(leaves[name]),
-            "out": _square(original[name]),
-        }
-        for kind, amount in amounts.items():
-            squares[kind][name] = squares[kind].get(name, 0.0) + amount
-
-
-def _square(values: np.ndarray) -> float:
-    return float(np.square(values, dtype=np.float64).sum())

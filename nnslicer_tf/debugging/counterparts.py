@@ -1,19 +1,84 @@
 """Counterparts: a compressed model's values, mapped to the operations of its original."""
 
 import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import keras
 import numpy as np
+from keras import ops
 
-from nnslicer_tf.debugging._copies import Copy, QuantisedLayers
-from nnslicer_tf.debugging._litert_file import LiteRTFile
-from nnslicer_tf.debugging._litert_graph import LiteRTGraph
-from nnslicer_tf.debugging.places import Counterpart
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import Affine, InstrumentedModel, copy_model
 
 CompressedLike: TypeAlias = keras.Model | InstrumentedModel | str | os.PathLike | bytes
+
+_ROUNDING = 0.05  # relative error of sums allowed for rounding inputs to 8 bits
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value that both models have.
+
+    Attributes:
+        operation: Name of the original's operation that computes it.
+        kernel: Name of the kernel that it is computed with; None if it has none.
+        tensor: Name of the value in the compressed model; for a value with a kernel, the output
+            of the step that multiplies by it.
+        stored: How the compressed model stores the kernel, or the value if there is no kernel,
+            such as "int8".
+        weights: Number of weights of the kernel.
+    """
+
+    operation: str
+    kernel: str | None
+    tensor: str
+    stored: str
+    weights: int
+
+
+class Counterpart(ABC):
+    """A compressed model whose values are mapped to the original's operations.
+
+    Attributes:
+        im: The original.
+        places: The values that both models have, in topological order; the input comes first,
+            unless it consists of tokens, which are not rounded; the output last.
+    """
+
+    im: InstrumentedModel
+    places: tuple[Place, ...]
+
+    @abstractmethod
+    def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the compressed model's values: operation of a place → `(samples, …)` float32."""
+
+    @abstractmethod
+    def kernels(self) -> dict[str, np.ndarray]:
+        """Return the compressed model's weights: kernel name → float32 of the kernel's shape."""
+
+    def twin(self) -> keras.Model:
+        """Return a copy of the original with the compressed model's weights, in floating point.
+
+        Unlike the compressed model it does not round activations. It has all weights of a Keras
+        model, but only the kernels of a file: biases and normalisations are the original's, as
+        normalisations may be folded into the kernels.
+        """
+        twin = copy_model(self.im.model)
+        kernels = InstrumentedModel(twin).kernels
+        for name, values in self.kernels().items():
+            kernels[name].variable().assign(values)
+        return twin
+
+    def _input_places(self, tensor: str, stored: str) -> list[Place]:
+        name = self.im.input_operation
+        is_tokens = self.im.graph.vocabulary(name) is not None
+        return [] if is_tokens else [Place(name, None, tensor, stored, 0)]
+
+    def _place(self, operation: str, kernel: str | None, tensor: str, stored: str) -> Place:
+        weights = self.im.kernels[kernel].size if kernel else 0
+        return Place(operation, kernel, tensor, stored, weights)
 
 
 def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndarray) -> Counterpart:
@@ -31,23 +96,143 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
         CorruptFileError: if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
-        return LiteRTFile(im, LiteRTGraph(compressed, x.shape[1:]), x)
+        from nnslicer_tf.debugging.litert import LiteRTCounterpart
+
+        return LiteRTCounterpart(im, compressed, x)
     if isinstance(compressed, keras.Model):
         if any(getattr(layer, "quantization_mode", None) for layer in compressed.layers):
-            return QuantisedLayers(im, compressed)
+            return _QuantisedLayers(im, compressed)
         compressed = InstrumentedModel(compressed)
     if isinstance(compressed, InstrumentedModel):
-        return Copy(im, compressed)
+        return _Copy(im, compressed)
     raise InvalidArgumentError(
         "A compressed model must be a Keras model, or the path or bytes of a .tflite file. "
         f"Received: {type(compressed).__name__}"
     )
 
 
-def weights_twin(im: InstrumentedModel, counterpart: Counterpart) -> keras.Model:
-    """Return a copy of the original with the compressed model's weights.
+class _Copy(Counterpart):
+    """A Keras model with the same operations and other weights."""
 
-    It computes in floating point, so unlike the compressed model it does not round activations.
-    It has all weights of a Keras model, but only the kernels of a LiteRT file.
-    """
-    return counterpart.twin(im)
+    def __init__(self, im: InstrumentedModel, other: InstrumentedModel) -> None:
+        # Keras may name the input of a copy differently.
+        inputs = dict(zip(im.graph.inputs, other.graph.inputs, strict=False))
+        for operation in im.operations:
+            same = other.graph.operations.get(inputs.get(operation.name, operation.name))
+            if same is None or same.shape != operation.shape:
+                there = "nothing of this name" if same is None else f"shape {same.shape}"
+                raise InvalidArgumentError(
+                    f"Operation '{operation.name}' {operation.shape} has no counterpart in the "
+                    f"compressed model '{other.model.name}', which has {there}. Compare a model "
+                    "with a copy that has its layers."
+                )
+            # A copy that rounds differently from the original would go unnoticed.
+            dtype, other_dtype = (
+                getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same)
+            )
+            if dtype != other_dtype:
+                raise InvalidArgumentError(
+                    f"Layer '{operation.layer}' computes in {dtype} in the original and in "
+                    f"{other_dtype} in the copy. Keras models are compared in float32, without the "
+                    "rounding of mixed precision, so that nothing of it would be seen. Compare a "
+                    "LiteRT file of 16 bits instead."
+                )
+        self.im, self._other = im, other
+        places = self._input_places(im.input_operation, "float32")
+        for o in im.operations:
+            if o.kernels or isinstance(o.params, Affine) or o.name == im.output_operations[0]:
+                kernel = o.kernels[0].name if o.kernels else None
+                places.append(self._place(o.name, kernel, o.name, "float32"))
+        self.places = tuple(places)
+
+    def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        name = self.im.input_operation
+        layers = [place.operation for place in self.places if place.operation != name]
+        return {name: x, **self._other.capture(x, len(x), layers)}
+
+    def kernels(self) -> dict[str, np.ndarray]:
+        return {name: kernel.kernel() for name, kernel in self._other.kernels.items()}
+
+    def twin(self) -> keras.Model:
+        return copy_model(self._other.model)
+
+
+class _QuantisedLayers(Counterpart):
+    """A copy quantised by `keras.Model.quantize`, whose layer outputs are known."""
+
+    def __init__(self, im: InstrumentedModel, model: keras.Model) -> None:
+        self.im = im
+        self._layers = {layer.name: layer for layer in model.layers}
+        kernels: dict[str, str | None] = {}  # for each layer that has some, and for the output
+        for operation in im.operations:
+            if operation.kind == "input":  # not a layer of a Sequential model
+                continue
+            if operation.layer not in self._layers:
+                raise InvalidArgumentError(
+                    f"Layer '{operation.layer}' has no counterpart in the compressed model "
+                    f"'{model.name}'. Compare a model with a copy that has its layers."
+                )
+            if operation.kernels:
+                kernels.setdefault(operation.layer, operation.kernels[0].name)
+        kernels.setdefault(im.output_operations[0], None)
+        outputs = {name: self._layers[name].output for name in kernels}
+        self._values = keras.Model(model.inputs, outputs)
+        places = self._input_places(im.input_operation, "float32")
+        for name, kernel in kernels.items():
+            stored = getattr(self._layers[name], "quantization_mode", None) or "float32"
+            places.append(self._place(name, kernel, name, stored))
+        self.places = tuple(places)
+
+    def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        values = self._values.predict_on_batch(x)
+        arrays = {name: np.asarray(value) for name, value in values.items()}
+        return {self.im.input_operation: x, **arrays}
+
+    def kernels(self) -> dict[str, np.ndarray]:
+        kernels = InstrumentedModel(self.twin()).kernels
+        return {name: kernel.kernel() for name, kernel in kernels.items()}
+
+    def twin(self) -> keras.Model:
+        """Return a copy of the original with all weights of the layers, dequantised.
+
+        Raises:
+            InvalidArgumentError: if a layer is quantised in an unsupported way.
+        """
+        twin = copy_model(self.im.model)
+        for layer in twin.layers:
+            same = self._layers.get(layer.name)
+            if same is not None:
+                mode = getattr(same, "quantization_mode", None)
+                layer.set_weights(_dequantised(same) if mode else same.get_weights())
+        return twin
+
+
+def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
+    """Return the kernel that a quantised Dense layer represents, and its bias."""
+    mode = layer.quantization_mode
+    if type(layer) is not keras.layers.Dense or mode not in ("int8", "int4"):
+        raise InvalidArgumentError(
+            f"Layer '{layer.name}' is a {type(layer).__name__} that was quantised in the mode "
+            f"{mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be brought back to "
+            "floating point; its outputs can be compared nevertheless."
+        )
+    stored = ops.convert_to_numpy(layer.kernel).astype(np.float32)
+    scale = ops.convert_to_numpy(layer.kernel_scale)
+    if getattr(layer, "kernel_zero", None) is None:
+        kernel = stored / scale
+    else:  # each group of inputs has a scale, which multiplies, and a zero point
+        group = ops.convert_to_numpy(layer.g_idx).astype(int)
+        kernel = (stored - ops.convert_to_numpy(layer.kernel_zero)[group]) * scale[group]
+    weights = [kernel] if layer.bias is None else [kernel, ops.convert_to_numpy(layer.bias)]
+    # Compare the layer's outputs with those of its dequantised weights, on random inputs.
+    x = np.random.default_rng(0).normal(size=(16, len(kernel))).astype(np.float32)
+    sums = x @ kernel + sum(weights[1:])
+    expected = ops.convert_to_numpy(layer.activation(ops.convert_to_tensor(sums)))
+    error = np.linalg.norm(ops.convert_to_numpy(layer(x)) - expected)
+    if not error <= _ROUNDING * np.linalg.norm(sums):
+        raise InvalidArgumentError(
+            f"Layer '{layer.name}' does not compute with its dequantised kernel: it stores it in a "
+            f"way that is not known here (mode {mode!r}, Keras {keras.__version__}). Its outputs "
+            "can be compared nevertheless."
+        )
+    return weights

@@ -1,17 +1,19 @@
 """Fault localisation: score neurons and synapses by how suspicious wrong outputs make them."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.debugging import _evidence
-from nnslicer_tf.debugging._evidence import SuspicionScores, channel_scores
+from nnslicer_tf.debugging.evidence import (
+    OF_SLICES,
+    OF_VALUES,
+    SuspicionScores,
+    chance,
+    channel_scores,
+)
 from nnslicer_tf.debugging.runs import Labelled, Runs
-from nnslicer_tf.debugging.spectra import FORMULAS
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.slicing import Profile, Slicer
 
@@ -20,21 +22,7 @@ if TYPE_CHECKING:
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
-_OF_SLICES: dict[str, Callable[[Slicer, Runs], SuspicionScores]] = {
-    "contrast": _evidence.contrast,
-    "wrong_minus_right": _evidence.wrong_minus_right,
-    **{name: partial(_evidence.membership, formula) for name, formula in FORMULAS.items()},
-}
-_OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], SuspicionScores]] = {
-    "patching": _evidence.patching,
-    "gradient_contrast": _evidence.gradient_contrast,
-    "gradient": _evidence.gradient,
-    **{
-        f"deepfault_{name}": partial(_evidence.activity, formula)
-        for name, formula in FORMULAS.items()
-    },
-}
-METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
+METHODS = (*OF_VALUES, *OF_SLICES, "random")
 """Names of the methods of `suspicious`."""
 
 
@@ -80,11 +68,20 @@ class Suspicion(ShownAsTable):
         if level == "layer":
             rows = [(name, int(v.argmax()), float(v.max())) for name, v in self.channels.items()]
             frame = pd.DataFrame(rows, columns=["operation", "channel", "score"])
-            return _ranked(frame, most)
-        arrays = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}[level]
-        what = "kernel" if level == "synapse" else "operation"
-        parts = [_top(name, values, what, level, most) for name, values in arrays.items()]
-        return _ranked(pd.concat(parts, ignore_index=True), most)
+        else:
+            levels = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}
+            what, parts = "kernel" if level == "synapse" else "operation", []
+            for name, values in levels[level].items():
+                flat = values.ravel()
+                order = np.argsort(-flat, kind="stable")[:most]
+                places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
+                column = order.tolist() if level == "channel" else places
+                parts.append(pd.DataFrame({what: name, level: column, "score": flat[order]}))
+            frame = pd.concat(parts, ignore_index=True)
+        frame = frame.sort_values("score", ascending=False, kind="stable")
+        frame = frame.head(most or len(frame)).reset_index(drop=True)
+        frame.insert(0, "rank", range(1, len(frame) + 1))
+        return frame
 
     def __repr__(self) -> str:
         operation = max(self.channels, key=lambda name: self.channels[name].max())
@@ -139,28 +136,11 @@ def suspicious(
     check_name("method", method, METHODS)
     runs = Runs.of(im, failing, passing)
     if method == "random":
-        return Suspicion(im, method, _evidence.chance(im, np.random.default_rng(rng)))
-    if method in _OF_VALUES:
-        return Suspicion(im, method, _OF_VALUES[method](im, runs))
-    if profile is None:
-        profile = Profile.from_data(im, runs.passing.x, progress=progress)
-    slicer = Slicer(im, profile, theta, progress=progress)
-    return Suspicion(im, method, _OF_SLICES[method](slicer, runs))
-
-
-def _top(name: str, values: np.ndarray, what: str, level: str, most: int | None) -> "pd.DataFrame":
-    """Return the first rows of a ranking of one array."""
-    import pandas as pd
-
-    flat = values.ravel()
-    order = np.argsort(-flat, kind="stable")[:most]
-    places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
-    column = [place[0] for place in places] if level == "channel" else places
-    return pd.DataFrame({what: name, level: column, "score": flat[order]})
-
-
-def _ranked(frame: "pd.DataFrame", most: int | None) -> "pd.DataFrame":
-    frame = frame.sort_values("score", ascending=False, kind="stable").head(most or len(frame))
-    frame = frame.reset_index(drop=True)
-    frame.insert(0, "rank", range(1, len(frame) + 1))
-    return frame
+        scores = chance(im, np.random.default_rng(rng))
+    elif method in OF_VALUES:
+        scores = OF_VALUES[method](im, runs)
+    else:
+        if profile is None:
+            profile = Profile.from_data(im, runs.passing.x, progress=progress)
+        scores = OF_SLICES[method](Slicer(im, profile, theta, progress=progress), runs)
+    return Suspicion(im, method, scores)

@@ -105,21 +105,13 @@ def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, n
     return low, high
 
 
-# --- forward: which neurons are not constant -----------------------------------------------
-
-
-def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Whether a value may vary; an unknown one, NaN, may."""
-    return ~(low >= high)
-
-
 def output_interval(
     operation: Operation, inputs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and largest value of an operation, by interval arithmetic."""
     lows, highs = zip(*inputs, strict=True)
     if isinstance(operation.params, Synapses):
-        return _sum_interval(operation, lows[0], highs[0])
+        return _sum_interval(operation.params, lows[0], highs[0])
     if isinstance(operation.params, Affine):
         factor, offset = operation.params.read()
         with np.errstate(invalid="ignore"):
@@ -134,80 +126,76 @@ def output_interval(
     function = getattr(operation.params, "function", "")
     if function == "softsign":  # x / (1 + |x|) is NaN where x is infinite
         lows, highs = (tuple(np.clip(x, -_HUGE, _HUGE) for x in ends) for ends in (lows, highs))
+
+    def computed(values: Sequence[np.ndarray]) -> np.ndarray:
+        value = operation.compute(*(ops.convert_to_tensor(x[None]) for x in values))
+        return ops.convert_to_numpy(value)[0].astype(np.float64)
+
     if operation.kind in _MONOTONE or function in _RISING:
-        low, high = (_computed(operation, ends) for ends in (lows, highs))
+        low, high = computed(lows), computed(highs)
         return np.minimum(low, high), np.maximum(low, high)
-    live = any(_varies(low, high).any() for low, high in inputs)
-    if not live:
-        value = _computed(operation, lows)
+    if not any(_varies(low, high).any() for low, high in inputs):
+        value = computed(lows)
         return value, value
     return np.full(operation.shape, -np.inf), np.full(operation.shape, np.inf)
 
 
+def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Whether a value may vary; an unknown one, NaN, may."""
+    return ~(low >= high)
+
+
 def _sum_interval(
-    operation: Operation, low: np.ndarray, high: np.ndarray
+    kernel: Synapses, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the interval of a weighted sum; unbounded inputs give unbounded outputs."""
-    kernel: Synapses = operation.params
     weights = kernel.kernel().astype(np.float64)
+
+    def applied(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        value = kernel.apply(ops.convert_to_tensor(x[None]), ops.convert_to_tensor(weights))
+        return ops.convert_to_numpy(value)[0]
+
     unbounded = ~np.isfinite(low) | ~np.isfinite(high)
     low, high = np.where(unbounded, 0.0, low), np.where(unbounded, 0.0, high)
-    middle = _apply(kernel, (low + high) / 2, weights)
+    middle = applied((low + high) / 2, weights)
     bias = kernel.read_bias()
     middle = middle if bias is None else middle + bias.astype(np.float64)
-    radius = _apply(kernel, (high - low) / 2, np.abs(weights))
-    radius[_apply(kernel, unbounded.astype(np.float64), (weights != 0).astype(np.float64)) > 0] = (
-        np.inf
-    )
+    radius = applied((high - low) / 2, np.abs(weights))
+    reached = applied(unbounded.astype(np.float64), (weights != 0).astype(np.float64)) > 0
+    radius[reached] = np.inf
     return middle - radius, middle + radius
-
-
-def _apply(kernel: Synapses, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    value = kernel.apply(ops.convert_to_tensor(x[None]), ops.convert_to_tensor(weights))
-    return ops.convert_to_numpy(value)[0]
-
-
-def _computed(operation: Operation, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    value = operation.compute(*(ops.convert_to_tensor(x[None]) for x in inputs))
-    return ops.convert_to_numpy(value)[0].astype(np.float64)
-
-
-# --- backward: what reaches ----------------------------------------------------------------
 
 
 def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return, for each input, which of its neurons the operation's reached neurons depend on."""
-    own, kind = reached[operation.name], kind_of(operation)
-    g = ops.convert_to_tensor(own[None].astype(np.float64))
+    mask, kind, shapes = reached[operation.name], kind_of(operation), operation.input_shapes
+
+    def read_by(function: Any, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        """Return where the transpose of a linear function with weights ≥ 0 is positive."""
+        zeros = [ops.zeros((1, *shape), "float64") for shape in shapes]
+        g = ops.convert_to_tensor(mask[None].astype(np.float64))
+        parts = vector_jacobian_product(function, zeros, g)
+        return [ops.convert_to_numpy(part)[0] > 0 for part in parts]
+
     if isinstance(operation.params, Synapses):
         kernel: Synapses = operation.params
         weights = ops.convert_to_tensor((kernel.kernel() != 0).astype(np.float64))
-        return [_depends(operation, lambda x: kernel.apply(x, weights), g)]
+        return read_by(lambda x: kernel.apply(x, weights), shapes[:1])
     if kind.reach == "channel":
         taps = operation.params.taps
 
         def read(x: Any) -> Any:
-            return ops.reshape(
-                ops.sum(windows(operation.input_shapes[0], x, taps), axis=2), (1, *operation.shape)
-            )
+            read = ops.sum(windows(shapes[0], x, taps), axis=2)
+            return ops.reshape(read, (1, *operation.shape))
 
-        return [_depends(operation, read, g)]
+        return read_by(read, shapes[:1])
     if kind.reach == "element":
-        found = []
-        for shape in operation.input_shapes:  # any of the outputs to which it was broadcast
-            lead = own.ndim - len(shape)
+        masks = []
+        for shape in shapes:  # any of the outputs to which it was broadcast
+            lead = mask.ndim - len(shape)
             axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
-            found.append(np.any(own, axis=axes, keepdims=True).reshape(shape))
-        return found
+            masks.append(np.any(mask, axis=axes, keepdims=True).reshape(shape))
+        return masks
     if kind.move is not None:
-        places = [ops.zeros((1, *shape), "float64") for shape in operation.input_shapes]
-        moved = vector_jacobian_product(operation.compute, places, g)
-        return [ops.convert_to_numpy(part)[0] > 0 for part in moved]
-    return [np.full(shape, own.any()) for shape in operation.input_shapes]
-
-
-def _depends(operation: Operation, function: Any, g: Any) -> np.ndarray:
-    """Return where the transpose of a linear function with non-negative weights is positive."""
-    x = ops.zeros((1, *operation.input_shapes[0]), "float64")
-    (received,) = vector_jacobian_product(function, [x], g)
-    return ops.convert_to_numpy(received)[0] > 0
+        return read_by(operation.compute, shapes)
+    return [np.full(shape, mask.any()) for shape in shapes]

@@ -19,24 +19,25 @@ _WINDOW = 256
 """Samples in a window of the phase vocoder; shorter signals use their own length."""
 
 
-def _time_stretch(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def time_stretch(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Play slower or faster at the same pitch."""
     return _valid(_stretched(x, parameters["rate"]), len(x))
 
 
-def _pitch_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def pitch_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Shift the pitch at the same speed: stretch, then resample to the old length."""
     factor = 2 ** (parameters["semitones"] / 12)
     stretched = _stretched(x, 1 / factor)
     return _valid(resample(stretched, max(1, round(len(stretched) / factor))), len(x))
 
 
-def _draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+def draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+    """Draw a shift of up to a quarter of the signal, never 0."""
     shift = int(rng.integers(1, max(2, len(x) // 4)))
     return {"samples": shift if rng.random() < 0.5 else -shift}
 
 
-def _time_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def time_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Shift, filling with silence."""
     shift, shifted = int(parameters["samples"]), np.zeros_like(x)
     if shift > 0:
@@ -46,7 +47,7 @@ def _time_shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     return shifted
 
 
-def _gain(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def gain(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Change the volume; values beyond −1 … 1 are clipped."""
     return _valid(x * 10 ** (parameters["decibels"] / 20), len(x))
 
@@ -55,13 +56,13 @@ AUDIO_OPERATORS = (
     MutationOperator(
         "time_stretch",
         lambda rng, x: {"rate": float(np.exp(rng.uniform(np.log(0.8), np.log(1.25))))},
-        _time_stretch,
+        time_stretch,
     ),
     MutationOperator(
-        "pitch_shift", lambda rng, x: {"semitones": float(rng.uniform(-4, 4))}, _pitch_shift
+        "pitch_shift", lambda rng, x: {"semitones": float(rng.uniform(-4, 4))}, pitch_shift
     ),
-    MutationOperator("time_shift", _draw_shift, _time_shift),
-    MutationOperator("gain", lambda rng, x: {"decibels": float(rng.uniform(-12, 12))}, _gain),
+    MutationOperator("time_shift", draw_shift, time_shift),
+    MutationOperator("gain", lambda rng, x: {"decibels": float(rng.uniform(-12, 12))}, gain),
 )
 
 

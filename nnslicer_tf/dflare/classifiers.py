@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -25,21 +24,10 @@ import numpy as np
 from nnslicer_tf._checks import as_array, check_count, shape_fits
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import digest
-from nnslicer_tf._litert import (
-    dequantised,
-    fit_input,
-    interpreter_of,
-    one_input_and_output,
-    output_step,
-    quantised,
-    read_content,
-)
+from nnslicer_tf._litert import LiteRTModel, dequantised, quantised
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.loading import load_model
-
-if TYPE_CHECKING:
-    from ai_edge_litert.interpreter import Interpreter
 
 ModelLike = object  # anything that `as_classifier` takes
 
@@ -160,14 +148,13 @@ class TFLiteClassifier(Classifier):
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
-        content, self._name = read_content(model)
+        first = LiteRTModel(model)
         workers = min(available_cores(), 4) if workers is None else workers
-        self._interpreters = [interpreter_of(content, self._name) for _ in range(workers)]
-        self._content = digest([content])
+        more = [LiteRTModel(first.content, first.name) for _ in range(workers - 1)]
+        self._models = [first, *more]
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
-        first = self._interpreters[0]
-        self._input, self._output = one_input_and_output(first, self._name)
-        self.resolution = output_step(first, self._output)
+        self._input, self._output = first.ends()
+        self.resolution = first.output_step()
         self._fitted: tuple[int, ...] | None = None
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
@@ -177,23 +164,24 @@ class TFLiteClassifier(Classifier):
             InputShapeError: if the model takes inputs of another shape.
         """
         if self._fitted != inputs.shape[1:]:
-            for interpreter in self._interpreters:
-                fit_input(interpreter, self._name, inputs.shape[1:])
-            self._output = self._interpreters[0].get_output_details()[0]
+            for model in self._models:
+                model.fit(inputs.shape[1:])
+            self._output = self._models[0].ends()[1]
             self._fitted = inputs.shape[1:]
         inputs = quantised(inputs, self._input)
-        if len(inputs) == 1 or len(self._interpreters) == 1:
-            outputs = self._run(self._interpreters[0], inputs)
+        if len(inputs) == 1 or len(self._models) == 1:
+            outputs = self._run(self._models[0], inputs)
         else:
-            parts = np.array_split(inputs, len(self._interpreters))
-            outputs = np.concatenate(list(self._threads.map(self._run, self._interpreters, parts)))
+            parts = np.array_split(inputs, len(self._models))
+            outputs = np.concatenate(list(self._threads.map(self._run, self._models, parts)))
         return dequantised(outputs, self._output)
 
     def content(self) -> str:
         """Return a digest of the file."""
-        return self._content
+        return digest([self._models[0].content])
 
-    def _run(self, interpreter: "Interpreter", inputs: np.ndarray) -> np.ndarray:
+    def _run(self, model: LiteRTModel, inputs: np.ndarray) -> np.ndarray:
+        interpreter = model.interpreter
         outputs = np.empty((len(inputs), *self._output["shape"][1:]), self._output["dtype"])
         for row in range(len(inputs)):
             interpreter.set_tensor(self._input["index"], inputs[row : row + 1])

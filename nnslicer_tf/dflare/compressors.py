@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_generator, check_name
-from nnslicer_tf._litert import interpreter_of
+from nnslicer_tf._checks import as_array, as_generator, check_name
+from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.errors import (
@@ -28,9 +28,6 @@ from nnslicer_tf.errors import (
 )
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune", "mutate")
 
@@ -144,16 +141,43 @@ def _converted(
     if isinstance(keep, str):
         raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
     calibration = None
-    if method != "dynamic":
-        calibration = _calibration(model, samples)
+    if method != "dynamic":  # activations are calibrated
+        _check_one_output(model, several=True)
+        if len(model.inputs) > 1:
+            raise SeveralInputsError(
+                f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of "
+                "models with one. Join the inputs in a wrapping model, which cuts one tensor into "
+                "them."
+            )
+        dtype = model.inputs[0].dtype
+        if "int" in dtype:
+            raise InvalidArgumentError(
+                f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
+                "real numbers can be rounded to steps. The method 'dynamic' takes this model."
+            )
+        if samples is None:
+            raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
+        calibration = Samples(samples, model.input_shape[1:]).array()
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if calibration is not None:
         converter.representative_dataset = lambda: ([sample[None]] for sample in calibration)
+    experimental = tf.lite.experimental
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         if keep:
             warnings.simplefilter("ignore")
-            return _converted_but_for(converter, list(keep))
+            debugger = experimental.QuantizationDebugger(
+                converter=converter,
+                debug_dataset=converter.representative_dataset,
+                debug_options=experimental.QuantizationDebugOptions(
+                    denylisted_nodes=list(keep), fully_quantize=True
+                ),
+            )
+            # The converter would ignore unknown names.
+            calibrated = LiteRTModel(debugger.calibrated_model, "the calibrated model")
+            for name in keep:
+                check_name("tensor", name, [t["name"] for t in calibrated.tensors.values()])
+            return debugger.get_nondebug_quantized_model()
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
         if calibration is not None:
             sets = tf.lite.OpsSet
@@ -176,43 +200,6 @@ def _converted(
             ) from error
 
 
-def _calibration(model: keras.Model, samples: DataLike | None) -> np.ndarray:
-    """Return samples of a model whose activations can be calibrated."""
-    _check_one_output(model, several=True)
-    if len(model.inputs) > 1:
-        raise SeveralInputsError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of models "
-            "with one. Join the inputs in a wrapping model, which cuts one tensor into them."
-        )
-    dtype = model.inputs[0].dtype
-    if "int" in dtype:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
-            "real numbers can be rounded to steps. The method 'dynamic' takes this model."
-        )
-    if samples is None:
-        raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
-    return Samples(samples, model.input_shape[1:]).array()
-
-
-def _converted_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:
-    """Convert to 8-bit integers, except for the steps that compute some tensors."""
-    import tensorflow as tf
-
-    debugger = tf.lite.experimental.QuantizationDebugger(
-        converter=converter,
-        debug_dataset=converter.representative_dataset,
-        debug_options=tf.lite.experimental.QuantizationDebugOptions(
-            denylisted_nodes=keep, fully_quantize=True
-        ),
-    )
-    # The converter would ignore unknown names.
-    calibrated = interpreter_of(debugger.calibrated_model, "the calibrated model")
-    for name in keep:
-        check_name("tensor", name, [t["name"] for t in calibrated.get_tensor_details()])
-    return debugger.get_nondebug_quantized_model()
-
-
 def _quantised_by_recipe(
     content: bytes, recipe: Sequence[Mapping], samples: DataLike | None
 ) -> bytes:
@@ -229,15 +216,16 @@ def _quantised_by_recipe(
         quantizer.load_quantization_recipe(list(recipe))
         result = None
         if quantizer.need_calibration:
-            if samples is None or not len(samples):
+            rows = np.zeros(0) if samples is None else as_array(samples)
+            if not len(rows):
                 raise InvalidArgumentError(
                     "This recipe needs samples: at least one preprocessed input."
                 )
-            interpreter = interpreter_of(content, "the given bytes")
-            ((name, signature),) = interpreter.get_signature_list().items()
+            signatures = LiteRTModel(content).interpreter.get_signature_list()
+            ((name, signature),) = signatures.items()
             (tensor,) = signature["inputs"]
-            rows = [{tensor: np.asarray(row)[None].astype(np.float32)} for row in samples]
-            result = quantizer.calibrate({name: rows})
+            feeds = [{tensor: row[None].astype(np.float32)} for row in rows]
+            result = quantizer.calibrate({name: feeds})
         return bytes(quantizer.quantize(result).quantized_model)
 
 

@@ -64,8 +64,8 @@ class Deviation(ShownAsTable):
         queries: Number of inputs that both models were queried with, including the seed.
         seconds: The search's share of the time of all concurrent searches.
         labels: The original's and the compressed model's label.
-        trace: The mutations from the seed to `image`, see `replay`; None if the search does not
-            use a chain of mutations (`DiffChaser`).
+        trace: The mutations from the seed to `image`, see `Domain.replay`; None if the search
+            does not use a chain of mutations (`DiffChaser`).
     """
 
     image: np.ndarray

@@ -40,7 +40,7 @@ def noise_operator(name: str, weakest: float, strongest: float, noise: Noise) ->
     return MutationOperator(name, draw, apply)
 
 
-def _random_pixels(rng: np.random.Generator, x: np.ndarray, share: float) -> np.ndarray:
+def random_pixels(rng: np.random.Generator, x: np.ndarray, share: float) -> np.ndarray:
     """Set a share of the values, at least one, to random ones."""
     count, mutant = max(1, round(share * x.size)), x.copy()
     values = rng.integers(0, 256, count)
@@ -48,7 +48,7 @@ def _random_pixels(rng: np.random.Generator, x: np.ndarray, share: float) -> np.
     return mutant
 
 
-def _salt_and_pepper(rng: np.random.Generator, x: np.ndarray, share: float) -> np.ndarray:
+def salt_and_pepper(rng: np.random.Generator, x: np.ndarray, share: float) -> np.ndarray:
     """Set a share of the values, at least one, to 0 or 255."""
     count, mutant = max(1, round(share * x.size)), x.copy()
     values = rng.integers(0, 2, count) * 255
@@ -56,31 +56,36 @@ def _salt_and_pepper(rng: np.random.Generator, x: np.ndarray, share: float) -> n
     return mutant
 
 
-def _gaussian_noise(rng: np.random.Generator, x: np.ndarray, deviation: float) -> np.ndarray:
+def gaussian_noise(rng: np.random.Generator, x: np.ndarray, deviation: float) -> np.ndarray:
+    """Add Gaussian noise with a standard deviation in grey levels."""
     noise = rng.standard_normal(x.shape, np.float32)
     return np.clip(np.rint(x + noise * np.float32(deviation)), 0, 255).astype(np.uint8)
 
 
-def _multiplicative_noise(rng: np.random.Generator, x: np.ndarray, deviation: float) -> np.ndarray:
+def multiplicative_noise(rng: np.random.Generator, x: np.ndarray, deviation: float) -> np.ndarray:
+    """Multiply by 1 + Gaussian noise."""
     noise = rng.standard_normal(x.shape, np.float32)
     return np.clip(np.rint(x * (1 + noise * np.float32(deviation))), 0, 255).astype(np.uint8)
 
 
-def _average_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def average_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Blur with a box."""
     import cv2
 
     size = int(parameters["size"])
     return cv2.blur(x, (size, size)).reshape(x.shape)
 
 
-def _gaussian_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def gaussian_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Blur with a Gaussian."""
     import cv2
 
     size = int(parameters["size"])
     return cv2.GaussianBlur(x, (size, size), parameters["sigma"]).reshape(x.shape)
 
 
-def _median_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def median_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Take the median of a square."""
     import cv2
 
     size = int(parameters["size"])
@@ -91,19 +96,19 @@ def _median_blur(x: np.ndarray, parameters: Parameters) -> np.ndarray:
 
 
 IMAGE_OPERATORS = (
-    noise_operator("random_pixels", 0.005, 0.2, _random_pixels),
-    noise_operator("gaussian_noise", 2.0, 60.0, _gaussian_noise),
-    noise_operator("multiplicative_noise", 0.05, 1.5, _multiplicative_noise),
-    noise_operator("salt_and_pepper", 0.005, 0.2, _salt_and_pepper),
+    noise_operator("random_pixels", 0.005, 0.2, random_pixels),
+    noise_operator("gaussian_noise", 2.0, 60.0, gaussian_noise),
+    noise_operator("multiplicative_noise", 0.05, 1.5, multiplicative_noise),
+    noise_operator("salt_and_pepper", 0.005, 0.2, salt_and_pepper),
     MutationOperator(
-        "average_blur", lambda rng, x: {"size": int(rng.integers(2, 6))}, _average_blur
+        "average_blur", lambda rng, x: {"size": int(rng.integers(2, 6))}, average_blur
     ),
     MutationOperator(
         "gaussian_blur",
         lambda rng, x: {"size": int(rng.choice((3, 5))), "sigma": float(rng.uniform(0.5, 2.0))},
-        _gaussian_blur,
+        gaussian_blur,
     ),
-    MutationOperator("median_blur", lambda rng, x: {"size": int(rng.choice((3, 5)))}, _median_blur),
+    MutationOperator("median_blur", lambda rng, x: {"size": int(rng.choice((3, 5)))}, median_blur),
 )
 """The operators of Table 3, and salt-and-pepper noise, which the authors' program also has."""
 

@@ -50,23 +50,24 @@ def noise(scale: np.ndarray | float) -> MutationOperator:
     return MutationOperator("noise", draw, apply)
 
 
-def _amplify(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def amplify(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Multiply a signal's differences from its mean by a factor."""
     mean = x.mean(axis=0)
     return mean + (x - mean) * parameters["factor"]
 
 
-def _draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+def draw_shift(rng: np.random.Generator, x: np.ndarray) -> Parameters:
+    """Draw a shift of up to an eighth of the signal, never 0."""
     steps = int(rng.integers(1, max(2, len(x) // 8 + 1)))
     return {"steps": steps if rng.random() < 0.5 else -steps}
 
 
-def _shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def shift(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Shift a signal, repeating the value at its edge."""
     return x[np.clip(np.arange(len(x)) - int(parameters["steps"]), 0, len(x) - 1)]
 
 
-def _smooth(x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def smooth(x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Replace each value by the mean of neighbouring steps."""
     steps = int(parameters["steps"])
     moved = (np.arange(len(x))[:, None] + np.arange(steps) - steps // 2).clip(0, len(x) - 1)
@@ -74,11 +75,9 @@ def _smooth(x: np.ndarray, parameters: Parameters) -> np.ndarray:
 
 
 SIGNAL_OPERATORS = (
-    MutationOperator(
-        "amplify", lambda rng, x: {"factor": float(2 ** rng.uniform(-1, 1))}, _amplify
-    ),
-    MutationOperator("shift", _draw_shift, _shift),
-    MutationOperator("smooth", lambda rng, x: {"steps": int(rng.integers(2, 6))}, _smooth),
+    MutationOperator("amplify", lambda rng, x: {"factor": float(2 ** rng.uniform(-1, 1))}, amplify),
+    MutationOperator("shift", draw_shift, shift),
+    MutationOperator("smooth", lambda rng, x: {"steps": int(rng.integers(2, 6))}, smooth),
 )
 
 

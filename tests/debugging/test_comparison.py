@@ -13,11 +13,9 @@ from nnslicer_tf import datasets, dflare, zoo
 from nnslicer_tf.debugging import (
     compare_layers,
     counterpart_of,
-    leaving,
     recipe,
-    weights_twin,
 )
-from nnslicer_tf.debugging._litert_graph import LiteRTGraph
+from nnslicer_tf.debugging.litert import LiteRTGraph
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import copy_model
 from nnslicer_tf.pruning.costs import to_litert
@@ -175,7 +173,7 @@ def test_normalisations_that_were_folded_into_weights(im, samples):
     assert [place.kernel for place in found.places if place.kernel] == list(im.kernels)
     for name, kernel in found.kernels().items():
         np.testing.assert_allclose(kernel, im.kernels[name].kernel(), rtol=1e-4, atol=1e-5)
-    twin = weights_twin(im, found)
+    twin = found.twin()
     np.testing.assert_allclose(
         twin.predict(samples, verbose=0), im.model.predict(samples, verbose=0), atol=1e-3
     )
@@ -255,7 +253,7 @@ def test_recipes(im, samples):
     assert small.mended == pytest.approx((only == found.labels[:, 0]).mean(), abs=0.1)
     whole = recipe(found, 1.0)
     assert set(whole.layers) == {"first", "hidden"} and whole.mended == 1
-    assert leaving(found, whole.places[1:], 1.0).places == whole.places[1:]
+    assert recipe(found, 1.0, whole.places[1:]).places == whole.places[1:]
     none = recipe(found, 1e-6)
     assert none.layers == () and none.mended == 0
     quantised = copy_model(im.model)
@@ -310,7 +308,7 @@ def test_layers_in_16_bits(digits_original):
     file = dflare.compress(content, "ai_edge", x[:50], recipe=plain)
     found = compare_layers(im, file, noisy, progress=False)
     conv1 = next(place for place in found.places if place.kernel == "conv1")
-    chosen = leaving(found, [conv1], 0.1)
+    chosen = recipe(found, 0.1, [conv1])
     entries = chosen.ai_edge(content, "int16")
     (whole,) = settings.static_wi8_ai16()
     assert {k: v for k, v in entries[0].items() if k != "regex"} == {
@@ -326,7 +324,7 @@ def test_layers_in_16_bits(digits_original):
         for one in (file, mixed)
     )
     kernel = im.kernels["conv1"].kernel()
-    twin = weights_twin(im, counterpart_of(im, mixed, x)).get_layer("conv1").kernel
+    twin = counterpart_of(im, mixed, x).twin().get_layer("conv1").kernel
     assert np.abs(kernel - twin).max() > 0 and weights < rounded
 
 

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import compare_layers, counterpart_of, weights_twin
+from nnslicer_tf.debugging import compare_layers, counterpart_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import copy_model
 
@@ -49,7 +49,7 @@ def test_twins_of_models_that_keras_quantised(mode, sequential):
         own = im.kernels[name].kernel()
         levels = {"int8": 127, "int4": 7}[mode]
         np.testing.assert_allclose(kernel, own, atol=np.abs(own).max() / levels)
-    twin = weights_twin(im, found).predict(x, verbose=0)
+    twin = found.twin().predict(x, verbose=0)
     outputs, exact = (m.predict(x, verbose=0) for m in (quantised, model))
     near, far = (np.linalg.norm(part - outputs) for part in (twin, exact))
     # Rounded weights are all that Keras's int4 layers have; those of int8 round inputs as well.
@@ -66,7 +66,7 @@ def test_other_quantised_layers_have_no_twin():
     found = counterpart_of(im, quantised, np.zeros((1, 200), np.float32))
     assert found.values(np.ones((2, 200), np.float32))["logits"].shape == (2, 3)
     with pytest.raises(InvalidArgumentError, match=r"'dense0' is a Dense .* mode 'float8'"):
-        weights_twin(im, found)
+        found.twin()
 
 
 def test_quantised_layers_that_compute_otherwise_have_no_twin():
@@ -77,10 +77,10 @@ def test_quantised_layers_that_compute_otherwise_have_no_twin():
     layer = quantised.get_layer("dense0")
     im = nns.InstrumentedModel(model)
     found = counterpart_of(im, quantised, np.zeros((1, 200), np.float32))
-    weights_twin(im, found)
+    found.twin()
     layer.quantized_call = lambda x: keras.ops.relu(x @ keras.ops.cast(layer.kernel, "float32"))
     with pytest.raises(InvalidArgumentError, match="'dense0' does not compute with"):
-        weights_twin(im, found)
+        found.twin()
 
 
 def test_a_twin_has_all_weights_of_a_keras_copy(im, samples):
@@ -93,7 +93,7 @@ def test_a_twin_has_all_weights_of_a_keras_copy(im, samples):
     np.testing.assert_allclose(twin.predict(samples, verbose=0), expected, rtol=1e-5)
     quantised = copy_model(copy)
     quantised.quantize("int8", filters="hidden")
-    twin = weights_twin(im, counterpart_of(im, quantised, samples))
+    twin = counterpart_of(im, quantised, samples).twin()
     for own, other in zip(twin.layers, copy.layers, strict=True):
         if own.name != "hidden":
             for one, two in zip(own.get_weights(), other.get_weights(), strict=True):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import METHODS, _evidence, suspicious
+from nnslicer_tf.debugging import METHODS, suspicious
+from nnslicer_tf.debugging.evidence import channel_scores, gradient_contrast
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel, rank
 
@@ -124,11 +125,11 @@ def test_gradients_by_finite_differences(im, pairs, runs, method):
 
 def test_the_synapses_of_a_unit_add_up_to_the_unit(im, runs):
     """By the chain rule: Σ w·Δx·∂/∂y = Δy·∂/∂y, for contrasts, whose biases cancel."""
-    found = _evidence.gradient_contrast(im, runs)
+    found = gradient_contrast(im, runs)
     for operation, kernel in (("hidden:pre", "hidden"), ("inner", "inner")):
         np.testing.assert_allclose(
-            _evidence.channel_scores(found.synapses[kernel], add_up=True),
-            _evidence.channel_scores(found.neurons[operation], add_up=True),
+            channel_scores(found.synapses[kernel], add_up=True),
+            channel_scores(found.neurons[operation], add_up=True),
             rtol=1e-3,
             atol=1e-5,
         )

@@ -11,7 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
+from nnslicer_tf.debugging import compare_layers, recipe
+from nnslicer_tf.debugging.comparison import LayerComparison
+from nnslicer_tf.debugging.recipes import Recipe
 from nnslicer_tf.dflare import DeviationSet, ModelPair, compress, find_deviations
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.errors import InvalidArgumentError
@@ -220,7 +222,7 @@ class _Study:
         learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
         chosen = recipe(learned, self.settings.budget)
         rest = [place for place in reversed(learned.ranking) if place not in chosen.places]
-        others = leaving(learned, rest, chosen.weights)
+        others = recipe(learned, chosen.weights, rest) if chosen.places else chosen
         images = self.search(plain, self.test_images, "DFlare").images
         yield {
             "row": f"control,{way}",

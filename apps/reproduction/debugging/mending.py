@@ -11,7 +11,8 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.debugging import Runs, Suspicion, mend, repair, suspicious
+from nnslicer_tf.debugging import Runs, mend, repair, suspicious
+from nnslicer_tf.debugging.localisation import Suspicion
 from nnslicer_tf.errors import InfeasibleRepairError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune

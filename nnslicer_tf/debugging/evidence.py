@@ -1,7 +1,12 @@
-"""Evidence about neurons and synapses from runs: each function returns `SuspicionScores`."""
+"""Evidence about neurons and synapses from runs: each method returns `SuspicionScores`.
 
-from collections.abc import Callable, Iterator, Mapping
+Spectra are formulas on how often a component takes part in failures: in `failed` of the failing
+runs and in `passed` of the passing ones.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,16 +14,18 @@ from keras import ops
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
-from nnslicer_tf.debugging.spectra import Formula
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.slicing import Slicer
 
 Arrays = dict[str, np.ndarray]
+Formula = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+"""`formula(failed, passed, all_failed, all_passed)`: counts, arrays of one shape → scores."""
 
 _BATCH = 32
 _MAX_PATCHED = 64
+_EXPONENT = 3  # the exponent of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
 _NO_CLASS = (
     "No failing sample has the right class of a passing one: they cannot be compared class by "
     "class. Give passing samples of the failing samples' right classes."
@@ -40,7 +47,49 @@ class SuspicionScores:
     add_up: bool
 
 
-# --- slices --------------------------------------------------------------------------------
+def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
+    """Return the scores of channels, the last axis, from those of their positions."""
+    flat = values.reshape(-1, values.shape[-1])
+    return flat.sum(axis=0) if add_up else flat.mean(axis=0)
+
+
+def _by_channel(im: InstrumentedModel, neurons: Arrays) -> SuspicionScores:
+    """Return scores in which a synapse has the mean score of the channel that it feeds."""
+    synapses: Arrays = {}
+    for operation in im.operations:
+        kernel = operation.params
+        if isinstance(kernel, Synapses):
+            channels = channel_scores(neurons[operation.name], add_up=False)
+            layout = kernel.from_kernel(np.zeros(kernel.shape)).shape
+            scores = kernel.to_kernel(np.broadcast_to(channels, layout))
+            synapses[kernel.name] = synapses.get(kernel.name, 0) + scores
+    return SuspicionScores(neurons, synapses, add_up=False)
+
+
+# --- spectra -------------------------------------------------------------------------------
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Return above / below; 0 for 0 / 0, and a value above all others for other n / 0."""
+    quotient = np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
+    largest = quotient.max(initial=0.0)
+    return np.where((below == 0) & (above > 0), largest + above, quotient)
+
+
+FORMULAS: dict[str, Formula] = {
+    # The share of failures over the sum of both shares (Jones and Harrold, ASE 2005).
+    "tarantula": lambda failed, passed, all_failed, all_passed: _ratio(
+        failed / all_failed, failed / all_failed + passed / all_passed
+    ),
+    # The cosine between taking part and failing (Abreu et al., TAIC PART 2007).
+    "ochiai": lambda failed, passed, all_failed, all_passed: _ratio(
+        failed, np.sqrt(all_failed * (failed + passed))
+    ),
+    # D* with * = 3 (Wong et al., IEEE Transactions on Reliability 2014).
+    "dstar": lambda failed, passed, all_failed, all_passed: _ratio(
+        failed.astype(np.float64) ** _EXPONENT, passed + (all_failed - failed)
+    ),
+}
 
 
 def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
@@ -55,6 +104,22 @@ def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
         for i in (0, 1)
     )
     return SuspicionScores(neurons, synapses, add_up=False)
+
+
+def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
+    """Return a formula's scores from the samples for which a neuron is active (positive).
+
+    DeepFault (Eniser et al., FASE 2019) defines them only for neurons; a synapse gets the score of
+    the neuron that it feeds, which is all that the original says about synapses.
+    """
+    failed, passed = (
+        _sums(im, samples.x, lambda values: values > 0) for samples in (runs.failing, runs.passing)
+    )
+    sizes = len(runs.failing), len(runs.passing)
+    return _by_channel(im, {name: formula(failed[name], passed[name], *sizes) for name in failed})
+
+
+# --- slices --------------------------------------------------------------------------------
 
 
 def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
@@ -78,8 +143,8 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
         ]
         for sums, failed, passed in zip((neurons, synapses), *means, strict=True):
             for name in failed:
-                apart = np.abs(failed[name] - passed[name]) * (len(rows) / total)
-                sums[name] = sums.get(name, 0) + apart
+                difference = np.abs(failed[name] - passed[name]) * (len(rows) / total)
+                sums[name] = sums.get(name, 0) + difference
     return SuspicionScores(neurons, synapses, add_up=True)
 
 
@@ -92,16 +157,13 @@ def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
     samples, im = runs.failing, slicer.im
     mean = slicer.profile.means[im.logit_operation]
     changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
-    everyone = np.arange(len(samples))
-    rose = np.sign(changes[everyone, samples.predicted]) / len(samples)
+    rose = np.sign(changes[np.arange(len(samples)), samples.predicted]) / len(samples)
     neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
     for label, rows in samples.by_class():
         fell = -np.sign(changes[rows, label]) / len(samples)
-        neuron, _ = im.classes.neuron(label)
-        for sums, more in zip(
-            (neurons, synapses), _weighted(slicer, samples.x[rows], [neuron], fell), strict=True
-        ):
-            for name, values in more.items():
+        parts = _weighted(slicer, samples.x[rows], [im.classes.neuron(label)[0]], fell)
+        for sums, part in zip((neurons, synapses), parts, strict=True):
+            for name, values in part.items():
                 sums[name] = sums[name] + values
     return SuspicionScores(neurons, synapses, add_up=True)
 
@@ -131,24 +193,7 @@ def _weighted(
     return neurons, synapses
 
 
-# --- activations ---------------------------------------------------------------------------
-
-
-def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
-    """Return a formula's scores from the samples for which a neuron is active (positive).
-
-    DeepFault (Eniser et al., FASE 2019) defines them only for neurons; a synapse gets the score of
-    the neuron that it feeds, which is all that the original says about synapses.
-    """
-    counts: tuple[Arrays, Arrays] = ({}, {})
-    for active, samples in zip(counts, (runs.failing, runs.passing), strict=True):
-        for batch in im.capture_batches(samples.x, _BATCH):
-            for name, values in batch.items():
-                active[name] = active.get(name, 0) + (values > 0).sum(axis=0)
-    failed, passed = counts
-    sizes = len(runs.failing), len(runs.passing)
-    neurons = {name: formula(failed[name], passed[name], *sizes) for name in failed}
-    return SuspicionScores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+# --- gradients -----------------------------------------------------------------------------
 
 
 def gradient(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
@@ -165,7 +210,7 @@ def gradient_contrast(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     means = _class_means(im, runs.passing)
     if not any(label in means for label, _ in runs.failing.by_class()):
         raise InvalidArgumentError(_NO_CLASS)
-    return _attributed(im, runs.failing, lambda label: means.get(label))
+    return _attributed(im, runs.failing, means.get)
 
 
 def _attributed(
@@ -184,6 +229,14 @@ def _attributed(
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
+
+    def gradients(x: np.ndarray, classes: np.ndarray) -> Arrays:
+        """Return those of the score of one class per sample; of one sigmoid, −z or z."""
+        outputs, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
+        slopes = im.gradients(x, outputs, names, batch_size=len(x))
+        signs = signs.astype(np.float32)
+        return {n: v * signs.reshape(-1, *[1] * (v.ndim - 1)) for n, v in slopes.items()}
+
     used = 0
     for label, rows in samples.by_class():
         reference = references(label)
@@ -194,10 +247,7 @@ def _attributed(
             x = samples.x[batch]
             values = im.capture(x, len(x))
             changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-            wrong, right = (
-                _score_gradients(im, x, classes[batch], names)
-                for classes in (samples.predicted, samples.right)
-            )
+            wrong, right = (gradients(x, c[batch]) for c in (samples.predicted, samples.right))
             slopes = {name: wrong[name] - right[name] for name in names}
             for name in names:
                 neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
@@ -207,12 +257,12 @@ def _attributed(
                 if isinstance(kernel, Synapses):
                     inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
                     weights = ops.cast(kernel.variable(), "float32")
-                    (gradients,) = vector_jacobian_product(
+                    (by_weight,) = vector_jacobian_product(
                         lambda w, kernel=kernel, inputs=inputs: kernel.apply(inputs, w),
                         [weights],
                         ops.convert_to_tensor(slopes[operation.name]),
                     )
-                    part = ops.convert_to_numpy(gradients * weights)
+                    part = ops.convert_to_numpy(by_weight * weights)
                     synapses[kernel.name] += part.astype(np.float64)
     return SuspicionScores(
         {name: total / used for name, total in neurons.items()},
@@ -221,35 +271,29 @@ def _attributed(
     )
 
 
-def _score_gradients(
-    im: InstrumentedModel, x: np.ndarray, classes: np.ndarray, names: list[str]
+def _sums(
+    im: InstrumentedModel, x: np.ndarray, of: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Arrays:
-    """Return the gradients of the score of one class per sample; of one sigmoid, −z or z."""
-    neurons, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
-    gradients = im.gradients(x, neurons, names, batch_size=len(x))
-    if (signs > 0).all():
-        return dict(gradients)
-    return {
-        name: values * signs.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float32)
-        for name, values in gradients.items()
-    }
+    """Return the sums over samples of a function of all values."""
+    sums: Arrays = {}
+    for batch in im.capture_batches(x, _BATCH):
+        for name, values in batch.items():
+            sums[name] = sums.get(name, 0) + of(values).sum(axis=0, dtype=np.float64)
+    return sums
 
 
 def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
     """Return the mean values of each class's samples."""
-    means = {}
-    for label, rows in samples.by_class():
-        sums: Arrays = {}
-        for batch in im.capture_batches(samples.x[rows], _BATCH):
-            for name, values in batch.items():
-                sums[name] = sums.get(name, 0) + values.sum(axis=0, dtype=np.float64)
-        means[label] = {
-            name: (total / len(rows)).astype(np.float32) for name, total in sums.items()
+    return {
+        label: {
+            name: (total / len(rows)).astype(np.float32)
+            for name, total in _sums(im, samples.x[rows]).items()
         }
-    return means
+        for label, rows in samples.by_class()
+    }
 
 
-# --- interventions -------------------------------------------------------------------------
+# --- interventions and chance --------------------------------------------------------------
 
 
 def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
@@ -270,37 +314,25 @@ def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     def lead(logits: np.ndarray) -> np.ndarray:
         return -runner_up_margin(im.classes.scores(logits), right)
 
-    before = lead(im.logits(x))
-    neurons = {}
+    before, inputs, neurons = lead(im.logits(x)), ops.convert_to_tensor(x), {}
     for operation in im.operations:
-        if isinstance(operation.params, Synapses):
-            reference = np.stack([means[int(label)][operation.name] for label in right])
-            gains = [
-                (lead(logits) - before).mean()
-                for logits in _patched(im, operation.name, x, reference)
-            ]
-            neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
-    return SuspicionScores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+        if not isinstance(operation.params, Synapses):
+            continue
 
+        def patched(x: Any, reference: Any, keep: Any, target: str = operation.name) -> Any:
+            def change(name: str, value: Any) -> Any:
+                return value * keep + reference * (1 - keep) if name == target else value
 
-def _patched(
-    im: InstrumentedModel, name: str, x: np.ndarray, reference: np.ndarray
-) -> Iterator[np.ndarray]:
-    """Yield the logits with each channel of an operation replaced by the reference."""
+            return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
 
-    def run(x: Any, reference: Any, keep: Any) -> Any:
-        def change(other: str, value: Any) -> Any:
-            return value * keep + reference * (1 - keep) if other == name else value
-
-        return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
-
-    compiled = compiled_function(run)
-    x, reference = ops.convert_to_tensor(x), ops.convert_to_tensor(reference)
-    for kept in 1 - np.eye(im[name].shape[-1], dtype=np.float32):
-        yield ops.convert_to_numpy(compiled(x, reference, ops.convert_to_tensor(kept)))
-
-
-# --- chance --------------------------------------------------------------------------------
+        run = compiled_function(patched)
+        reference = np.stack([means[int(label)][operation.name] for label in right])
+        reference, gains = ops.convert_to_tensor(reference), []
+        for keep in 1 - np.eye(operation.shape[-1], dtype=np.float32):
+            logits = ops.convert_to_numpy(run(inputs, reference, ops.convert_to_tensor(keep)))
+            gains.append((lead(logits) - before).mean())
+        neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
+    return _by_channel(im, neurons)
 
 
 def chance(im: InstrumentedModel, rng: np.random.Generator) -> SuspicionScores:
@@ -310,20 +342,14 @@ def chance(im: InstrumentedModel, rng: np.random.Generator) -> SuspicionScores:
     return SuspicionScores(neurons, synapses, add_up=False)
 
 
-def _of_fed_channels(im: InstrumentedModel, neurons: Arrays, add_up: bool) -> Arrays:
-    """Return for each kernel the scores of the channels that its synapses feed."""
-    synapses: Arrays = {}
-    for operation in im.operations:
-        kernel = operation.params
-        if isinstance(kernel, Synapses):
-            channels = channel_scores(neurons[operation.name], add_up)
-            layout = kernel.from_kernel(np.zeros(kernel.shape)).shape
-            own = kernel.to_kernel(np.broadcast_to(channels, layout))
-            synapses[kernel.name] = synapses.get(kernel.name, 0) + own
-    return synapses
-
-
-def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
-    """Return the scores of channels, the last axis, from those of their positions."""
-    flat = values.reshape(-1, values.shape[-1])
-    return flat.sum(axis=0) if add_up else flat.mean(axis=0)
+OF_SLICES: dict[str, Callable[[Slicer, Runs], SuspicionScores]] = {
+    "contrast": contrast,
+    "wrong_minus_right": wrong_minus_right,
+    **{name: partial(membership, formula) for name, formula in FORMULAS.items()},
+}
+OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], SuspicionScores]] = {
+    "patching": patching,
+    "gradient_contrast": gradient_contrast,
+    "gradient": gradient,
+    **{f"deepfault_{name}": partial(activity, formula) for name, formula in FORMULAS.items()},
+}

@@ -12,32 +12,26 @@ import keras
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
-from nnslicer_tf.debugging.counterparts import counterpart_of
-from nnslicer_tf.debugging.places import Place
+from nnslicer_tf.debugging.counterparts import Place, counterpart_of
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_LITTLE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
+_MIN_CAUSE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
+
+
+def _tensors(bits: int, granularity: str) -> dict[str, Any]:
+    return {"num_bits": bits, "symmetric": True, "granularity": granularity, "dtype": "INT"}
+
 
 _KEPT: dict[str, dict[str, Any]] = {
     "float": {"algorithm_key": "no_quantize"},
     "int16": {
         "algorithm_key": "min_max_uniform_quantize",
         "op_config": {
-            "activation_tensor_config": {
-                "num_bits": 16,
-                "symmetric": True,
-                "granularity": "TENSORWISE",
-                "dtype": "INT",
-            },
-            "weight_tensor_config": {
-                "num_bits": 8,
-                "symmetric": True,
-                "granularity": "CHANNELWISE",
-                "dtype": "INT",
-            },
+            "activation_tensor_config": _tensors(16, "TENSORWISE"),
+            "weight_tensor_config": _tensors(8, "CHANNELWISE"),
             "compute_precision": "INTEGER",
             "explicit_dequantize": False,
             "skip_checks": False,
@@ -72,13 +66,12 @@ class Recipe(ShownAsTable):
     def layers(self) -> tuple[str, ...]:
         """Names of the original's layers that are left in floating point."""
         kernels = {place.kernel for place in self.places}
-        return tuple(
-            dict.fromkeys(
-                operation.layer
-                for operation in self.comparison.im.operations
-                if kernels & {kernel.name for kernel in operation.kernels}
-            )
+        layers = (
+            operation.layer
+            for operation in self.comparison.im.operations
+            if kernels & {kernel.name for kernel in operation.kernels}
         )
+        return tuple(dict.fromkeys(layers))
 
     def tensors(self, file: str | os.PathLike | bytes | None = None) -> tuple[str, ...]:
         """Return the layers' names in a LiteRT file: those of the tensors that they compute.
@@ -92,10 +85,10 @@ class Recipe(ShownAsTable):
         Raises:
             InvalidArgumentError: if the file does not correspond to the original.
         """
-        found = self.comparison.counterpart
+        counterpart = self.comparison.counterpart
         if file is not None:
-            found = counterpart_of(self.comparison.im, file, self.comparison.x)
-        by_kernel = {place.kernel: place.tensor for place in found.places}
+            counterpart = counterpart_of(self.comparison.im, file, self.comparison.x)
+        by_kernel = {place.kernel: place.tensor for place in counterpart.places}
         return tuple(by_kernel[place.kernel] for place in self.places)
 
     def ai_edge(
@@ -138,33 +131,26 @@ class Recipe(ShownAsTable):
         )
 
 
-def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
+def recipe(
+    comparison: LayerComparison, budget: float = 0.05, places: Sequence[Place] | None = None
+) -> Recipe:
     """Choose the few layers to leave in floating point that mend most of the deviation.
 
-    Layers are chosen in the order of how much of the deviation they cause, if it is 1 % or more
-    and they fit into the remaining budget.
+    Layers are chosen by priority, if they fit into the remaining budget.
 
     Args:
         comparison: A model and its compressed copy, compared.
         budget: The largest share of the weights that may stay in floating point, 0 … 1.
+        places: The layers' places, by priority; by default in the order of how much of the
+            deviation they cause, if it is 1 % or more.
 
     Raises:
         InvalidArgumentError: if the budget is out of range.
     """
     if not 0 < budget <= 1:
         raise InvalidArgumentError(f"budget must be above 0, at most 1. Received: {budget!r}")
-    worth = [p for p in comparison.ranking if comparison.causes[p.operation] >= _LITTLE]
-    return leaving(comparison, worth, budget)
-
-
-def leaving(comparison: LayerComparison, places: Sequence[Place], budget: float) -> Recipe:
-    """Return the recipe that leaves those layers in floating point that fit into the budget.
-
-    Args:
-        comparison: A model and its compressed copy, compared.
-        places: The layers' places, by priority.
-        budget: The largest share of the weights that may stay in floating point, 0 … 1.
-    """
+    if places is None:
+        places = [p for p in comparison.ranking if comparison.causes[p.operation] >= _MIN_CAUSE]
     total = sum(kernel.size for kernel in comparison.im.kernels.values())
     left, chosen = budget * total, []
     for place in places:

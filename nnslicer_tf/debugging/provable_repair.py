@@ -13,23 +13,28 @@ repair of deep neural networks", PLDI 2023 (APRNN), which like this keeps the ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from nnslicer_tf._checks import check_labels, check_name
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.debugging._fixed_pattern import FixedPattern
 from nnslicer_tf.debugging.runs import check_classifier
-from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, copy_model
+from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses, copy_model
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.kinds.windows import windows
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SIZES = ("largest", "sum")
 _MAX_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
+_AFFINE = ("weighted_sum", "average", "add", "subtract", "routing")
+_ROWS = 512  # conditions that are differentiated at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +136,7 @@ def repair(
             f"among must be a bool array of the shape {shape} of '{kernel}', with at least one "
             f"True. Received: {chosen.dtype} {chosen.shape}"
         )
-    network = FixedPattern(im, kernel)
+    network = _FixedPattern(im, kernel)
     entries = len(x) * network.conditions * int(chosen.sum())
     if entries > _MAX_ENTRIES:
         raise InvalidArgumentError(
@@ -184,3 +189,124 @@ def _least(
             f"kept ({found.message.strip()}). Give fewer inputs, more weights, or a later layer."
         )
     return found.x[:weights] - found.x[weights:] if size == "sum" else found.x[:weights]
+
+
+class _FixedPattern:
+    """The network after a kernel with a fixed activation pattern, affine in the kernel's weights.
+
+    Its conditions at an input, in float64, state that the pattern is kept and that a class wins.
+    Each is a number that is at most 0 if it holds: for each ReLU minus its input if it is active,
+    else its input; for each window of a max pooling every other value minus the chosen one; for
+    each other class its logit minus the right one.
+
+    Attributes:
+        conditions: Number of conditions.
+        others: Number of other classes, whose conditions come last.
+
+    Raises:
+        UnsupportedLayerError: if the kernel is used more than once, or an operation after it is
+            not piecewise linear.
+    """
+
+    def __init__(self, im: InstrumentedModel, kernel: str) -> None:
+        owners = [
+            o for o in im.operations if isinstance(o.params, Synapses) and o.params.name == kernel
+        ]
+        if len(owners) != 1:
+            raise UnsupportedLayerError(
+                f"The kernel '{kernel}' is used {len(owners)} times; a repair needs one use."
+            )
+        (self._owner,) = owners
+        self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation
+        self._classes, self.others = im.classes, im.classes.count - 1
+        self._behind = im.graph.between([self._owner.name], [self._logits])
+        self._bends, self.conditions = set(), self.others
+        for o in self._behind:
+            if o.kind in _AFFINE or isinstance(o.params, Affine):
+                continue
+            is_relu = isinstance(o.params, Elementwise) and o.params.function == "relu"
+            plain = o.kind == "rectify" and (o.params is None or is_relu)
+            if not plain and o.kind != "maximum":
+                raise UnsupportedLayerError(
+                    f"Operation '{o.name}' ({o.kind}) is neither affine, a ReLU nor a max pooling: "
+                    "a repair needs these behind the layer. Choose a later layer."
+                )
+            self._bends.add(o.name)
+            self.conditions += o.size * (o.params.taps.shape[1] if o.kind == "maximum" else 1)
+
+    def conditions_of(
+        self, x: np.ndarray, pattern_at: np.ndarray, label: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the conditions at an input, and their gradients by the kernel's weights.
+
+        Args:
+            x: The input `(*input shape)`.
+            pattern_at: The input whose pattern is fixed.
+            label: The class that should win.
+
+        Returns:
+            `(conditions,)` and `(conditions, *kernel shape)`, float64.
+        """
+        names = {self._logits, self._owner.name, *self._owner.inputs}
+        names.update(name for o in self._behind for name in (o.name, *o.inputs))
+        pattern, values_at = (
+            {
+                name: ops.convert_to_numpy(value)
+                for name, value in self._graph.run(
+                    ops.convert_to_tensor(one[None].astype(np.float64)), names
+                ).items()
+            }
+            for one in (pattern_at, x)
+        )
+
+        def run(z: Any) -> Any:
+            """Map the owner's output `(batch, …)` to the conditions `(batch, conditions)`."""
+            values, conditions = {self._owner.name: z}, []
+            for operation in self._behind:
+                inputs = [
+                    values[name]
+                    if name in values  # else it does not depend on z
+                    else ops.repeat(ops.convert_to_tensor(values_at[name]), ops.shape(z)[0], axis=0)
+                    for name in operation.inputs
+                ]
+                if operation.name not in self._bends:
+                    values[operation.name] = operation.compute(*inputs)
+                    continue
+                (y,), before = inputs, pattern[operation.inputs[0]]
+                if operation.kind == "rectify":
+                    active = before > 0
+                    held = ops.reshape(y * np.where(active, -1.0, 1.0), (-1, operation.size))
+                    values[operation.name] = y * active.astype(np.float64)
+                else:
+                    # The largest value of each window at the pattern's input.
+                    taps, window = operation.params.taps, operation.input_shapes[0]
+                    outside = (taps < 0)[None, :, :, None]
+                    read = ops.convert_to_numpy(
+                        windows(window, ops.convert_to_tensor(before), taps)
+                    )
+                    largest = np.where(outside, -np.inf, read).argmax(axis=2)
+                    marks = np.arange(taps.shape[1])[:, None] == largest[:, :, None]
+                    read = windows(window, y, taps)
+                    value = ops.sum(read * marks.astype(np.float64), axis=2)
+                    held = (read - value[:, :, None]) * (~outside).astype(np.float64)
+                    held = ops.reshape(held, (ops.shape(y)[0], -1))
+                    values[operation.name] = ops.reshape(value, (ops.shape(y)[0], *operation.shape))
+                conditions.append(held)
+            scores = values[self._logits]
+            if self._classes.is_binary:
+                scores = ops.concatenate([-scores, scores], axis=1)
+            others = np.flatnonzero(np.arange(self.others + 1) != label)
+            conditions.append(ops.take(scores, others, axis=1) - scores[:, label : label + 1])
+            return ops.concatenate(conditions, axis=1)
+
+        at, kernel = values_at[self._owner.name], self._owner.params
+        values = ops.convert_to_numpy(run(ops.convert_to_tensor(at)))[0]
+        slopes = []
+        for first in range(0, len(values), _ROWS):
+            rows = np.eye(len(values))[first : first + _ROWS]
+            repeated = ops.convert_to_tensor(np.repeat(at, len(rows), axis=0))
+            (by_output,) = vector_jacobian_product(run, [repeated], ops.convert_to_tensor(rows))
+            read = np.repeat(values_at[self._owner.inputs[0]], len(rows), axis=0)
+            by_tap = sample_gradients(self._owner, ops.convert_to_tensor(read), by_output)
+            slopes.append(kernel.to_kernel(ops.convert_to_numpy(by_tap)))
+        return values, np.concatenate(slopes)
