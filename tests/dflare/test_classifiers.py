@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier, compress
+from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier, classifiers, compress
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -12,6 +12,7 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     SeveralInputsError,
 )
+from support.deviating import find
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +195,31 @@ def test_free_axes_take_the_shape_of_the_inputs(integers):
     with pytest.raises(InputShapeError, match=r"cannot compute with inputs of shape \(2, 2, 3\)"):
         classifier.probabilities(x[:, :2, :2])
     np.testing.assert_allclose(classifier.probabilities(x), np.asarray(model(x)), atol=tolerance)
+
+
+def test_large_inputs_come_in_small_batches(monkeypatch):
+    """An activation of a batch, and the inputs of a round, take 4,000 bytes at most."""
+    monkeypatch.setattr(classifiers, "MAX_BATCH_BYTES", 4000)
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input((None, None, 1))
+    y = keras.layers.Conv2D(5, 3, padding="same", activation="relu")(inputs)
+    y = keras.layers.GlobalAveragePooling2D()(y)
+    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(y))
+    classifier = KerasClassifier(model, 32)
+    assert classifier.batch_size((10, 10, 1)) == 2  # 500 values each
+    assert classifier.batch_size((2, 2, 1)) == 32 and classifier.batch_size((99, 99, 1)) == 1
+    x = np.random.default_rng(0).integers(0, 256, (20, 10, 10, 1), dtype=np.uint8)
+    expected = np.asarray(model(x.astype(np.float32)))
+    np.testing.assert_allclose(classifier.probabilities(x), expected, atol=1e-6)
+    asked = []
+
+    def original(x):
+        asked.append(len(x))
+        return np.asarray(model(x))
+
+    other = compress(model, "mutate", ratio=1.0)
+    find(original, other, x, lambda x: x.astype(np.float32), max_queries=3)
+    assert max(asked) == 10  # 100 values each; as many as that are asked about at first
 
 
 def test_one_output_is_a_probability():
