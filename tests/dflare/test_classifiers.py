@@ -218,7 +218,7 @@ def test_large_inputs_come_in_small_batches(monkeypatch):
         return np.asarray(model(x))
 
     other = compress(model, "mutate", ratio=1.0)
-    find(original, other, x, lambda x: x.astype(np.float32), max_queries=3)
+    find(original, other, x, lambda x: x / np.float32(255), max_queries=3)
     assert max(asked) == 10  # 100 values each; as many as that are asked about at first
 
 
