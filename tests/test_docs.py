@@ -55,7 +55,7 @@ FOUND = {
     "transformers": lambda names: names["share"] > 0.9,
     "recurrent-networks": lambda names: len(names["each"]) == 32,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
-    "extend": lambda names: names["holds"].all(),
+    "extend": lambda names: names["found"].success_rate == 1,
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
