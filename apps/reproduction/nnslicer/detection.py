@@ -6,6 +6,7 @@ Adversarial examples and the results of finished detectors are kept in the worki
 which an interrupted run resumes. Remove its `rows` after changing a detector's code.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -69,6 +70,7 @@ _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
 
 # Inputs from which times are estimated.
 _TIMED, _TIMED_PATHS = 64, 8
+_SECONDS_EACH = 3
 # Attack → forward passes and gradients for an image.
 _ATTACK_COSTS = {
     **{f"FGSM_{n}": (0, 1) for n in (2, 4, 8)},
@@ -102,10 +104,12 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
     im = InstrumentedModel(network)
     slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
-    minutes = estimated_seconds(slicer, normal, len(images), specs, methods) / 60
+    seconds = estimated_seconds(slicer, normal, len(images), specs, methods)
+    # Every attack is compiled, and every detector fitted.
+    seconds += _SECONDS_EACH * (len(specs) + len(methods))
     print(
         f"{len(specs)} attacks on {len(images)} images, then {len(methods)} detectors that learn "
-        f"from {len(normal)}: about {max(1, round(minutes))} min. Stop it with Ctrl-C; the same "
+        f"from {len(normal)}: about {math.ceil(seconds / 60)} min. Stop it with Ctrl-C; the same "
         f"command goes on with what is finished in {s.work}.",
         flush=True,
     )
