@@ -57,8 +57,6 @@ from nnslicer_tf._kernels.vectors import (
 
 # Largest number of sums that are processed together.
 TOGETHER = 16
-# Names of the arrays that `workspace` divides.
-BUFFERS = ("single", "whole", "double")
 
 # A band with up to this many values is solved directly.
 _FEW = 32
@@ -93,7 +91,7 @@ def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
 
 
 def buffers(size: int) -> dict[str, np.ndarray]:
-    """Return `BUFFERS` for sums of up to `size` values: float32, int32 and float64."""
+    """Return the buffers of a `Workspace` for sums of up to `size` values."""
     stride = -(-size // LANES) * LANES + LANES
     whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
     whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
@@ -103,7 +101,7 @@ def buffers(size: int) -> dict[str, np.ndarray]:
 
 
 def memory_of(memory: type, *fields: types.Type) -> types.NamedTuple:
-    """Return the type of a namedtuple of arrays, the last of which are `BUFFERS`."""
+    """Return the type of a namedtuple of arrays, the last of which are `buffers`."""
     return types.NamedTuple((*fields, float32[::1], int32[::1], float64[::1]), memory)
 
 

@@ -12,7 +12,6 @@ from numba import boolean, float32, float64, int8, int32, types
 
 from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
-    BUFFERS,
     TOGETHER,
     aligned,
     buffers,
@@ -40,7 +39,7 @@ from nnslicer_tf._kernels.vectors import (
 # The factor of a product: values, changes, middles between reference and sample.
 Factor = namedtuple("Factor", ["values", "delta", "middles"])
 # The kernels' memory: local values; totals and thresholds; intervals and places; `buffers`.
-Memory = namedtuple("Memory", ["values", "moments", "lists", *BUFFERS])
+Memory = namedtuple("Memory", ["values", "moments", "lists", "single", "whole", "double"])
 
 _MEMORY = memory_of(Memory, float32[:, ::1], float64[:, ::1], int32[:, ::1])
 _FACTOR = types.NamedUniTuple(float32[:, :, ::1], 3, Factor)

@@ -11,7 +11,6 @@ from numba import boolean, float32, float64, int8, int32, types
 
 from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
-    BUFFERS,
     TOGETHER,
     aligned,
     buffers,
@@ -41,8 +40,7 @@ from nnslicer_tf._kernels.vectors import (
 # The kernel's memory: windows of Δ and of changes, and what windows receive; runs of taps; lists
 # of positions; local values, totals and thresholds of some sums; `buffers`.
 Memory = namedtuple(
-    "Memory",
-    ["windows", "changes", "received", "runs", "lists", "values", "moments", *BUFFERS],
+    "Memory", "windows changes received runs lists values moments single whole double"
 )
 
 # Number of values of windows gathered at a time, so that they stay in the L2 cache.
@@ -167,9 +165,9 @@ def _expand(
         synapses,
         memory,
     )
-    if amounts:
-        inputs, synapses = inputs.view(np.float32), synapses.view(np.float32) * weights
-    return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
+    dtype = np.float32 if amounts else np.int32
+    kept = synapses.view(np.float32) * weights if amounts else synapses
+    return inputs[: dx.size].reshape(dx.shape).view(dtype), kept[..., :width]
 
 
 @compiled(

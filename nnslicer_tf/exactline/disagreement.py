@@ -5,6 +5,7 @@ On each part the classes of both are known exactly, and so is the share of the l
 which they differ, which no number of samples can give.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,7 @@ def disagreement(
             "Both networks must have the same inputs, and vectors of as many classes. Received: "
             f"inputs and outputs of shapes {shapes[0]} and {shapes[1]}"
         )
+    points: Callable[[np.ndarray], np.ndarray]
     if len(corners) == 2:
         line = LineWalker(models).line(*corners)
         halves = [line.outputs[:, :classes], line.outputs[:, classes:]]

@@ -16,7 +16,6 @@ network is very wide; there is one per thread, and a few are waiting. Only the r
 """
 
 import os
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Literal, overload
 
@@ -134,7 +133,11 @@ class PlaneWalker:
     """
 
     def __init__(
-        self, im: ModelLike | Sequence[ModelLike], *, fuse: bool = True, workers: int = 0
+        self,
+        im: ModelLike | list[ModelLike] | tuple[ModelLike, ...],
+        *,
+        fuse: bool = True,
+        workers: int = 0,
     ) -> None:
         models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
         self._program = program_of(models, fuse)

@@ -105,7 +105,7 @@ class Steps(NamedTuple):
                 rows[part.start[1:] - 1] = False  # the next part begins there
             position = np.repeat(np.arange(part.positions), np.diff(part.start))
             columns.append((position[rows], part.ratio[rows], part.values[rows]))
-        position, ratio, values = map(np.concatenate, zip(*columns, strict=True))
+        position, ratio, values = (np.concatenate(x) for x in zip(*columns, strict=True))
         order = np.argsort(position, kind="stable")
         start = np.append(0, np.cumsum(np.bincount(position)))
         return cls(start, ratio[order], values[order]).without_repetitions()

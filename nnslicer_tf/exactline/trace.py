@@ -59,7 +59,7 @@ class LineTrace:
             averaged: Replace gradients by their mean on each range as soon as only linear
                 operations are before them.
         """
-        linear = {self.program.input} if averaged else set()
+        linear: set[str] = {self.program.input} if averaged else set()
         for step in self.program.steps if averaged else ():
             if step.name not in self.slopes and linear.issuperset(step.inputs):
                 linear.add(step.name)

@@ -11,7 +11,7 @@ are distributed over threads, one per core.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,7 +89,7 @@ class LineWalker:
 
     def __init__(
         self,
-        im: ModelLike | Sequence[ModelLike],
+        im: ModelLike | list[ModelLike] | tuple[ModelLike, ...],
         *,
         fuse: bool = True,
         every_crossing: bool = False,
