@@ -339,8 +339,8 @@ class Document:
             mean = x.mean(axis=0)
             low, high = float(mean.min()), float(mean.max())
             scaled = np.round((mean - low) * (255 / (high - low or 1))).astype(np.uint8)
-            row = {"samples": len(x), "values": {}, "changes": {}, "low": low, "high": high}
-            row["picture"] = self._packer.add(scaled)
+            row: dict[str, Any] = {"samples": len(x), "values": {}, "changes": {}}
+            row |= {"picture": self._packer.add(scaled), "low": low, "high": high}
             if self._words and len(x) == 1:
                 row["words"] = list(map(str, self._words[key[2]]))
             elif self._columns:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,9 +15,6 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.explorer import page
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
-
-if TYPE_CHECKING:
-    Model = InstrumentedModel | keras.Model
 
 
 class Explorer:
@@ -65,7 +62,7 @@ class Explorer:
 
 def explore(
     slices: Any,
-    im: "Model | Mapping[str, Model]",
+    im: InstrumentedModel | keras.Model | Mapping[str, InstrumentedModel | keras.Model],
     x: DataLike | Mapping[str, DataLike] | None = None,
     *,
     profile: Any = None,
