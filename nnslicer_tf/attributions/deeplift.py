@@ -20,15 +20,6 @@ from nnslicer_tf.kinds.recurrence import unwind_multipliers
 from nnslicer_tf.kinds.rescale import midpoint
 
 
-def deeplift(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
-    """Return DeepLIFT's contributions, with the baseline as the reference input.
-
-    Arguments and errors are those of `Attribution`.
-    """
-    problem = Problem(im, x, baseline, target)
-    return problem.attributions(problem.multipliers(_multipliers))
-
-
 @dataclass(frozen=True)
 class _Recurrent:
     """A recurrent layer, whose operations are expanded together."""
@@ -39,33 +30,42 @@ class _Recurrent:
     unrolled: Unrolled
 
 
-def _multipliers(problem: Problem, ids: Any, features: Any, weights: Any) -> list[Any]:
-    """Return the multipliers of the features, whose first row is the sample, the second not."""
-    im, start = problem.im, problem.target.operation
-    order: dict[Any, Operation | _Recurrent] = {}
-    for operation in im.graph.between(problem.x, [start]):
-        if isinstance(operation.params, Member):
-            unrolled, cell = operation.params.unrolled, operation.params.operation
-            prefix = operation.name.removesuffix(cell.name)
-            members = tuple(prefix + o.name for o in unrolled.cell)
-            order[unrolled] = _Recurrent(prefix, operation.inputs, members, unrolled)
-        elif operation.name not in problem.x:
-            order[operation.name] = operation
-    nodes = list(order.values())
-    wanted = {start} | {m for n in nodes if isinstance(n, _Recurrent) for m in n.members}
-    both = problem.values(ids, features, sorted(wanted))
-    values, reference = ({n: v[row : row + 1] for n, v in both.items()} for row in (0, 1))
+def deeplift(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
+    """Return DeepLIFT's contributions, with the baseline as the reference input.
 
-    def rule(node: Any, multipliers: Any) -> Any:
-        if isinstance(node, _Recurrent):
-            through_time = unwind_multipliers(
-                node.unrolled, node.name, node.inputs, multipliers, values, reference
-            )
-            return through_time.inputs, through_time.members
-        x, x0 = ([at[name] for name in node.inputs] for at in (values, reference))
-        return (kind_of(node).rescale or midpoint)(node, x, x0, multipliers)
+    Arguments and errors are those of `Attribution`.
+    """
+    problem = Problem(im, x, baseline, target)
+    start = problem.target.operation
 
-    seed = {start: ops.reshape(weights, (1, *im[start].shape))}
-    shapes = {operation.name: operation.shape for operation in im.operations}
-    received = propagate(reversed(nodes), seed, rule, shapes)
-    return [received.get(name, ops.zeros_like(values[name])) for name in problem.x]
+    def multipliers_of(ids: Any, features: Any, weights: Any) -> list[Any]:
+        """Return those of the features, whose first row is the sample, the second the baseline."""
+        order: dict[Any, Operation | _Recurrent] = {}
+        for operation in im.graph.between(problem.x, [start]):
+            if isinstance(operation.params, Member):
+                unrolled, cell = operation.params.unrolled, operation.params.operation
+                prefix = operation.name.removesuffix(cell.name)
+                members = tuple(prefix + o.name for o in unrolled.cell)
+                order[unrolled] = _Recurrent(prefix, operation.inputs, members, unrolled)
+            elif operation.name not in problem.x:
+                order[operation.name] = operation
+        nodes = list(order.values())
+        wanted = {start} | {m for n in nodes if isinstance(n, _Recurrent) for m in n.members}
+        both = problem.values(ids, features, sorted(wanted))
+        values, reference = ({n: v[row : row + 1] for n, v in both.items()} for row in (0, 1))
+
+        def rule(node: Any, multipliers: Any) -> Any:
+            if isinstance(node, _Recurrent):
+                through_time = unwind_multipliers(
+                    node.unrolled, node.name, node.inputs, multipliers, values, reference
+                )
+                return through_time.inputs, through_time.members
+            x, x0 = ([at[name] for name in node.inputs] for at in (values, reference))
+            return (kind_of(node).rescale or midpoint)(node, x, x0, multipliers)
+
+        seed = {start: ops.reshape(weights, (1, *im[start].shape))}
+        shapes = {operation.name: operation.shape for operation in im.operations}
+        received = propagate(reversed(nodes), seed, rule, shapes)
+        return [received.get(name, ops.zeros_like(values[name])) for name in problem.x]
+
+    return problem.attributions(problem.multipliers(multipliers_of))

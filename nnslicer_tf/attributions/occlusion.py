@@ -67,31 +67,28 @@ def rise(
         samples: Number of masks.
         rng: Seed or generator of the masks.
     """
+    import cv2
+
     check_count("samples", samples)
     problem = Problem(im, x, baseline, target)
     random = as_generator(rng)
-    shapes = problem.unit_shapes.values()
-    shown = np.concatenate([_masks(shape, samples, random) for shape in shapes], axis=1)
+    blocks = []  # of masks from 0 to 1, where 1 shows a unit
+    for shape in problem.unit_shapes.values():
+        if len(shape) != 2 or min(shape) < _CELLS:
+            blocks.append(random.random((samples, int(np.prod(shape)))) < 0.5)
+            continue
+        height, width = shape
+        cells = [-(-length // _CELLS) for length in shape]
+        grids = (random.random((samples, _CELLS, _CELLS)) < 0.5).astype(np.float32)
+        tops, lefts = (random.integers(0, cell, samples) for cell in cells)
+        masks = np.empty((samples, height, width))
+        size = (width + cells[1], height + cells[0])
+        for i, (grid, top, left) in enumerate(zip(grids, tops, lefts, strict=True)):
+            large = cv2.resize(grid, size, interpolation=cv2.INTER_LINEAR)
+            masks[i] = large[top : top + height, left : left + width]
+        blocks.append(masks.reshape(samples, -1))
+    shown = np.concatenate(blocks, axis=1).astype(np.float64)
     scores = problem.scores(problem.hidden(1 - shown))
     with_it = (scores @ shown) / np.maximum(shown.sum(axis=0), 1e-9)
     without = (scores @ (1 - shown)) / np.maximum((1 - shown).sum(axis=0), 1e-9)
     return problem.from_units(with_it - without)
-
-
-def _masks(shape: tuple[int, ...], samples: int, random: np.random.Generator) -> np.ndarray:
-    """Return random masks of shown units, `(samples, units)` from 0 to 1."""
-    if len(shape) != 2 or min(shape) < _CELLS:
-        return (random.random((samples, int(np.prod(shape)))) < 0.5).astype(np.float64)
-    import cv2
-
-    height, width = shape
-    cells = [-(-length // _CELLS) for length in shape]
-    grids = (random.random((samples, _CELLS, _CELLS)) < 0.5).astype(np.float32)
-    shifts = [random.integers(0, cell, samples) for cell in cells]
-    masks = np.empty((samples, height, width))
-    for i, grid in enumerate(grids):
-        size = (width + cells[1], height + cells[0])
-        large = cv2.resize(grid, size, interpolation=cv2.INTER_LINEAR)
-        top, left = shifts[0][i], shifts[1][i]
-        masks[i] = large[top : top + height, left : left + width]
-    return masks.reshape(samples, -1)

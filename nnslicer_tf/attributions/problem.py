@@ -6,7 +6,6 @@ A *unit* is what is hidden as a whole: a pixel, step or token with all its chann
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ class Problem:
         """Return the multiplier of each feature by a backward rule, float64; see `deeplift`."""
         pairs = [np.stack([self.x[name], self.baseline[name]]) for name in self.x]
         key = "multipliers", self.target.operation, tuple(self.x)
-        run = self.im.prepared(key, lambda: self._compiled(partial(rescaled, self)))
+        run = self.im.prepared(key, lambda: self._compiled(rescaled))
         weights = ops.convert_to_tensor(self._weights)
         results = run(self._tokens(2), [ops.convert_to_tensor(pair) for pair in pairs], weights)
         return {

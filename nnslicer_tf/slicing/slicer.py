@@ -250,9 +250,7 @@ class Slicer:
                 remain; an interrupted run resumes from it.
 
         Raises:
-            InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
-            ProfileMismatchError, CorruptFileError, WorkerError: as in `slice`.
+            InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
         plan = self._checked_plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
@@ -282,18 +280,15 @@ class Slicer:
             outputs: The neurons O, as for `slice`.
             kernels: Names of the kernels whose synapses are yielded; all by default.
             operations: Names of the operations whose neurons are yielded; none by default.
-            reduce: Function applied to the synapses (see `Reduction`), such as a selection, sums
-                by channel or a projection. At θ = 0 it runs on the backend, inside the compiled
-                walk, so that only its result leaves a GPU. Reuse the same function object: each
-                one is compiled.
+            reduce: Function applied to the synapses (see `Reduction`), such as a selection or sums
+                by channel. At θ = 0 it runs on the backend, inside the compiled walk. Reuse the
+                same function object: each one is compiled.
 
         Yields:
             `Part`s, in the order of the samples.
 
         Raises:
-            InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
-            WorkerError: if a batch fails three times on a worker.
+            InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
         """
         plan = self._checked_plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
