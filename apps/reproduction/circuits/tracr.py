@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
 from nnslicer_tf._environment import track
@@ -194,13 +195,8 @@ class AblatedProgram:
         outputs = self.answers(mask)
         if outputs.shape[1] == 1:
             return float(np.mean((outputs - whole) ** 2))
-        p, q = (_log_softmax(SHARPNESS * v) for v in (whole, outputs))
+        p, q = (log_softmax(SHARPNESS * v, axis=1) for v in (whole, outputs))
         return float(np.mean(np.sum(np.exp(p) * (p - q), axis=1)))
-
-
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    shifted = x - x.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def _methods(

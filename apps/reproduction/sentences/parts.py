@@ -21,9 +21,8 @@ from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 from reproduction.amounts import Amounts
 from reproduction.result import ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
-from reproduction.sentences.leads import lead
 from reproduction.sentences.settings import PartSettings
-from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
+from reproduction.sentences.sst2 import drawn_sentences, lead, profiled_sentences, rose
 
 MODEL = "text_transformer"
 THETAS = (0.0, 0.1, 0.3)
@@ -94,7 +93,7 @@ def head_scores(
     for name, slicer in _slicers(im, profile).items():
         each = slicer.slice_each(x, kernels=(), operations=names)
         totals = [np.concatenate([one.neurons[n].sum(axis=(0, 2)) for n in names]) for one in each]
-        found[name] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+        found[name] = np.stack(totals) * rose(im, profile, x, labels)[:, None]
     amounts = Amounts(im, profile, names)(x, labels)[0]
     found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
     values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
@@ -152,13 +151,13 @@ def synapse_scores(
     Kernels are those of weighted sums, in the order of `deletable`.
     """
     names = deletable(im)
-    rose = _rose(im, profile, x, labels)
+    signs = rose(im, profile, x, labels)
 
     weights = {name: im.kernels[name].kernel() for name in names}
     sizes = np.abs(_joined(weights, names))
 
     def by_slice(each: SliceSet, factors: np.ndarray | float = 1.0) -> Callable[[int], np.ndarray]:
-        return lambda i: _joined(each[i].synapses, names) * factors * rose[i]
+        return lambda i: _joined(each[i].synapses, names) * factors * signs[i]
 
     found = {}
     for name, slicer in _slicers(im, profile).items():
@@ -268,12 +267,3 @@ def _kernel_gradients(
 
 def _joined(arrays: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
     return np.concatenate([np.asarray(arrays[name]).ravel() for name in names])
-
-
-def _rose(im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return whether the logits are above their means (1) or below (-1).
-
-    Contributions explain the change of a logit, whereas scores measure support for the class.
-    """
-    change = im.logits(x) - profile.means[im.logit_operation]
-    return np.sign(change[np.arange(len(x)), labels])

@@ -27,9 +27,8 @@ from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
-from reproduction.sentences.leads import lead
 from reproduction.sentences.settings import WordSettings
-from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
+from reproduction.sentences.sst2 import drawn_sentences, lead, profiled_sentences, rose
 
 MODELS = ("text_transformer", "text_lstm")
 _EMBEDDING = "embedding"
@@ -140,7 +139,7 @@ def _by_slice(slicer: Slicer) -> Scorer:
         im = slicer.im
         found = slicer.slice_each(x, kernels=(), operations=[im.input_operation])
         assert found.neuron_matrix is not None  # they were asked for
-        return found.neuron_matrix.toarray() * _rose(slicer, x, labels)[:, None]
+        return found.neuron_matrix.toarray() * rose(im, slicer.profile, x, labels)[:, None]
 
     return score
 
@@ -154,15 +153,11 @@ def _by_sized_slice(slicer: Slicer) -> Scorer:
         assert found.neuron_matrix is not None  # they were asked for
         delta = im.capture(x, of=[_EMBEDDING])[_EMBEDDING] - mean
         contributions = found.neuron_matrix.toarray().reshape(delta.shape)
-        return (contributions * np.abs(delta)).sum(axis=-1) * _rose(slicer, x, labels)[:, None]
+        return (contributions * np.abs(delta)).sum(axis=-1) * rose(im, slicer.profile, x, labels)[
+            :, None
+        ]
 
     return score
-
-
-def _rose(slicer: Slicer, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return whether the classes' logits are above their means (1) or below (-1)."""
-    change = slicer.im.logits(x) - slicer.profile.means[slicer.im.logit_operation]
-    return np.sign(change[np.arange(len(x)), labels])
 
 
 def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:

@@ -6,7 +6,6 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from reproduction.sentences.leads import lead
 from reproduction.sentences.parts import (
     contexts,
     deletable,
@@ -16,6 +15,7 @@ from reproduction.sentences.parts import (
     without_heads,
 )
 from reproduction.sentences.settings import PartSettings
+from reproduction.sentences.sst2 import lead
 
 WORDS = 12
 
