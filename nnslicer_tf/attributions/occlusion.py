@@ -72,7 +72,7 @@ def rise(
     check_count("samples", samples)
     problem = Problem(im, x, baseline, target)
     random = as_generator(rng)
-    blocks = []  # of masks from 0 to 1, where 1 shows a unit
+    blocks: list[np.ndarray] = []  # of masks from 0 to 1, where 1 shows a unit
     for shape in problem.unit_shapes.values():
         if len(shape) != 2 or min(shape) < _CELLS:
             blocks.append(random.random((samples, int(np.prod(shape)))) < 0.5)

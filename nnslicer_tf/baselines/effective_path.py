@@ -61,8 +61,8 @@ def effective_paths(
     for name in wanted:
         check_name("kernel", name, im.kernels)
 
-    order = im.graph.ancestors([im.logit_operation])
-    order = [o for o in reversed(order) if o.name not in im.input_operations]
+    ancestors = im.graph.ancestors([im.logit_operation])
+    order = [o for o in reversed(ancestors) if o.name not in im.input_operations]
     on_walk = {operation.name for operation in order}
     shapes = {o.name: o.shape for o in im.operations}
     matrices = {name: kernel.matrix() for name, kernel in im.kernels.items()}

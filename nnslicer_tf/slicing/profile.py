@@ -125,11 +125,9 @@ class Profile(ShownAsTable):
             pooled = total.sum(axis=axes, keepdims=True) / np.maximum(of_all, 1)
             known = (count > 0) & (positions == "each")
             means[name] = np.where(known, total / np.maximum(count, 1), pooled)
-        one_input = len(im.input_operations) == 1
-        if one_input and im.graph.vocabulary(im.input_operation) is None:
+        seen: list[tuple[float, float] | None] = [None, None]  # those of tokens mean nothing
+        if len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None:
             seen = [(float(low), float(high)) for low, high in ranges]
-        else:  # ranges and means of tokens are meaningless
-            seen = [None, None]
         return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])
 
     def per_channel(self) -> "Profile":

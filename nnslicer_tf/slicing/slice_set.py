@@ -155,7 +155,7 @@ class SliceSet(ShownAsTable):
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
         """Return the slice of rows of values."""
-        arrays = [
+        of_neurons, of_synapses = (
             {
                 name: values[columns].reshape(shapes[name])
                 for name, columns in places(shapes).items()
@@ -163,8 +163,8 @@ class SliceSet(ShownAsTable):
             if values is not None
             else {}
             for values, shapes in ((neurons, self.operations), (synapses, self.kernels))
-        ]
-        return Slice(*arrays, {**self.info, "samples": samples})
+        )
+        return Slice(of_neurons, of_synapses, {**self.info, "samples": samples})
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the set to an .npz file, replacing an older one only when it is complete."""

@@ -7,7 +7,7 @@ process and two per worker, whatever the number of samples.
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -465,11 +465,11 @@ class Slicer:
         def amounts() -> Slice:
             total = self._by_amounts.slice(batch, criterion)
             factor = chosen.sign / len(chosen.neurons)
-            parts = [
+            neurons, synapses = (
                 {name: factor * array for name, array in arrays.items()}
                 for arrays in (total.neurons, total.synapses)
-            ]
-            return Slice(*parts, total.info)
+            )
+            return Slice(neurons, synapses, total.info)
 
         return Explanation(
             sample=sample,
@@ -557,7 +557,7 @@ class Slicer:
         columns = tuple(collector.kernels), tuple(collector.operations)
         key = (id(plan), type(collector), columns, collector.reduce, size)
         if by_exclusion:
-            capture = self.im.forward
+            capture: Callable[..., dict[str, np.ndarray]] = self.im.forward
             if plan.amounts is not None:
                 if id(plan) not in self._captures:
                     self._captures[id(plan)] = AmountCapture(self.im, self.profile, plan)
