@@ -33,7 +33,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._kernels import sums
 from nnslicer_tf._tables import text_table
-from nnslicer_tf.engine import ThreadEngine
+from nnslicer_tf.engine.engines import ThreadEngine
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk, walk
 from nnslicer_tf.slicing._plan import Plan

@@ -1,23 +1,4 @@
-from .engines import (
-    AdaptiveEngine,
-    Engine,
-    InProcessEngine,
-    Job,
-    ThreadEngine,
-    in_order,
-    make_engine,
-)
-from .ray_engine import RayEngine
+from .engines import Engine, Job, in_order, make_engine
 from .store import Store
 
-__all__ = [
-    "AdaptiveEngine",
-    "Engine",
-    "InProcessEngine",
-    "Job",
-    "RayEngine",
-    "Store",
-    "ThreadEngine",
-    "in_order",
-    "make_engine",
-]
+__all__ = ["Engine", "Job", "Store", "in_order", "make_engine"]

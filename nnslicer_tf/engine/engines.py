@@ -69,29 +69,21 @@ def in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
             expected += 1
 
 
-class InProcessEngine:
-    """Runs jobs one after another in this process."""
-
-    def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
-        """Yield `(index, job(item))` in order."""
-        for index, item in items:
-            yield index, job(item)
-
-
 class ThreadEngine:
-    """Runs the parts of each item on several threads of this process.
+    """Runs the parts of each item on several threads of this process, or whole items on one.
 
     Compiled kernels release the GIL, so that threads keep the cores busy.
-
-    Args:
-        threads: Number of threads.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._threads = threads
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` in order."""
+        if self._threads == 1:
+            for index, item in items:
+                yield index, job(item)
+            return
         with ThreadPoolExecutor(self._threads) as pool:
             for index, item in items:
                 yield index, job.join(list(pool.map(job, job.split(item, self._threads))))
@@ -111,14 +103,23 @@ class AdaptiveEngine:
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))`; results from this process are in order."""
+        threads = ThreadEngine(self._workers)
         if not is_installed("ray"):
-            yield from ThreadEngine(self._workers).map(job, items)
+            yield from threads.map(job, items)
             return
         from nnslicer_tf.engine.ray_engine import RayEngine
 
         stream = iter(items)
         end = time.monotonic() + PATIENCE_SECONDS
-        yield from ThreadEngine(self._workers).map(job, _until(end, stream))
+
+        def first() -> Iterator[Item]:
+            """Yield items up to the first one that finishes too late."""
+            for item in stream:
+                yield item
+                if time.monotonic() > end:
+                    return
+
+        yield from threads.map(job, first())
         following = next(stream, None)
         if following is None:
             _LOG.info("The work was too short for Ray workers and ran in this process.")
@@ -127,21 +128,13 @@ class AdaptiveEngine:
         yield from RayEngine(self._workers).map(job, itertools.chain([following], stream))
 
 
-def make_engine(workers: int | None, ray_address: str | None) -> Engine:
+def make_engine(workers: int | None, ray_address: str | None = None) -> Engine:
     """Return the engine for `workers` (None: one per core, on Ray if the work takes long)."""
     if workers == 0:
-        return InProcessEngine()
+        return ThreadEngine()
     if workers is not None or ray_address is not None:
         from nnslicer_tf.engine.ray_engine import RayEngine
 
         return RayEngine(workers or 1 if ray_address is None else workers, ray_address)
     cores = available_cores()
-    return AdaptiveEngine(cores) if cores > 1 else InProcessEngine()
-
-
-def _until(end: float, items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items up to the first one that finishes after `end` (of the monotonic clock)."""
-    for item in items:
-        yield item
-        if time.monotonic() > end:
-            return
+    return AdaptiveEngine(cores) if cores > 1 else ThreadEngine()

@@ -7,10 +7,9 @@ its replacement repeats its items; each result is used exactly once.
 
 import logging
 import socket
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +34,16 @@ class _Task:
     attempts: int = 0
 
 
+class _Worker:
+    """An actor, which holds the job and runs it on one item at a time."""
+
+    def __init__(self, job: Callable[[Any], Any]) -> None:
+        self._job = job
+
+    def run(self, item: Any) -> Any:
+        return self._job(item)
+
+
 class RayEngine:
     """Runs jobs on Ray actors.
 
@@ -56,8 +65,40 @@ class RayEngine:
         )
         self._workers = workers
         self._address = address
-        if address is not None and not self._ray.is_initialized():
-            _check_address(address)
+        if address is None or self._ray.is_initialized():
+            return
+        # Ray itself would try for minutes to reach an address at which nobody listens.
+        place = urlsplit(address if "://" in address else f"//{address}")
+        try:
+            if place.hostname is not None and place.port is not None:  # not "auto" or "local"
+                target = (place.hostname, place.port)
+                socket.create_connection(target, timeout=CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise self._no_cluster(error) from error
+
+    def _no_cluster(self, error: Exception) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"No Ray cluster answers at ray_address={self._address!r} ({error}). Start one with "
+            "'ray start --head', or leave ray_address out to use the cores of this machine."
+        )
+
+    def _start(self) -> None:
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self._address is None:
+            options |= {
+                "address": "local",  # not a cluster that is already running on this machine
+                "num_cpus": self._workers,
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+            }
+        else:
+            options["address"] = self._address
+        try:
+            self._ray.init(**options)
+        except (ConnectionError, ValueError) as error:
+            if self._address is None:
+                raise
+            raise self._no_cluster(error) from error
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
         """Yield `(index, job(item))` as results arrive.
@@ -68,136 +109,56 @@ class RayEngine:
         ray = self._ray
         started_here = not ray.is_initialized()
         if started_here:
-            self._start(ray)
+            self._start()
         actors: list[Any] = []
+        tasks: dict[Any, _Task] = {}
+
+        def submit(task: _Task) -> None:
+            tasks[actors[task.actor].run.remote(task.item)] = task
+
+        def retry(task: _Task, error: Exception) -> None:
+            task.attempts += 1
+            if task.attempts >= MAX_ATTEMPTS:
+                raise WorkerError(
+                    f"Batch {task.index} failed {MAX_ATTEMPTS} times on a worker. The last "
+                    f"failure: {type(error).__name__}: {error}"
+                ) from error
+            submit(task)
+
         try:
-            yield from _Pool(ray, actors, self._count(ray), job).run(items)
+            shared = ray.put(job)
+            actor_class = ray.remote(num_cpus=1)(_Worker)
+            count = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            actors += [actor_class.remote(shared) for _ in range(count)]
+            stream = iter(items)
+            while True:
+                # The least busy actors get new items while there is room.
+                while len(tasks) < QUEUED_PER_ACTOR * count:
+                    following = next(stream, None)
+                    if following is None:
+                        break
+                    load = Counter(task.actor for task in tasks.values())
+                    submit(_Task(*following, min(range(count), key=load.__getitem__)))
+                if not tasks:
+                    return
+                (reference, *_), _ = ray.wait(list(tasks), num_returns=1)
+                task = tasks.pop(reference)
+                try:
+                    result = ray.get(reference)
+                except ray.exceptions.RayActorError as error:
+                    _LOG.warning("A worker died and is replaced; its batches are done again.")
+                    lost = [r for r, other in tasks.items() if other.actor == task.actor]
+                    others = [tasks.pop(reference) for reference in lost]
+                    actors[task.actor] = actor_class.remote(shared)
+                    retry(task, error)
+                    for other in others:
+                        submit(other)
+                except ray.exceptions.RayTaskError as error:
+                    retry(task, error.cause or error)
+                else:
+                    yield task.index, result
         finally:
             for actor in actors:
                 ray.kill(actor)
             if started_here:
                 ray.shutdown()
-
-    def _start(self, ray: ModuleType) -> None:
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if self._address is not None:
-            try:
-                ray.init(address=self._address, **options)
-            except (ConnectionError, ValueError) as error:
-                raise _no_cluster(self._address, error) from error
-            return
-        ray.init(
-            address="local",  # not a cluster that is already running on this machine
-            num_cpus=self._workers,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **options,
-        )
-
-    def _count(self, ray: ModuleType) -> int:
-        return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-
-def _check_address(address: str) -> None:
-    """Reject an address at which nobody listens: Ray itself would try for minutes.
-
-    Raises:
-        InvalidArgumentError: if nobody listens there.
-    """
-    place = urlsplit(address if "://" in address else f"//{address}")
-    try:
-        port = place.port
-        if place.hostname is None or port is None:  # "auto", "local", or no address
-            return
-        socket.create_connection((place.hostname, port), timeout=CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise _no_cluster(address, error) from error
-
-
-def _no_cluster(address: str, error: Exception) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"No Ray cluster answers at ray_address={address!r} ({error}). Start one with "
-        "'ray start --head', or leave ray_address out to use the cores of this machine."
-    )
-
-
-class _Pool:
-    """The actors of one call of `map`, and the tasks queued for them."""
-
-    def __init__(self, ray: ModuleType, actors: list[Any], workers: int, job: Callable) -> None:
-        self._ray = ray
-        self._actors = actors
-        self._job = ray.put(job)
-        self._actor_class = ray.remote(num_cpus=1)(_Worker)
-        actors.extend(self._actor_class.remote(self._job) for _ in range(workers))
-        self._tasks: dict[Any, _Task] = {}
-        self._again: deque[_Task] = deque()
-
-    def run(self, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        stream = iter(items)
-        exhausted = False
-        while True:
-            while not exhausted and self._has_room():
-                try:
-                    index, item = next(stream)
-                except StopIteration:
-                    exhausted = True
-                else:
-                    self._submit(_Task(index, item, self._least_busy()))
-            if not self._tasks:
-                return
-            ready, _ = self._ray.wait(list(self._tasks), num_returns=1)
-            yield from self._collect(ready[0])
-
-    def _has_room(self) -> bool:
-        return len(self._tasks) < QUEUED_PER_ACTOR * len(self._actors)
-
-    def _least_busy(self) -> int:
-        load = [0] * len(self._actors)
-        for task in self._tasks.values():
-            load[task.actor] += 1
-        return load.index(min(load))
-
-    def _submit(self, task: _Task) -> None:
-        self._tasks[self._actors[task.actor].run.remote(task.item)] = task
-
-    def _collect(self, reference: Any) -> Iterator[tuple[int, Any]]:
-        task = self._tasks.pop(reference)
-        try:
-            result = self._ray.get(reference)
-        except self._ray.exceptions.RayActorError as error:
-            self._replace(task, error)
-        except self._ray.exceptions.RayTaskError as error:
-            self._retry(task, error.cause or error)
-        else:
-            yield task.index, result
-
-    def _replace(self, task: _Task, error: Exception) -> None:
-        """Replace a dead actor by a new one, and give it all tasks of the dead one."""
-        _LOG.warning("A worker died and is replaced; its batches are done again.")
-        lost = {r: t for r, t in self._tasks.items() if t.actor == task.actor}
-        for reference in lost:
-            del self._tasks[reference]
-        self._actors[task.actor] = self._actor_class.remote(self._job)
-        self._retry(task, error)
-        for other in lost.values():
-            self._submit(other)
-
-    def _retry(self, task: _Task, error: Exception) -> None:
-        task.attempts += 1
-        if task.attempts >= MAX_ATTEMPTS:
-            raise WorkerError(
-                f"Batch {task.index} failed {MAX_ATTEMPTS} times on a worker. The last failure: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        self._submit(task)
-
-
-class _Worker:
-    """An actor, which holds the job and runs it on one item at a time."""
-
-    def __init__(self, job: Callable[[Any], Any]) -> None:
-        self._job = job
-
-    def run(self, item: Any) -> Any:
-        return self._job(item)

@@ -250,7 +250,9 @@ class Operation:
         inputs: Names of the operations whose outputs it takes.
         input_shapes: Their shapes without the batch axis.
         shape: Shape of its output without the batch axis.
-        params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
+        params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None; for a mask that hides
+            positions from each other in every sample, as a causal one does, the pairs of
+            positions that it leaves, a bool array.
         compute: Maps input tensors (batch, …) to the output tensor (batch, …), in the
             dtype of the inputs.
         keras_layer: The Keras layer or operation to which it belongs.

@@ -78,8 +78,9 @@ class Profile(ShownAsTable):
             progress: Show a progress bar.
             positions: For operations with a mask: "pooled", one mean over all positions, or
                 "each", a mean for each position (a position that is padding in all samples gets
-                the mean over all positions). By default "pooled" if any operation has a mask; all
-                other neurons always have their own means.
+                the mean over all positions). Scores and probabilities of a causal attention
+                always have a mean for each position. By default "pooled" if any operation has a
+                mask; all other neurons always have their own means.
 
         Raises:
             InvalidArgumentError: if `positions` is neither.
@@ -123,7 +124,9 @@ class Profile(ShownAsTable):
             count = counts[name]
             of_all = count.sum(axis=axes, keepdims=True)
             pooled = total.sum(axis=axes, keepdims=True) / np.maximum(of_all, 1)
-            known = (count > 0) & (positions == "each")
+            # A causal mask makes positions unequal: the first row of an attention is always 1.
+            is_causal = im[masks[name]].params is not None
+            known = (count > 0) & (positions == "each" or is_causal)
             means[name] = np.where(known, total / np.maximum(count, 1), pooled)
         seen: list[tuple[float, float] | None] = [None, None]  # those of tokens mean nothing
         if len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None:

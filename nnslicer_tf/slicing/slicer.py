@@ -20,7 +20,8 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf.attributions import Target, TargetLike, deeplift
 from nnslicer_tf.attributions.problem import feature_operations
-from nnslicer_tf.engine import InProcessEngine, Store, make_engine
+from nnslicer_tf.engine import Store, make_engine
+from nnslicer_tf.engine.engines import ThreadEngine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
@@ -569,7 +570,7 @@ class Slicer:
                 collector = replace(collector, dense=True)
             walk = partial(AmountWalk, profile=self.profile) if plan.is_amount else CountWalk
             job = walk(self.im, plan, collector)
-            self._work[key] = Work(job, InProcessEngine(), size, self.im.forward, self.profile)
+            self._work[key] = Work(job, ThreadEngine(), size, self.im.forward, self.profile)
         return self._work[key]
 
     def _warn_if_empty(self, plan: Plan, synapses: Sequence[Any]) -> None:

@@ -55,6 +55,28 @@ def test_probabilities_are_those_of_keras(make, mask, causal):
     np.testing.assert_allclose(found[rows].sum(axis=-1), 1, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("positions", [None, "pooled", "each"])
+def test_means_of_a_causal_attention_are_those_of_each_pair(padded, positions):
+    """The first position attends to itself alone: its probability is always 1, and so its mean."""
+    keras.utils.set_random_seed(4)
+    inputs, x = embedded(padded)
+    y = layers.MultiHeadAttention(2, 3, name="attention")(x, x, use_causal_mask=True)
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(layers.Flatten()(y))))
+    tokens = TOKENS if padded else np.maximum(TOKENS, 1)
+    profile = nns.Profile.from_data(im, tokens, progress=False, positions=positions)
+    values = im.capture(tokens)
+    for name in ("attention/scores", "attention/probabilities"):
+        mask = np.broadcast_to(values[im[name].mask] > 0, values[name].shape)
+        count = mask.sum(axis=0)
+        expected = np.where(mask, values[name], 0).sum(axis=0, dtype=float) / np.maximum(count, 1)
+        np.testing.assert_allclose(profile.means[name][count > 0], expected[count > 0], atol=1e-6)
+    np.testing.assert_allclose(profile.means["attention/probabilities"][:, 0, 0], 1, atol=1e-6)
+    pooled = profile.means["attention/value"]
+    assert padded == np.allclose(pooled[0], pooled[1]) or positions == "each"
+
+
 def test_cross_attention_with_a_mask_of_pairs():
     keras.utils.set_random_seed(2)
     inputs = keras.Input((LENGTH, 4))

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from PIL import Image
 
 from nnslicer_tf import datasets
@@ -45,12 +46,46 @@ def test_lists_of_rows_are_samples_not_pairs():
         ([[1, 2], [3]], "element of shape"),
         ([X[0], X[0, :2]], "of one shape each"),
         ({"sound": X}, "samples are looked for under"),
-        (np.array(["a"]), "real numbers"),
+        (np.array(["a"]), "real numbers.*Turn text into numbers"),
+        (["good", "bad"], "real numbers.*Turn text into numbers"),
     ],
 )
 def test_what_is_no_data_is_refused(data, message):
     with pytest.raises(InputShapeError, match=message):
         Samples(data, X.shape[1:]).array()
+
+
+def ragged():
+    tf = pytest.importorskip("tensorflow")
+    return tf.ragged.constant([[1.0, 2.0], [3.0]])
+
+
+def sparse_tensor():
+    tf = pytest.importorskip("tensorflow")
+    return tf.sparse.from_dense(np.eye(3, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: scipy.sparse.csr_matrix(np.eye(3)), r"csr_matrix is sparse; pass x\.toarray"),
+        (lambda: scipy.sparse.coo_array(np.eye(3)), r"coo_array is sparse; pass x\.toarray"),
+        (sparse_tensor, r"SparseTensor is sparse; pass tf\.sparse\.to_dense"),
+        (ragged, r"RaggedTensor has rows of different lengths; .*x\.to_tensor"),
+    ],
+)
+def test_sparse_and_ragged_data_are_refused_with_the_remedy(make, message):
+    for data in (make(), (make(), [0, 1, 2]), {"x": make()}, iter([make()])):
+        with pytest.raises(InputShapeError, match=message):
+            Samples(data, (3,)).array()
+    with pytest.raises(InputShapeError, match=f"Input 'b': .*{message}"):
+        Samples([np.eye(3), make()], {"a": (3,), "b": (3,)})
+
+
+def test_streams_of_several_inputs_become_arrays():
+    parts = [{"a": X[i : i + 2], "b": X[i : i + 2] + 1} for i in range(0, len(X), 2)]
+    samples = Samples(iter(parts), {"a": X.shape[1:], "b": X.shape[1:]}).array()
+    assert np.array_equal(samples["a"], X) and np.array_equal(samples["b"], X + 1)
 
 
 @pytest.mark.parametrize("data", [X, list(X), datasets.Dataset(X, Y[:0], "", "", "none", 0)])

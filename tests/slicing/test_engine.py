@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf.engine import InProcessEngine, RayEngine, ThreadEngine
+from nnslicer_tf.engine.engines import ThreadEngine
+from nnslicer_tf.engine.ray_engine import RayEngine
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing import slicer as slicer_module
 
@@ -18,7 +19,7 @@ def slicers(request, im, profile, monkeypatch):
     monkeypatch.setattr(
         slicer_module,
         "make_engine",
-        lambda workers, address: ThreadEngine(3) if workers is None else InProcessEngine(),
+        lambda workers, address: ThreadEngine(3) if workers is None else ThreadEngine(),
     )
     one = nns.Slicer(im, profile, 0.3, request.param, workers=0, progress=False)
     three = nns.Slicer(im, profile, 0.3, request.param, workers=None, progress=False)

@@ -48,7 +48,10 @@ class SequenceOracle:
                 pooled[self.pool(op.name, i)].extend(found)
             for i in indices(op.shape):
                 found = pools.get(i, [])
-                if (positions == "pooled" or not found) and self.can_be_padding(op.name):
+                # A causal mask makes positions unequal, so that each has its own mean.
+                pair = self.is_pair(op.name) and self.im.model.get_layer(op.layer).causal
+                together = positions == "pooled" and not pair
+                if (together or not found) and self.can_be_padding(op.name):
                     found = pooled[self.pool(op.name, i)]
                 self.mean[op.name][i] = math.fsum(found) / len(found) if found else 0.0
 

@@ -148,7 +148,8 @@ def _score_masks(
             return ops.reshape(counts, (-1, *whole))
 
         sources = (positions[0][0], *(source for source, _ in masks))
-        return mask_step(compute, suffix, sources, whole)
+        between_positions = None if near.all() else near
+        return replace(mask_step(compute, suffix, sources, whole), params=between_positions)
 
     between: list[tuple[Source, str]] = [] if pairs is None else [(pairs, "pairs")]
     received = [(MaskOf(place), axis) for place, axis in positions if call.masks[place]]

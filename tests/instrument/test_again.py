@@ -1,0 +1,123 @@
+"""What is instrumented or compiled once is not instrumented or compiled again."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import instrument
+from nnslicer_tf.instrument import model as model_module
+
+X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+
+
+def made(activation="relu"):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(5, activation=activation, name="a"), layers.Dense(3)]
+    )
+
+
+@pytest.fixture
+def wrapped(monkeypatch):
+    """The models that are instrumented, in order."""
+    names = []
+    compare = model_module.compare_with_original
+
+    def counted(model, *rest):
+        names.append(model.name)
+        return compare(model, *rest)
+
+    monkeypatch.setattr(model_module, "compare_with_original", counted)
+    return names
+
+
+def test_a_model_is_instrumented_once(wrapped):
+    model = made()
+    im = instrument.instrumented(model)
+    assert instrument.instrumented(model) is im
+    profile = nns.Profile.from_data(model, X, progress=False)
+    one = nns.Slicer(im, profile, 0.3, workers=0, progress=False).slice(X[:2], outputs=[0])
+    small = one.apply(model)
+    np.testing.assert_array_equal(one.apply(model)(X), small(X))
+    assert wrapped == [model.name]
+    model.compile("sgd", "mse")
+    model.fit(X, np.zeros((40, 3)), verbose=0)  # weights are read when they are needed
+    assert instrument.instrumented(model) is im
+    np.testing.assert_allclose(im.predict(X), model(X), atol=1e-6)
+
+
+def test_a_changed_model_is_instrumented_again():
+    model = made()
+    im = instrument.instrumented(model)
+    model.layers[0].activation = keras.activations.tanh
+    again = instrument.instrumented(model)
+    assert again is not im
+    np.testing.assert_allclose(again.predict(X), model(X), atol=1e-6)
+    model.layers[0].enable_lora(1)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="LoRA"):
+        instrument.instrumented(model)
+
+
+def test_an_adapted_layer_is_instrumented_again():
+    norm = layers.Normalization()
+    norm.adapt(X)
+    model = keras.Sequential([keras.Input((6,)), norm, layers.Dense(2)])
+    instrument.instrumented(model).predict(X)
+    norm.adapt(5 * X + 3)
+    np.testing.assert_allclose(instrument.instrumented(model).predict(X), model(X), atol=1e-5)
+
+
+def test_shapes_are_remembered_and_bounds_are_not():
+    free = keras.Sequential(
+        [keras.Input((None, None, 1)), layers.Conv2D(2, 3), layers.GlobalAveragePooling2D()]
+    )
+    nns.InstrumentedModel(free, input_shape=(6, 6, 1), bounds=(0, 1))
+    with pytest.raises(nns.errors.InputShapeError, match="not fixed"):
+        instrument.instrumented(free)
+    im = nns.InstrumentedModel(free, input_shape=(6, 6, 1))
+    assert instrument.instrumented(free) is im
+
+
+def test_models_are_freed():
+    model = made()
+    im = instrument.instrumented(model)
+    im.predict(X)
+    gone = weakref.ref(im), weakref.ref(model)
+    del model, im
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
+def counting():
+    calls = []
+
+    def activation(x):
+        calls.append(1)
+        return keras.ops.maximum(x, 0)
+
+    return made(activation), calls
+
+
+def test_other_batch_sizes_compile_nothing_again():
+    model, calls = counting()
+    im = nns.InstrumentedModel(model)
+    masked = instrument.MaskedModel(im)
+    keep = {"a": np.ones((6, 5), bool)}
+
+    def run(count):
+        im.predict(X[:count])
+        im.gradients(X[:count], of=1)
+        masked.logits(keep, X[:count])
+        masked.logits({"a": np.ones((count, 6, 5), bool)}, X[:count])
+
+    run(5)
+    run(3)  # TensorFlow learns that the axis varies
+    before = len(calls)
+    for count in (7, 1, 12, 2, 40, 9):
+        run(count)
+    assert len(calls) == before
