@@ -63,7 +63,7 @@ def test_copies_compute_what_the_model_computes(name):
     assert not {id(w) for w in copy.weights} & {id(w) for w in model.weights}
 
 
-@pytest.mark.parametrize("name", ["fused", "layer", "nested", "distributed"])
+@pytest.mark.parametrize("name", ["fused", "layer", "nested"])
 def test_masked_models_and_pruning_keep_them(name):
     model = made(name)
     x = samples(model)
@@ -73,10 +73,9 @@ def test_masked_models_and_pruning_keep_them(name):
     np.testing.assert_allclose(instrument.MaskedModel(im).model(keep)(x), model(x), atol=1e-6)
     pruned = pruning.prune(model, pruning.scores(im, "weight"), 0.0)
     np.testing.assert_allclose(pruned(x), model(x), atol=1e-6)
-    if name != "distributed":
-        profile = nns.Profile.from_data(im, x, progress=False)
-        copy = instrument.masked_copy(im, keep, profile.means)
-        np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    copy = instrument.masked_copy(im, keep, profile.means)
+    np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
 
 
 def test_a_changed_entry_of_the_config_is_not_undone():
@@ -88,6 +87,7 @@ def test_a_changed_entry_of_the_config_is_not_undone():
     np.testing.assert_allclose(copy(x), expected + model.layers[1].bias.numpy(), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*includes a `lambda`:UserWarning")
 def test_a_lambda_is_refused_by_name():
     dense = layers.Dense(3, activation=lambda v: ops.relu(v) + 1, name="odd")
     model = keras.Sequential([keras.Input((4,)), dense])
