@@ -261,7 +261,7 @@ def follow_boundaries(
         while fronts:
             # Take some fronts that no rectangle covers and that are far from each other.
             batch: list[_Front] = []
-            later = []
+            later: list[_Front] = []
             while fronts and len(batch) < workers:
                 front = fronts.pop()
                 if rectangles.cover(front.place):
@@ -302,8 +302,8 @@ def _entries(
     counts = np.maximum(np.rint(seeds * wide / wide.max()).astype(int), 2)
     lines = [low[i] + wide[i] * (np.arange(n) + 0.5) / n for i, n in enumerate(counts)]
     grid = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1)
-    inside = (_depths(plane.corners, grid.reshape(-1, 2)) >= 0).all(axis=1)
-    inside = inside.reshape(grid.shape[:2])
+    depths = _depths(plane.corners, grid.reshape(-1, 2))
+    inside: np.ndarray = (depths.min(axis=1) >= 0).reshape(grid.shape[:2])
     labels = np.full(inside.shape, -1)
     labels[inside] = classes(grid[inside])
     pairs = []

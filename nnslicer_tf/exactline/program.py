@@ -96,10 +96,10 @@ def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
     for step in steps:
         only = step.inputs[0]
         before = merged.get(only) if len(step.inputs) == 1 and uses.count(only) == 1 else None
-        transformer = _merged(before.transformer, step.transformer, fuse) if before else None
-        if before is not None and transformer is not None:
+        both = _merged(before.transformer, step.transformer, fuse) if before else None
+        if before is not None and both is not None:
             del merged[only]
-            step = LineStep(step.name, before.inputs, transformer)
+            step = LineStep(step.name, before.inputs, both)
         merged[step.name] = step
     marked = _mark_dead(list(merged.values()), output)
     output_shape = im[im.logit_operation].shape
