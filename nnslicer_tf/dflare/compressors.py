@@ -224,7 +224,8 @@ def _quantised_by_recipe(
             signatures = LiteRTModel(content).interpreter.get_signature_list()
             ((name, signature),) = signatures.items()
             (tensor,) = signature["inputs"]
-            feeds = [{tensor: row[None].astype(np.float32)} for row in rows]
+            rows = rows.astype(np.float32)
+            feeds = [{tensor: rows[i : i + 1]} for i in range(len(rows))]
             result = quantizer.calibrate({name: feeds})
         return bytes(quantizer.quantize(result).quantized_model)
 
