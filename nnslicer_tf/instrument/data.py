@@ -299,7 +299,7 @@ def read_labelled(
         labels = None if any(part is None for part in parts) else np.zeros(0, np.int64)
         samples = np.concatenate([x for x, _ in pairs]) if pairs else np.zeros((0, *shape))
         if parts and labels is not None:
-            labels = np.concatenate(parts)
+            labels = np.concatenate([part for part in parts if part is not None])
     if labels is None or (len(samples) and not len(labels)):
         raise InvalidArgumentError(
             "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "

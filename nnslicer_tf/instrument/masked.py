@@ -280,7 +280,7 @@ class MaskedModel:
         def statistics(x: Any, masks: Masks) -> Any:
             return self._values(x, masks, (name,), ablation, measure=True)[1]
 
-        functions = {"values": values, "each": each, "statistics": statistics}
+        functions: dict[str, Callable] = {"values": values, "each": each, "statistics": statistics}
         self._functions[key] = compiled_function(functions[what])
         return self._functions[key]
 

@@ -260,7 +260,7 @@ class InstrumentedModel(ShownAsTable):
         if len(self.graph.inputs) == 1:
             if isinstance(data, Mapping) and len(data) == 1:
                 (data,) = data.values()
-            return Samples(data, self.input_shape, *self._bounds.values())
+            return Samples(data, self.input_shape, self._bounds[self.input_operation])
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: input_name(tensor) for key, tensor in keys.items()}

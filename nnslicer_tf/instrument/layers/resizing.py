@@ -50,7 +50,7 @@ def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             move = partial(ops.take, indices=order[:, t], axis=axis)
             factor = weights[:, t].reshape(-1, *(1,) * (3 - axis))
             scale = partial(_scaled, factor=factor)
-            scaled = affine_step(lambda f=factor: (f, np.zeros_like(f)), scale)
+            scaled = affine_step(partial(_constants, factor), scale)
             parts.append(f"{name}{t}")
             moved = f"{parts[-1]}:moved"
             steps.append(Step("routing", move, None, moved, (source,), shape))
@@ -65,6 +65,10 @@ def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 def _scaled(x: Any, factor: np.ndarray) -> Any:
     return x * ops.cast(factor, x.dtype)
+
+
+def _constants(factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return factor, np.zeros_like(factor)
 
 
 def _total(*parts: Any) -> Any:

@@ -41,8 +41,8 @@ def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[S
 def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> list[Step]:
     """Return the wrapped layer's or model's steps for one time step, with shapes and sources."""
     if not isinstance(layer, keras.Model):
-        steps = layer_steps(layer, LayerCall(path, [inner], [output]))
-        return _written_out(steps, "", (0,), output)
+        own = layer_steps(layer, LayerCall(path, [inner], [output]))
+        return _written_out(own, "", (0,), output)
     result: list[Step] = []
     traced = trace(as_functional(layer, inner), inner)
     sources: dict[int, Source] = {traced.inputs[0]: 0}

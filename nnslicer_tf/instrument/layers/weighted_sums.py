@@ -1,7 +1,7 @@
 """Dense layers and all kinds of convolutions."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from keras import layers, ops
@@ -15,7 +15,6 @@ from nnslicer_tf.instrument.operations import Step, Synapses
 from nnslicer_tf.instrument.upstream import convolution_without_gaps
 
 Sum = Callable[[Any, Any], Any]
-SynapsesClass = TypeVar("SynapsesClass", bound=Synapses)
 
 
 def require_channels_last(layer: Any, call: LayerCall) -> None:
@@ -58,8 +57,8 @@ def matrix_synapses(
     positions: int,
     apply: Sum = ops.matmul,
     bias: Callable[[], Any] = lambda: None,
-    kind: type[SynapsesClass] = Synapses,  # type: ignore[assignment]
-) -> SynapsesClass:
+    kind: type[Synapses] = Synapses,
+) -> Synapses:
     """Return the synapses of a kernel `(inputs, outputs)` that is applied at every position."""
     return kind(
         name=name,
