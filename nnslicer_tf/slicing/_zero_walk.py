@@ -89,7 +89,8 @@ class _BackendWalk(Job):
         self._im = im
         self._plan = plan
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
-        self._compiled = compiled_function(self.walk)
+        self._seeds: Mapping[str, Any] = {}
+        self._compiled = compiled_function(self._walk_from)
         self._traced = False
 
     @property
@@ -99,7 +100,11 @@ class _BackendWalk(Job):
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Any:
         """Return the result for a batch, given the values of the input operations."""
-        tensors = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
+        seeds = {} if self._plan.start.predicted else self._fixed_seeds()
+        tensors = self._compiled(
+            [ops.convert_to_tensor(x) for x in captured.values()],
+            {name: ops.convert_to_tensor(seed) for name, seed in seeds.items()},
+        )
         self._traced = True
         # Without copying, if the backend allows it.
         to_host = ops.convert_to_numpy if keras.backend.backend() == "torch" else np.asarray
@@ -195,14 +200,29 @@ class _BackendWalk(Job):
         start = {name: self._present(values, name, tensor) for name, tensor in seed.items()}
         return propagate(self._order, start, expand, shapes)
 
+    def share(self, other: "_BackendWalk") -> None:
+        """Use what another walk has compiled, which differs only in the neurons it starts at."""
+        self._compiled, self._traced = other._compiled, other._traced
+
+    def _walk_from(self, x: Any, seeds: Mapping[str, Any]) -> Any:
+        """Walk from seeds that are arguments, so that walks for other classes are not compiled."""
+        self._seeds = seeds
+        try:
+            return self.walk(x)
+        finally:
+            self._seeds = {}
+
+    def _fixed_seeds(self) -> dict[str, np.ndarray]:
+        logits = np.zeros((1, *self._plan.nodes[self._plan.logits].shape), np.float32)
+        return {name: seed.astype(np.float32) for name, seed in self._plan.seed(logits).items()}
+
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
             return {self._plan.logits: ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])}
-        one = self._plan.seed(np.zeros((1, *logits.shape[1:]), np.float32))
         batch = ops.shape(logits)[0]
         return {
-            name: ops.broadcast_to(seed.astype(np.float32), (batch, *seed.shape[1:]))
-            for name, seed in one.items()
+            name: ops.broadcast_to(seed, (batch, *seed.shape[1:]))
+            for name, seed in (self._seeds or self._fixed_seeds()).items()
         }
 
     def _present(self, values: Mapping[str, Any], name: str, tensor: Any) -> Any:

@@ -149,6 +149,7 @@ class Slicer:
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
+        self._walks: dict[tuple, CountWalk | AmountWalk] = {}
         self._captures: dict[int, AmountCapture] = {}
 
     def __reduce__(self) -> tuple:
@@ -169,7 +170,14 @@ class Slicer:
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
         other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, **settings, "_plans": {}, "_work": {}, "_captures": {}}
+        other.__dict__ = {
+            **self.__dict__,
+            **settings,
+            "_plans": {},
+            "_work": {},
+            "_walks": {},
+            "_captures": {},
+        }
         other.__dict__.pop("_by_amounts", None)
         check_options(workers=other.workers, **other._settings)
         if other.theta > 0:
@@ -570,6 +578,12 @@ class Slicer:
                 collector = replace(collector, dense=True)
             walk = partial(AmountWalk, profile=self.profile) if plan.is_amount else CountWalk
             job = walk(self.im, plan, collector)
+            # Walks that differ only in the neurons at which they start share what is compiled.
+            nodes = tuple(node.name for node in plan.expanded)
+            alike = (plan.logits, plan.start.predicted, tuple(plan.start.neurons), nodes, *key[1:])
+            if alike in self._walks:
+                job.share(self._walks[alike])
+            self._walks[alike] = job
             self._work[key] = Work(job, ThreadEngine(), size, self.im.forward, self.profile)
         return self._work[key]
 
