@@ -1,9 +1,9 @@
-"""ACAS Xu: reading `.nnet` networks, and turning them into Keras models.
+"""ACAS Xu: reads `.nnet` networks, and converts them to Keras models.
 
-The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of
-layers, inputs and outputs, and the size of the largest layer; the layers' sizes; an unused
-flag; the inputs' minima, maxima, means and ranges (the last two with one more entry, for
-the outputs); then for every layer its weights row by row, and its biases one per line.
+The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of layers,
+inputs and outputs, and the largest layer's size; the layers' sizes; an unused flag; the inputs'
+minima, maxima, means and ranges (the last two with an entry for the outputs at the end); then for
+each layer its weights row by row, and its biases one per line.
 """
 
 import os
@@ -26,12 +26,12 @@ class NNet:
     """The contents of an `.nnet` file: a network of dense layers with ReLU between them.
 
     Attributes:
-        weights: For every layer, `(outputs, inputs)` float64.
-        biases: For every layer, `(outputs,)` float64.
-        minima: `(inputs,)`; `evaluate` clips inputs to these and to the maxima.
+        weights: For each layer, `(outputs, inputs)` float64.
+        biases: For each layer, `(outputs,)` float64.
+        minima: `(inputs,)`; `evaluate` clips inputs to the minima and maxima.
         maxima: `(inputs,)`.
-        means: `(inputs + 1,)`; the last is that of the outputs.
-        ranges: `(inputs + 1,)`; the last is that of the outputs.
+        means: `(inputs + 1,)`; the last entry is for the outputs.
+        ranges: `(inputs + 1,)`; the last entry is for the outputs.
     """
 
     weights: tuple[np.ndarray, ...]
@@ -46,7 +46,7 @@ class NNet:
         return f"NNet({' → '.join(map(str, sizes))})"
 
     def normalise(self, x: np.ndarray) -> np.ndarray:
-        """Return the network's normalised inputs for inputs `(…, inputs)` in physical units."""
+        """Clip and normalise inputs `(…, inputs)`, which are in physical units."""
         clipped = np.clip(x, self.minima, self.maxima)
         return (clipped - self.means[:-1]) / self.ranges[:-1]
 
@@ -64,8 +64,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 
     Raises:
         InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is truncated, too long, or its values do not match its header;
-            the message gives the line.
+        CorruptFileError: if its contents do not match its header; the message gives the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -131,12 +130,12 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
     """Return the network as a Keras model, with inputs and outputs in physical units.
 
-    The normalisation is part of the model; the clipping of inputs to their minima and maxima
-    is not, so that outside these bounds the model differs from `NNet.evaluate`.
+    The model normalises its inputs, but does not clip them to the minima and maxima: outside these
+    bounds it differs from `NNet.evaluate`.
 
     Args:
-        nnet: The network, from `load_nnet`.
-        dtype: Dtype of the layers; with "float64", exact lines use all digits of the file.
+        nnet: The network.
+        dtype: Dtype of the layers; "float64" keeps all digits of the file.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")

@@ -1,16 +1,12 @@
-"""Exact integrated gradients: from one baseline, or their mean over a polygon of baselines.
+"""Exact integrated gradients: from one baseline, or averaged over a polygon of baselines.
 
-Integrated gradients attribute an output to the inputs by the mean gradient on the line
-from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every part of an
-exact line the gradient is constant, so that one gradient per part gives the integral
-(section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
+Integrated gradients are the mean gradient on the line from a baseline to the input, times their
+difference (Sundararajan, Taly and Yan, ICML 2017). The gradient is constant on each part of an
+exact line, so one gradient per part suffices (Sotoudeh and Thakur 2019, theorem 4).
 
-The paths from a polygon of baselines b to an input x in the same plane fill a part of that plane.
-On each region of its partition the gradient is constant, so that the mean over all baselines is a
-sum over regions: the gradient, times the mean over b of how far the path from b to x runs through
-the region, times its direction x - b. In polar coordinates around x these weights are integrals of
-rational functions along the regions' edges, which have a closed form. There is no need to choose
-a single baseline or to average over sampled ones.
+A plane works alike: the gradient is constant on each region. Its weight is the mean, over the
+baselines b in a polygon, of the fraction of the path from b to the input x that lies in the
+region, times x - b. In polar coordinates around x, the weights have a closed form.
 """
 
 import numpy as np
@@ -40,22 +36,20 @@ def integrated_gradients(
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
-    They add up to the logit at x minus that at the baseline, or its mean over the baselines. For
-    many calls on one model, make an `Attributor` and reuse it.
+    They add up to the logit at x minus that at the baseline, or minus its mean over the baselines.
+    For many calls on one model, make an `Attributor` and reuse it.
 
     Args:
-        im: A piecewise-linear model; a Keras model also works. A final softmax is ignored.
+        im: A piecewise-linear model, also a Keras model. A final softmax is ignored.
         x: The input, of the model's input shape.
-        baseline: Start of the line, of the same shape. Or `(corners, *input shape)`, the corners
-            of a convex polygon in one plane with x, in order: the result is then the exact mean
-            over all baselines in the polygon.
+        baseline: Start of the line, of the same shape; or `(corners, *input shape)`, the corners in
+            order of a convex polygon in one plane with x, to average over all baselines in it.
         target: Index of the logit.
-        max_parts: Stop with an error if the line has more parts, or the plane more regions, as the
-            time grows with them.
+        max_parts: Stop with an error if there are more parts or, for a polygon, regions.
 
     Raises:
-        InvalidArgumentError: if there is no such logit, x is not in the plane of the baselines, or
-            these are not the corners of a convex polygon.
+        InvalidArgumentError: if there is no such logit, the polygon is not convex, or x is not in
+            its plane.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
         TooManyRegionsError: if there are more than `max_parts`.
     """
@@ -101,19 +95,12 @@ def _mean_over_polygon(
 
 
 def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> np.ndarray:
-    """Return for each region the mean over baselines of (x - b) · its share of the path.
+    """Return for each region the mean over baselines b of (x - b) · its share of the path.
 
+    The polygon `(corners, 2)` is relative to x and counter-clockwise; the result is `(regions, 2)`.
     With y relative to x, s(y) = `shares` · y is the fraction of the way to a side that y covers.
     An edge from a to b adds ∫ (1/(2 s_far²) - 1/6) y dτ · (a × b) in the polygon, and
     ∫ (1/(2 s_far²) - 1/(2 s_near²)) y dτ · (a × b) before it.
-
-    Args:
-        partition: The regions.
-        x: `(2,)` place of the input.
-        polygon: `(corners, 2)` the baselines' corners, relative to x, counter-clockwise.
-
-    Returns:
-        `(regions, 2)`.
     """
     # Regions are cut where rays from x change the sides at which they enter and leave the polygon.
     sides = np.roll(polygon, -1, axis=0) - polygon

@@ -1,4 +1,4 @@
-"""Common bases of non-affine operations on exact lines and planes."""
+"""Base classes of the transformers of non-affine operations on exact lines and planes."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -13,15 +13,12 @@ from nnslicer_tf.exactline.steps import Steps
 class Bends(NamedTuple):
     """Bends of an operation: points at which another value becomes the largest.
 
-    Attributes:
-        taps: Number of values over which each maximum is taken; a window has `taps · channels`
-            values, and each channel its own maximum. A function of single values has one tap.
-        floors: `(floors,)` float64 constants. Each channel has a maximum with each of them: for a
-            function of single values, these are its knots; -inf for a maximum without a constant.
+    A window has `taps · channels` values, and each channel the maximum over its taps and a floor. A
+    function of single values has one tap, and its knots as floors.
     """
 
-    taps: int
-    floors: np.ndarray
+    taps: int  # number of values over which each maximum is taken
+    floors: np.ndarray  # (floors,) float64 constants; -inf for a maximum without a constant
 
     def crossings(self, window: Curve) -> tuple[np.ndarray, np.ndarray]:
         """Return the bends on lines, as arguments of `Curve.insert`."""
@@ -33,13 +30,10 @@ class Bends(NamedTuple):
 
 
 class BendingTransformer(ABC):
-    """The transformer of an operation that is affine between bends.
-
-    Called with the inputs' `Curve`s, it returns the output's `Curve`, with points at the bends.
-    """
+    """The transformer of an operation that is affine between bends."""
 
     def __call__(self, *inputs: Curve) -> Curve:
-        """Return the curve of the output, with points at the bends."""
+        """Return the output's curve, with points at the bends, for the inputs' curves."""
         window = self.window(*inputs)
         return self.finish(window.insert(*self.bends.crossings(window)))
 
@@ -61,10 +55,7 @@ class GradientTransformer(BendingTransformer):
     """A bending transformer that also propagates gradients back along a line."""
 
     def traced(self, *inputs: Curve) -> tuple[Curve, Steps]:
-        """Return the curve of the output, and its slopes in the values of the window.
-
-        The curves must be on one line. The slopes have as many channels as the window.
-        """
+        """Return the output's curve on one line, and its slopes in the values of the window."""
         window = self.window(*inputs)
         window = window.insert(*self.bends.crossings(window))
         following = np.append(window.values[1:], window.values[-1:], axis=0)
@@ -76,13 +67,9 @@ class GradientTransformer(BendingTransformer):
 
     @abstractmethod
     def slopes(self, middles: Curve) -> np.ndarray:
-        """Return the output's slopes in the values of a window, between bends.
+        """Return the output's slopes `(rows, channels of the window)` float64 between bends.
 
-        Args:
-            middles: The window's values half-way from each row to the next.
-
-        Returns:
-            `(rows, channels of the window)` float64.
+        `middles` are the window's values half-way from each row to the next.
         """
 
     @abstractmethod
@@ -93,8 +80,8 @@ class GradientTransformer(BendingTransformer):
 def pulls_gradients(transformer: Any) -> bool:
     """Return whether a transformer propagates gradients back.
 
-    It does if it is a `GradientTransformer`, or affine with a method `pull` that maps the `Steps`
-    of the output's gradient to those of each input.
+    It must be a `GradientTransformer`, or affine with a method `pull` that maps the `Steps` of the
+    output's gradient to those of each input.
     """
     if isinstance(transformer, BendingTransformer):
         return isinstance(transformer, GradientTransformer)
@@ -102,12 +89,9 @@ def pulls_gradients(transformer: Any) -> bool:
 
 
 def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
-    """Return 1 for the first tap with the largest value of its channel, 0 for others, float64.
+    """Return 1 for the first tap with its channel's largest value, 0 for others, float64.
 
-    Args:
-        values: `(rows, taps · channels)`.
-        taps: Number of taps.
-        floor: Where no value is above it, all are 0.
+    Values are `(rows, taps · channels)`; a channel without a value above the floor has only zeros.
     """
     by_tap = values.reshape(len(values), taps, -1)
     chosen = by_tap.argmax(axis=1)[:, None]

@@ -1,10 +1,9 @@
 """`Curve`: the exact values of an operation along lines.
 
-A curve is piecewise linear in the ratio along each line. It is stored by *position* (the
-pixels of a feature map; one for a dense layer): each position has only those ratios at which
-something that it depends on changes its affine piece, and the values of all its channels
-there. In an early layer of a convolutional network, a position depends on a small part of the
-image, so it has few points, however many there are in total. This saves memory and time.
+A curve is piecewise linear in the ratio along each line. It is stored by *position* (the pixels of
+a feature map; one for a dense layer): each position has rows only at the ratios at which something
+that it depends on changes its affine piece, with the values of all its channels. In early
+convolutional layers a position depends on few pixels, so it has few rows.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,7 @@ class Curve(NamedTuple):
         lines: Number of lines.
         start: `(positions · lines + 1,)` int64: the rows of position p on line k are
             `start[p · lines + k]` to `start[p · lines + k + 1]`.
-        ratio: `(rows,)` float64, ascending; every position has the same first and last
-            ratio on a line.
+        ratio: `(rows,)` float64, ascending on a line; all positions share its first and last.
         values: `(rows, channels)` float64.
     """
 
@@ -47,7 +45,7 @@ class Curve(NamedTuple):
 
     @staticmethod
     def straight(start: np.ndarray, end: np.ndarray) -> "Curve":
-        """Return the curve of lines that have only their ends, `(lines, *input shape)`."""
+        """Return the curve of lines that have only their ends, `(lines, *input shape)` each."""
         lines, channels = len(start), start.shape[-1]
         ends = np.stack([x.reshape(lines, -1, channels) for x in (start, end)], axis=1)
         values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
@@ -70,12 +68,10 @@ class Curve(NamedTuple):
         return self._replace(values=values)
 
     def insert(self, left: np.ndarray, alpha: np.ndarray) -> "Curve":
-        """Return the curve with interpolated rows inserted after the rows `left`.
+        """Return the curve with interpolated rows inserted after the rows `left`, ascending.
 
-        Args:
-            left: `(new rows,)` int64, ascending.
-            alpha: `(new rows,)` in (0, 1), the place of each between its neighbours; ascending
-                for new rows after the same row.
+        Each lies at the share `alpha`, in (0, 1), of the way to the next row; rows with the same
+        `left` are in ascending order.
         """
         if not len(left):
             return self
@@ -83,7 +79,7 @@ class Curve(NamedTuple):
         return Curve(self.lines, *rows)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Curve":
-        """Return the curve of a tensor after reshaping it (flattening, for example) to `shape`."""
+        """Return the curve of the tensor reshaped to `shape`, for example flattened."""
         positions, channels = int(np.prod(shape[:-1])), shape[-1]
         if (self.positions, self.channels) == (positions, channels):
             return self
@@ -128,7 +124,7 @@ class Curve(NamedTuple):
         )
 
     def _part(self, rows: np.ndarray, lines: int) -> "Curve":
-        """Return the curve of those segments and rows that a mask `(rows,)` chooses."""
+        """Return the curve of the rows, and their segments, that a mask `(rows,)` selects."""
         counts = np.add.reduceat(rows.astype(np.int64), self.start[:-1])
         start = np.concatenate([[0], np.cumsum(counts[counts > 0])])
         return Curve(lines, start, self.ratio[rows], self.values[rows])
@@ -164,23 +160,16 @@ class CommonRows:
         return len(self.ratio)
 
     def gather(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return one curve's values at rows `first` to `last`.
-
-        Returns:
-            `(rows, taps · channels)`; 0 where a window has no position.
-        """
+        """Return one curve's values `(rows, taps · channels)` at some rows; 0 for padding."""
         curve, taps = self._curves[index], self._taps[index]
         out = np.empty((last - first, taps.shape[1] * curve.channels))
         _kernels.gather(curve, taps, self.start, self.ratio, first, out)
         return out
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the weighted sums of the windows over a single curve, `(rows, outputs)`.
+        """Return the windows' sums over a single curve, `(rows, outputs)`, `piece` rows at a time.
 
-        Args:
-            kernel: `(taps · channels, outputs)`.
-            bias: `(outputs,)`.
-            piece: Number of rows to gather at a time.
+        The kernel is `(taps · channels, outputs)`.
         """
         curve, taps = self._curves[0], self._taps[0]
         return _kernels.window_sums(curve, taps, self.start, self.ratio, kernel, bias, piece)

@@ -1,8 +1,7 @@
 """Exact disagreement of two networks, such as a model and its compressed version.
 
-Both networks are walked as one over a line or a polygon, so that both are affine on every part.
-On each part the classes of both are known exactly, and so is the share of the length or area on
-which they differ, which no number of samples can give.
+Both are walked as one network over a line or a polygon, so that both are affine on every part. Each
+part gives the exact share of length or area on which their classes differ.
 """
 
 from collections.abc import Callable
@@ -30,12 +29,11 @@ class Disagreement(ShownAsTable):
     """Differences of two networks on a line or a polygon.
 
     Attributes:
-        shares: `(classes, classes)` float64: the share of the length or area on which the first
+        shares: `(classes, classes)` float64: shares of the length or area on which the first
             network predicts the row's class, and the second the column's.
         difference: Largest difference of any logit anywhere.
         parts: Number of parts or regions on which both networks are affine.
-        point: An input, of the model's input shape, at which they differ, in the middle of the
-            largest part where they do; None if there is none.
+        point: An input in the middle of the largest part on which they differ, if there is one.
     """
 
     shares: np.ndarray
@@ -71,14 +69,13 @@ def disagreement(
 
     Args:
         first: A piecewise-linear classifier; on a polygon, of up to 64 classes.
-        second: Another one, with the same inputs and classes, such as a compressed version.
-        corners: `(corners, *input shape)`: two ends of a line, or the corners of a polygon, as
-            for `exact_plane`.
+        second: Another one with the same inputs and classes.
+        corners: `(corners, *input shape)`: two ends of a line, or a polygon as for `exact_plane`.
         max_regions: Stop with an error if there are more regions.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the networks do not have the same inputs and classes, or too many
+        InvalidArgumentError: if the networks' inputs or classes differ, they have too many classes
             for a polygon, or the polygon is not convex.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
         TooManyRegionsError: if there are more than `max_regions`.

@@ -1,9 +1,8 @@
 """`Attributor`: integrated gradients of many inputs, exact or approximated, and along the line.
 
-Exact gradients are computed by one walk back along the whole line (see `trace`), many
-times faster than part by part. Only a model with a transformer of your own that has no method
-`pull` has its gradients computed part by part, by the backend, at about two forward passes
-each. Everything is computed in float64.
+Everything is computed in float64. Exact gradients take one walk back along the whole line (see
+`trace`). Only if a custom transformer has no method `pull` are they computed part by part by the
+backend, which is many times slower: about two forward passes for each part.
 """
 
 from collections.abc import Iterator
@@ -38,8 +37,8 @@ class Attributor:
     """Computes integrated gradients of a model, following changes of its weights.
 
     Args:
-        im: The model; a Keras model also works.
-        batch_size: Number of gradients computed at a time.
+        im: The model, also a Keras model.
+        batch_size: Number of gradients to compute at a time.
     """
 
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
@@ -74,7 +73,7 @@ class Attributor:
     def approximate(
         self, x: np.ndarray, baseline: np.ndarray, target: int, *, samples: int, rule: str = "left"
     ) -> np.ndarray:
-        """Return integrated gradients approximated by a sum (equation 5).
+        """Return integrated gradients approximated by a sum (Sotoudeh and Thakur 2019, equation 5).
 
         The model need not be piecewise linear.
 
@@ -82,9 +81,8 @@ class Attributor:
             x: The input, of the model's input shape.
             baseline: Start of the line, of the same shape.
             target: Index of the logit.
-            samples: Number m of steps. Gradients are taken at the ratios k/m, with k from 0 to
-                m - 1 for the left sum, from 1 to m for the right sum, from 0 to m for the
-                trapezoid sum.
+            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
+                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
             rule: One of `RULES`.
 
         Raises:
@@ -105,16 +103,9 @@ class Attributor:
         return (x - baseline) * total
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
-        """Partition the line from a baseline to an input, and return the gradients along it.
+        """Partition the line from the baseline to x, and return the gradients along it.
 
-        Args:
-            x: The input, of the model's input shape.
-            baseline: Start of the line, of the same shape.
-            target: Index of the logit.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
-            InvalidArgumentError: if there is no such logit.
+        Arguments and errors are those of `integrated_gradients`, with a single baseline.
         """
         x, baseline = self._checked(x, baseline, target)
         walker = self.walker
@@ -131,7 +122,7 @@ class Attributor:
             yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
 
     def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
-        """Return a logit's gradients at inputs `(batch, *input shape)`, in one pass, float64."""
+        """Return a logit's gradients at inputs `(batch, *input shape)`, float64, in one pass."""
         x = np.asarray(x, np.float64)
         return self._gradients(x, np.full(len(x), target, np.int32))[0]
 
@@ -176,7 +167,7 @@ class PathGradients(ShownAsTable):
     def at(self, ratios: np.ndarray) -> np.ndarray:
         """Return the gradients at `ratios` `(n,)`: `(n, *input shape)` float64.
 
-        At the end of a part, it is that of the part after it.
+        Between two parts, the gradient is that of the second.
 
         Raises:
             InvalidArgumentError: if a ratio is not in [0, 1].
@@ -193,7 +184,7 @@ class PathGradients(ShownAsTable):
         return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the exact integrated gradients over the input, which must be an image.
+        """Plot the exact integrated gradients over the input.
 
         Raises:
             InvalidArgumentError: if the input is not an image.
@@ -207,14 +198,10 @@ class PathGradients(ShownAsTable):
         return self._attributions(self.steps.integrals())
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
-        """Return the approximation by a sum, without computing further gradients.
-
-        Raises:
-            InvalidArgumentError: for an unknown rule, or no samples.
-        """
+        """Return the approximation by a sum, as `Attributor.approximate`, without new gradients."""
         _check_sum(samples, rule)
-        # The sums at the ratios k/m, 0 < k < m, are those that all rules need. They are computed
-        # for many m at a time, while a position's steps are in the cache.
+        # All rules need the sums at the ratios k/m, 0 < k < m. They are computed for many m at a
+        # time, while a position's steps are in the cache.
         block, place = divmod(samples, _BLOCK)
         if block not in self._sums:
             counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)

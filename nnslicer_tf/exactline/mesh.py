@@ -13,21 +13,13 @@ MAX_TAPS = 64
 
 
 class Mesh(NamedTuple):
-    """Faces in the plane.
+    """Faces in the plane."""
 
-    Attributes:
-        places: `(vertices, 2)` float64, plane coordinates.
-        keys: `(vertices,)` uint64, identifying a vertex across all parts of a plane.
-        start: `(faces + 1,)` int64: face f has the corners `start[f]` to `start[f + 1]`.
-        loop: `(corners,)` int64 vertices, counter-clockwise.
-        edge_keys: `(corners,)` uint64 keys of the edges that start there.
-    """
-
-    places: np.ndarray
-    keys: np.ndarray
-    start: np.ndarray
-    loop: np.ndarray
-    edge_keys: np.ndarray
+    places: np.ndarray  # (vertices, 2) float64, plane coordinates
+    keys: np.ndarray  # (vertices,) uint64, identifying a vertex across all parts of a plane
+    start: np.ndarray  # (faces + 1,) int64: face f has the corners start[f] to start[f + 1]
+    loop: np.ndarray  # (corners,) int64 vertices, counter-clockwise
+    edge_keys: np.ndarray  # (corners,) uint64 keys of the edges that start there
 
     @property
     def faces(self) -> int:
@@ -82,23 +74,14 @@ class Mesh(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The groups of values that bend in a mesh: see `nnslicer_tf.exactline._kernels.mesh_bends`.
+    """The groups of values that bend in a mesh (see `exactline._kernels.mesh_bends`)."""
 
-    Attributes:
-        taps: Number of values in each maximum.
-        groups: `(groups,)` their indices among all groups of the operation.
-        floors: `(groups,)` the constant of each; -inf for none.
-        tolerance: Values that differ by no more count as equal.
-        values: `(vertices, taps · groups)` at the mesh's vertices.
-        waiting: Indices of the groups that faces have not been cut by.
-    """
-
-    taps: int
-    groups: np.ndarray
-    floors: np.ndarray
-    tolerance: float
-    values: Points
-    waiting: np.ndarray
+    taps: int  # number of values in each maximum
+    groups: np.ndarray  # (groups,) indices among all groups of the operation
+    floors: np.ndarray  # (groups,) the constant of each; -inf for none
+    tolerance: float  # values that differ by no more are equal
+    values: Points  # (vertices, taps · groups)
+    waiting: np.ndarray  # indices of the groups that have not cut the faces yet
 
     @staticmethod
     def of(window: Points, bends: Bends, tolerance: float) -> "Search":
@@ -112,21 +95,13 @@ class Search(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A mesh after a cut, and where its new vertices are.
-
-    Attributes:
-        mesh: The mesh; its vertices are the old ones, then the new ones.
-        search: The search in this mesh.
-        sources: `(new vertices, 2)` the two vertices between which each lies.
-        weights: `(new vertices,)` its place between them.
-        used: Indices of old and new vertices that the faces use; None for all.
-    """
+    """A mesh after a cut; its vertices are the old ones, followed by the new ones."""
 
     mesh: Mesh
-    search: Search
-    sources: np.ndarray
-    weights: np.ndarray
-    used: np.ndarray | None
+    search: Search  # the search in the new mesh
+    sources: np.ndarray  # (new vertices, 2): the two vertices between which each lies
+    weights: np.ndarray  # (new vertices,): its place between them
+    used: np.ndarray | None  # indices of the vertices that the faces use; None for all
 
     def apply(self, points: Points) -> Points:
         """Return the values at the vertices of the new mesh."""
@@ -135,12 +110,9 @@ class Cut(NamedTuple):
 
 
 def cut(mesh: Mesh, search: Search, most: int) -> Cut:
-    """Cut the faces of a mesh along the bends of an operation.
+    """Cut the faces along the bends of an operation, stopping after about `most` new vertices.
 
-    Args:
-        mesh: The mesh.
-        search: Where the operation bends.
-        most: Approximate number of new vertices at which to stop; groups may then be waiting.
+    Groups may then be waiting.
     """
     bits = search.taps + int(np.isfinite(search.floors).any())
     shape = (search.values.number, len(search.waiting))

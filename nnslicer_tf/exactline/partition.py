@@ -44,11 +44,11 @@ class Saved(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            CorruptFileError: if the file is damaged, or something else.
+            CorruptFileError: if the file is damaged, or of another kind.
         """
         what = f"saved {cls.__name__}"
         with read_archive(path, cls._format, what, bare=cls._bare) as file:
@@ -60,7 +60,7 @@ class Saved(ShownAsTable):
         return result
 
     def _check(self, file: Archive) -> None:
-        """Raise an error for arrays that do not fit each other, just read from a file."""
+        """Raise an error if arrays read from a file do not fit each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class Margin:
 
     Attributes:
         label: The class.
-        other: The class that comes nearest, or exceeds it most.
+        other: The class that comes nearest to it, or exceeds it most.
         value: The difference; negative if `other` wins.
         place: Where it occurs: plane coordinates `(2,)`, or the ratio on a line.
         point: The same in the input space.
@@ -86,15 +86,10 @@ class Margin:
 
 
 def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int, int, float, int]:
-    """Return a class, the one that comes nearest in values `(n, classes)`, the margin, and the row.
+    """Return a class, the nearest other one, the margin, and its row in logits `(n, classes)`.
 
-    Args:
-        values: Logits.
-        label: The class; None for that of the row `first`.
-        first: Index of a row.
-
-    Raises:
-        InvalidArgumentError: if there is no such class, or the values are not vectors.
+    `label` None stands for the class of the row `first`. Raises InvalidArgumentError if there is no
+    such class, or the values are not vectors.
     """
     if values.ndim != 2 or values.shape[1] < 2:
         raise InvalidArgumentError(
@@ -114,15 +109,9 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
 
 
 def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.ndarray:
-    """Return `(n, classes)` of which the largest wins; a single output counts against zero.
+    """Return scores `(n, classes)` of which the largest wins; a single output counts against zero.
 
-    Args:
-        outputs: Logits.
-        lowest: Whether the lowest output wins.
-        most: Largest number of outputs.
-
-    Raises:
-        InvalidArgumentError: if the outputs are not vectors, or have too many values.
+    Raises InvalidArgumentError unless outputs are vectors of at most `most` values.
     """
     if outputs.ndim != 2 or (most is not None and outputs.shape[1] > most):
         limit = f" of up to {most} values" if most else ""
@@ -135,11 +124,7 @@ def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.
 
 
 def check_ratios(ratios: np.ndarray) -> np.ndarray:
-    """Check places on a line and return them as float64, `(n,)`.
-
-    Raises:
-        InvalidArgumentError: if one is not in [0, 1].
-    """
+    """Return ratios as float64 `(n,)`; raise InvalidArgumentError if one is not in [0, 1]."""
     ratios = np.atleast_1d(np.asarray(ratios, np.float64))
     if not ((ratios >= 0) & (ratios <= 1)).all():
         raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
@@ -151,7 +136,7 @@ class Regions(ShownAsTable):
     """The regions of a segment, each with one class.
 
     Attributes:
-        ratios: `(regions + 1,)` float64, 0 first, 1 last.
+        ratios: `(regions + 1,)` float64, from 0 to 1.
         labels: `(regions,)` int64; neighbours differ.
     """
 
@@ -277,7 +262,7 @@ class LinearPartition(Saved):
         With a single output the classes are 0 (negative) and 1 (positive).
 
         Args:
-            lowest: Use the class of the lowest output instead of the highest.
+            lowest: Whether the lowest output wins, instead of the highest.
 
         Raises:
             InvalidArgumentError: if the output is not a vector.
@@ -293,15 +278,14 @@ class LinearPartition(Saved):
     def margin(self, label: int | None = None) -> Margin:
         """Return the exact smallest difference between a class's logit and the largest other one.
 
-        It is negative if another class wins somewhere. On a part the differences are affine, so
-        that the smallest is at an end of one.
+        It is negative if another class wins somewhere.
 
         Args:
             label: The class; by default that of the start.
 
         Raises:
             InvalidArgumentError: if there is no such class, or the output is not a vector of two
-                values or more.
+                or more values.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
         return Margin(label, other, value, float(self.ratios[row]), self.points[row])

@@ -25,17 +25,9 @@ P = TypeVar("P", bound=Piece)
 def run_splitting(first: P, advance: Callable[[P], bool], workers: int) -> None:
     """Do a piece of work and all pieces that it splits into; return when all are done.
 
-    The first piece runs on this thread; threads are started only if it splits. The most recent
-    piece is done first, so that few are waiting at a time.
-
-    Args:
-        first: The first piece.
-        advance: Does a step of a piece, and returns whether there was any left to do.
-        workers: Number of threads; 0 for as many as there are cores.
-
-    Raises:
-        BaseException: any exception that `advance` raises, and `KeyboardInterrupt`, as soon as the
-            pieces in progress are finished.
+    Threads (0 workers: one per core) start only if the first piece splits. The most recent piece is
+    done first, so that few wait. `advance` does a step of a piece, and returns whether any was
+    left. Its exceptions, and `KeyboardInterrupt`, are raised once the pieces in progress are done.
     """
     waiting: list[P] = []
 

@@ -1,12 +1,11 @@
 """`PlanarBoundary`: decision boundaries in a plane, followed without visiting all its regions.
 
-A boundary is followed with small rectangles, each of which is partitioned exactly. Where the
-boundary leaves a rectangle, the next one starts and points in the direction of the boundary.
-Rectangles are sized to have about `_REGIONS` regions, in a strip a few regions wide. All of a
-rectangle's boundaries are recorded, and those that leave it are followed unless they enter
-an earlier one; so the following of a boundary that closes, or meets others, terminates.
+Small rectangles, each partitioned exactly, follow a boundary. Where it leaves a rectangle, the next
+one starts, pointing in its direction, with about `_REGIONS` regions in a narrow strip. All of a
+rectangle's boundaries are recorded and followed unless they enter an earlier rectangle; so the walk
+ends where a boundary closes or meets others.
 
-Cost: a few visited regions for each that the boundary crosses, however many there are elsewhere.
+Cost: a few visited regions for each one that a boundary crosses, independent of all others.
 """
 
 from collections.abc import Callable
@@ -95,7 +94,7 @@ class PlanarBoundary(InPlane, Saved):
 
 
 class _Front(NamedTuple):
-    """A place `(2,)` where a boundary continues, in a direction `(2,)` of length 1 if known.
+    """A place `(2,)` where a boundary continues, and its unit direction `(2,)` if known.
 
     `length` is that of the rectangle to try, `slimness` the length relative to the width.
     """
@@ -177,18 +176,9 @@ def follow_boundaries(
 ) -> PlanarBoundary:
     """Return the decision boundaries in one polygon.
 
-    Args:
-        plane: The polygon.
-        values: Returns the logits `(n, classes)` at inputs.
-        partition: Returns the partition of a small polygon, or raises TooManyRegionsError if it
-            has more than the given number of regions.
-        seeds: Points of the grid along the longer side.
-        most: Largest number of regions to visit; None for no limit.
-        workers: Number of threads.
-        progress: Whether to show a progress bar.
-
-    Raises:
-        TooManyRegionsError: if there are more.
+    `values` returns the logits `(n, classes)` at inputs; `partition` partitions a polygon, or
+    raises TooManyRegionsError if it has more than the given number of regions; `seeds` is the
+    number of grid points along the longer side. Visiting more than `most` regions is an error.
     """
     size = float(np.ptp(plane.corners, axis=0).max())
     rectangles = _Rectangles()
@@ -292,7 +282,7 @@ def follow_boundaries(
 def _entries(
     plane: Plane, values: Callable[[np.ndarray], np.ndarray], seeds: int
 ) -> list[np.ndarray]:
-    """Return a place on a boundary between any two grid neighbours that differ in class."""
+    """Return a place on a boundary between any two neighbours of a grid that differ in class."""
 
     def classes(places: np.ndarray) -> np.ndarray:
         parts = np.split(places, range(_BATCH, len(places), _BATCH))

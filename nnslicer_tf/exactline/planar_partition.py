@@ -37,7 +37,7 @@ class Edges:
 
     Attributes:
         vertices: `(edges, 2)` int64 indices of their ends.
-        regions: `(edges, 2)` int64 the regions on both sides; -1 outside of the polygon.
+        regions: `(edges, 2)` int64 regions on both sides; -1 outside the polygon.
     """
 
     vertices: np.ndarray
@@ -197,15 +197,14 @@ class PlanarPartition(Faces, Saved):
     def margin(self, label: int | None = None) -> Margin:
         """Return the exact smallest difference between a class's logit and the largest other one.
 
-        It is negative if another class wins somewhere. On a region the differences are affine, so
-        that the smallest is at a vertex.
+        It is negative if another class wins somewhere.
 
         Args:
             label: The class; by default that of the first corner.
 
         Raises:
             InvalidArgumentError: if there is no such class, or the output is not a vector of two
-                values or more.
+                or more values.
         """
         first = np.argmin(((self.vertices - self.corners[0]) ** 2).sum(axis=1))
         label, other, value, vertex = least_margin(self.values, label, int(first))
@@ -218,10 +217,10 @@ class PlanarPartition(Faces, Saved):
         With a single output the classes are 0 (negative) and 1 (positive).
 
         Args:
-            lowest: The class is that of the lowest output, not of the highest.
+            lowest: Whether the lowest output wins, instead of the highest.
 
         Raises:
-            InvalidArgumentError: if the output is not a vector, or of more than 64 values.
+            InvalidArgumentError: if the output is not a vector of at most 64 values.
         """
         if lowest not in self._classes:
             scores = scores_of(self.values, lowest, MAX_TAPS)
@@ -259,10 +258,7 @@ class PlanarPartition(Faces, Saved):
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:
     """Return a mesh cut along the decision boundaries, and the values at its vertices.
 
-    Args:
-        mesh: The mesh.
-        values: `(vertices, outputs)`.
-        classes: The outputs to compare, `MAX_TAPS` at most.
+    Values are `(vertices, outputs)`; `classes` selects the outputs to compare, `MAX_TAPS` at most.
     """
     scores = np.ascontiguousarray(values[:, classes])
     bends = Bends(scores.shape[1], np.array([-np.inf]))
@@ -276,10 +272,7 @@ def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[
 class PlanarClasses(Faces, ShownAsTable):
     """The regions of a plane, divided along the decision boundaries, each with one class.
 
-    Its attributes are those of a `PlanarPartition`, with labels instead of values.
-
-    Attributes:
-        labels: `(regions,)` int64.
+    Attributes are those of a `PlanarPartition`, with `labels`, `(regions,)` int64, for `values`.
     """
 
     labels: np.ndarray
@@ -323,7 +316,7 @@ class PlanarClasses(Faces, ShownAsTable):
 
         Args:
             a: Only boundaries of this class.
-            b: Only boundaries that also belong to this class.
+            b: Only boundaries between `a` and this class.
         """
         ends, sides = self.apart
         chosen = np.ones(len(sides), bool)

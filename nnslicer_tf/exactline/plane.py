@@ -1,18 +1,12 @@
 """`PlaneWalker`: cuts a polygon into the regions on which a network is affine.
 
-The polygon is a mesh of convex faces whose vertices carry the values of the operations. An affine
-operation is computed at the vertices. Any other cuts the faces where it bends: the value at a new
-vertex is interpolated between the ends of the edge that is cut, as everything so far is affine
-on every face. Faces share vertices, so that neighbours fit together exactly.
+The polygon is a mesh of convex faces whose vertices carry the values of the operations. Affine
+operations are computed at the vertices; any other cuts the faces where it bends (see `bends`), and
+interpolates the values at the new vertices.
 
-Lines and planes have the same programs and transformers (see `nnslicer_tf.exactline.bends`).
-
-Cost: each operation's forward pass for every vertex so far, and one pass over its values to find
-bends. Both are linear in the number of regions.
-
-Memory is bounded: a tile of faces that has grown too large is split in two, one of which is
-finished before the other continues. A tile has 8 MB of values, or 128 vertices if the
-network is very wide; there is one per thread, and a few are waiting. Only the result grows.
+Time is linear in the number of regions: each operation's forward pass for every vertex so far, and
+a pass over its values to find bends. Memory is bounded, except for the result: a tile of faces with
+more than 8 MB of values (or 128 vertices, if larger) is split, and one half finished first.
 """
 
 import os
@@ -71,18 +65,17 @@ def exact_plane(
 ) -> PlanarPartition | PlanarBoundary:
     """Partition a polygon so that the network is affine on every region.
 
-    The model's walker is kept, and reused until the weights change.
+    Calls on one model share a walker until its weights change.
 
     Args:
-        im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
+        im: The model, also a Keras model. A final softmax or sigmoid is ignored.
         polygon: `(corners, *input shape)`, three or more corners of a convex polygon in one
-            plane, in order around it; the last may repeat the first. `rectangle` makes one from
-            two directions.
+            plane, in order; the last may repeat the first. See `rectangle`.
         max_regions: Stop with an error if there are more regions.
-        checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
+        checkpoint: Folder for finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
-        boundary_only: Only follow the decision boundaries, visiting the regions near them, for
-            networks with too many regions to visit; see `PlaneWalker.boundary`.
+        boundary_only: Only follow the decision boundaries, for networks with too many regions to
+            visit; see `PlaneWalker.boundary`.
 
     Returns:
         The partition: one region for every combination of affine pieces of the network's
@@ -90,7 +83,7 @@ def exact_plane(
 
     Raises:
         UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
-        InputShapeError: if the corners have another shape than the model's input.
+        InputShapeError: if the corners do not have the model's input shape.
         InvalidArgumentError: if they are not those of a convex polygon with an area.
         NonFiniteActivationError: if they or the network's outputs are NaN or infinite.
         TooManyRegionsError: if there are more than `max_regions`; the message gives the progress.
@@ -108,10 +101,7 @@ def exact_plane(
 def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the corners `(4, *shape)` centre ± first ± second, in order, float64.
 
-    Args:
-        centre: The middle, of any shape.
-        first: Half of one side.
-        second: Half of the other side.
+    The arguments have the same shape; `first` and `second` are halves of two sides.
     """
     centre, first, second = (np.asarray(x, np.float64) for x in (centre, first, second))
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
@@ -184,19 +174,18 @@ class PlaneWalker:
     ) -> PlanarBoundary:
         """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-        The boundaries found are exact. Each is entered between two grid points of different
-        classes, and followed from there to the border, or until it closes: a boundary that lies
-        between grid points, and touches none of these, is missed.
+        Boundaries are exact. Each is entered between two grid points of different classes, so one
+        that separates no grid points is missed.
 
         Args:
             polygon: As for `exact_plane`.
-            seeds: Points of the grid along the longer side.
+            seeds: Grid points along the longer side.
             max_regions: Stop with an error if more regions have to be visited.
             progress: Show a progress bar.
 
         Raises:
-            InvalidArgumentError: if the output is not a vector of 2 to 64 values; this and the
-                other errors also as `exact_plane`.
+            InvalidArgumentError: if the output is not a vector of 2 to 64 values. Further errors
+                are those of `exact_plane`.
         """
         check_count("seeds", seeds)
         if max_regions is not None:

@@ -1,7 +1,6 @@
 """`Points`: the exact values of an operation at points, such as the vertices of a plane's regions.
 
-It has the methods of `Curve` that affine operations use, so that these work for lines and planes.
-All positions have the same points.
+It has the methods of `Curve` that affine operations use, so that they work for lines and planes.
 """
 
 from collections.abc import Sequence
@@ -13,15 +12,10 @@ from nnslicer_tf.exactline._kernels import mesh_values
 
 
 class Points(NamedTuple):
-    """The values of an operation at points.
+    """The values of an operation at points, which are the same for all positions."""
 
-    Attributes:
-        number: Number of points.
-        values: `(positions · number, channels)` float64, position after position.
-    """
-
-    number: int
-    values: np.ndarray
+    number: int  # number of points
+    values: np.ndarray  # (positions · number, channels) float64, position after position
 
     @property
     def positions(self) -> int:
@@ -62,7 +56,7 @@ class Points(NamedTuple):
         return Points(self.number, values)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Points":
-        """Return the points of a tensor after reshaping it (flattening, for example) to `shape`."""
+        """Return the points of the tensor reshaped to `shape`, for example flattened."""
         if (self.positions, self.channels) == (int(np.prod(shape[:-1])), shape[-1]):
             return self
         return Points.of(self.samples().reshape(self.number, *shape))
@@ -73,23 +67,16 @@ class Points(NamedTuple):
         return Points(len(chosen), values.reshape(-1, self.channels))
 
     def extended(self, sources: np.ndarray, weights: np.ndarray) -> "Points":
-        """Append new points that lie on segments between two existing ones.
+        """Append points between two others, `sources`, at the share `weights` of the way.
 
-        Args:
-            sources: `(new points, 2)` indices, which may refer to earlier new points.
-            weights: `(new points,)`, the place of each between its sources.
+        Sources are indices `(new points, 2)`, which may refer to earlier new points.
         """
         values = mesh_values.extended(self.by_position, sources, weights)
         return Points(self.number + len(weights), values.reshape(-1, self.channels))
 
 
 class CommonPoints:
-    """The values in windows over the positions of several operations, as in `CommonRows`.
-
-    Args:
-        points: Values at the same points.
-        taps: For each, the positions that the windows read, `(windows, taps)`; -1 for none.
-    """
+    """The values in windows over the positions of several operations, as in `CommonRows`."""
 
     def __init__(self, points: Sequence[Points], taps: Sequence[np.ndarray]) -> None:
         self._points = points

@@ -12,17 +12,11 @@ _THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length
 
 
 class Plane(NamedTuple):
-    """A convex polygon, and orthonormal coordinates in its plane.
+    """A convex polygon, and orthonormal coordinates in its plane."""
 
-    Attributes:
-        origin: The first corner, of the model's input shape.
-        axes: `(2, *input shape)` orthonormal; the first points to the second corner.
-        corners: `(corners, 2)` coordinates of the corners, counter-clockwise.
-    """
-
-    origin: np.ndarray
-    axes: np.ndarray
-    corners: np.ndarray
+    origin: np.ndarray  # the first corner, of the model's input shape
+    axes: np.ndarray  # (2, *input shape); the first points to the second corner
+    corners: np.ndarray  # (corners, 2) coordinates, counter-clockwise
 
     @staticmethod
     def through(polygon: np.ndarray, shape: tuple[int, ...]) -> "Plane":
@@ -32,8 +26,7 @@ class Plane(NamedTuple):
 
         Raises:
             InputShapeError, NonFiniteActivationError: if they are not points of the input space.
-            InvalidArgumentError: if there are fewer than three, they do not lie in one plane, or
-                they are not the corners of a convex polygon with an area.
+            InvalidArgumentError: if they are not the corners of a convex polygon with an area.
         """
         points = check_points(polygon, "polygon", shape, 1)
         flat = points.reshape(len(points), int(np.prod(shape)))

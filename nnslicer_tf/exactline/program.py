@@ -15,34 +15,19 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 
 class LineStep(NamedTuple):
-    """One operation of the walk.
-
-    Attributes:
-        name: The operation's name.
-        inputs: Names of the operations whose outputs it takes.
-        transformer: Its transformer.
-        dead: Names of the values that no later step needs any more.
-    """
+    """One operation of the walk."""
 
     name: str
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # names of the operations whose outputs it takes
     transformer: Transformer
-    dead: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()  # names of the values that no later step needs
 
 
 class LineProgram(NamedTuple):
-    """The steps from the input to the logits.
+    """The steps from the input to the logits."""
 
-    Attributes:
-        input: Name of the input.
-        output: Name of the value that is the result.
-        steps: The steps, in order.
-        input_shape: Shape of the input.
-        output_shape: Shape of the result.
-    """
-
-    input: str
-    output: str
+    input: str  # name of the input
+    output: str  # name of the value that is the result
     steps: tuple[LineStep, ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
@@ -51,13 +36,9 @@ class LineProgram(NamedTuple):
 def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
     """Return the program of a model, with a copy of its weights, or of several models at once.
 
-    Args:
-        models: The models. Several have inputs of the same shape, and vectors as outputs, which
-            are side by side in the result.
-        fuse: Treat consecutive ReLU and max pooling as one operation.
-
-    Raises:
-        UnsupportedLayerError: if an operation before the logits is not piecewise linear.
+    Several models have inputs of the same shape, and vectors as outputs, which the result joins;
+    `fuse` treats consecutive ReLU and max pooling as one operation. Raises UnsupportedLayerError if
+    an operation before the logits is not piecewise linear.
     """
     programs = [_program_of_one(im, fuse) for im in models]
     if len(programs) == 1:

@@ -1,9 +1,8 @@
 """`Steps`: the gradient of an output with respect to an operation's values, along a line.
 
-On a line, the gradients of a piecewise-linear network are step functions of the ratio. Like a
-`Curve`, `Steps` are stored by position: each position has only those pieces on which its own
-gradient differs. A network's gradient differs on tens of thousands of pieces, that of one pixel
-on a few thousand, because most of the network's bends are out of the pixel's reach.
+On a line, gradients of a piecewise-linear network are step functions of the ratio. Like a `Curve`,
+`Steps` are stored by position, so that each has only its own pieces: one pixel's gradient has a few
+thousand where that of the whole input has tens of thousands.
 """
 
 from collections.abc import Sequence
@@ -22,15 +21,10 @@ MIN_ROWS = 32
 
 
 class Uses(NamedTuple):
-    """The windows that use each position: the inverse of a table of taps.
+    """The windows that use each position: the inverse of a table of taps."""
 
-    Attributes:
-        windows: `(positions, uses)` int32, -1 for none.
-        taps: `(positions, uses)` int32: by which of its taps a window uses the position.
-    """
-
-    windows: np.ndarray
-    taps: np.ndarray
+    windows: np.ndarray  # (positions, uses) int32, -1 for none
+    taps: np.ndarray  # (positions, uses) int32: the tap by which a window uses the position
 
     @classmethod
     def of(cls, taps: np.ndarray, positions: int) -> "Uses":
@@ -48,17 +42,11 @@ class Uses(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Step functions on one line, for each position and channel.
+    """Step functions on one line, for each position and channel."""
 
-    Attributes:
-        start: `(positions + 1,)` int64: the rows of position p are `start[p]` to `start[p + 1]`.
-        ratio: `(rows,)` float64, ascending; every position has the same first and last ratio.
-        values: `(rows, channels)` float64: those from a row's ratio to the next one. The last row
-            of a position repeats the row before.
-    """
-
-    start: np.ndarray
-    ratio: np.ndarray
+    start: np.ndarray  # (positions + 1,) int64: position p has the rows start[p] to start[p + 1]
+    ratio: np.ndarray  # (rows,) float64, ascending; all positions share the first and the last
+    # (rows, channels) float64, up to the next ratio; a position's last row repeats the one before
     values: np.ndarray
 
     @property
@@ -94,7 +82,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence["Steps"]) -> "Steps":
-        """Return the functions whose values on consecutive ranges are given, in any order."""
+        """Return the functions with given values on consecutive ranges, in any order."""
         if len(parts) == 1:
             return parts[0]
         parts = sorted(parts, key=lambda part: part.begin)
@@ -151,10 +139,7 @@ class Steps(NamedTuple):
         return self.with_values(self.values * table)
 
     def times(self, slopes: "Steps") -> "Steps":
-        """Return the products with other functions of the same positions.
-
-        Those may have several times as many channels: this function's channels are repeated.
-        """
+        """Return the products with slopes; these channels repeat if the slopes have more."""
         same = np.arange(self.positions, dtype=np.int32)[:, None]
         rows = CommonRows([self, slopes], [same, same])
         values = _kernels.products(self, slopes, rows.start, rows.ratio)
@@ -167,10 +152,8 @@ class Steps(NamedTuple):
     def moved(self, uses: Uses, channels: int) -> "Steps":
         """Return the sums of the windows that use each position: the adjoint of gathering windows.
 
-        Args:
-            uses: The positions' uses by the windows, which are the positions of this function.
-            channels: Number of channels of each tap. If a window has as many in all, all its
-                taps have the same values.
+        This function's positions are the windows. If a window has only as many `channels` as one
+        tap, all its taps have the same values.
         """
         columns = uses.taps * channels if self.channels > channels else np.zeros_like(uses.taps)
         rows = CommonRows([self], [uses.windows])
@@ -179,11 +162,9 @@ class Steps(NamedTuple):
         return Steps(rows.start, rows.ratio, values)
 
     def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
-        """Return the gradients of the inputs of a weighted sum whose outputs' gradients these are.
+        """Return the gradients of a weighted sum's inputs, these being the outputs'.
 
-        Args:
-            uses: The inputs' uses by the outputs.
-            kernel: `(taps, outputs, inputs)`.
+        `uses` are the inputs' uses by the outputs; the kernel is `(taps, outputs, inputs)`.
         """
         rows = CommonRows([self], [uses.windows])
         piece = max(MIN_ROWS, MAX_GATHERED // (uses.windows.shape[1] * self.channels))
@@ -204,8 +185,7 @@ class Steps(NamedTuple):
     def sums_between(self, counts: np.ndarray) -> np.ndarray:
         """Return the sums of the values at the ratios k/m, 0 < k < m, for each m in `counts`.
 
-        Returns:
-            `(counts, positions, channels)`.
+        The result is `(counts, positions, channels)`.
         """
         return _kernels.sums_between(self.start, self.ratio, self.values, counts)
 
@@ -214,7 +194,7 @@ class Steps(NamedTuple):
         return _kernels.values_at(self.start, self.ratio, self.values, places)
 
     def without_repetitions(self) -> "Steps":
-        """Return the functions with only those rows at which a value changes, and the ends."""
+        """Return the functions with only the rows at which a value changes, and the ends."""
         changes = _kernels.changes(self.start, self.values)
         start = np.append(0, np.cumsum(changes))[self.start]
         return Steps(start, self.ratio[changes], self.values[changes])

@@ -1,7 +1,4 @@
-"""The walk of planes: tiles of a mesh that the operations' bends cut, one operation at a time.
-
-The public interface is in `plane`, which also explains the method.
-"""
+"""The walk through a plane: each operation's bends cut tiles of a mesh (see `plane`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -36,16 +33,8 @@ def walk_plane(
 ) -> None:
     """Walk a network through one plane, and add all tiles to `finished`.
 
-    Args:
-        program: The network's steps.
-        plane: The polygon.
-        finished: The tiles that already exist, and where to add the others.
-        scale: `(2,)` by which coordinates are divided in the mesh.
-        workers: Number of threads; 0 for as many as there are cores.
-
-    Raises:
-        NonFiniteActivationError: if the network's outputs are NaN or infinite.
-        TooManyRegionsError: as `FinishedTiles`.
+    Mesh coordinates are the plane's divided by `scale`, `(2,)`; 0 workers are one per core. Raises
+    NonFiniteActivationError if outputs are NaN or infinite, and the errors of `FinishedTiles`.
     """
     # The differences within which values of each step count as equal.
     corners = plane.at(plane.corners)
@@ -110,10 +99,7 @@ def forward(
 ) -> np.ndarray:
     """Return the outputs `(points, outputs)` at points `(points, *input shape)`.
 
-    Args:
-        program: The steps.
-        x: The points.
-        see: Called with every step that bends and its input values.
+    `see` is called with every step that bends, and its input values.
     """
     values = {program.input: Points.of(x)}
     for step in program.steps:
@@ -131,23 +117,14 @@ def forward(
 
 @dataclass
 class Tile:
-    """Some faces of the plane, with the values at their vertices that later steps need.
+    """Some faces of the plane, with the values at their vertices that later steps need."""
 
-    Attributes:
-        path: How it was split off: "" for the whole polygon, then "0" or "1" for each split.
-        mesh: The faces.
-        values: Operation name → values at the vertices.
-        steps: The steps that are left.
-        finished: Paths of tiles that need not be walked.
-        search: The bends of the next step, while they cut faces.
-    """
-
-    path: str
+    path: str  # "" for the whole polygon, with "0" or "1" appended for each split
     mesh: Mesh
-    values: dict[str, Points]
-    steps: tuple[LineStep, ...]
-    finished: set[str] = field(repr=False)
-    search: Search | None = None
+    values: dict[str, Points]  # by name of operation
+    steps: tuple[LineStep, ...]  # the remaining steps
+    finished: set[str] = field(repr=False)  # paths of tiles to skip
+    search: Search | None = None  # the next step's bends, while they cut faces
 
     @property
     def _limit(self) -> int:
@@ -185,22 +162,11 @@ class Tile:
 
 
 class FinishedTiles:
-    """The finished tiles of a plane, in memory and in a checkpoint.
+    """The finished tiles of a plane, in memory and, with a `store`, in a checkpoint.
 
-    A tile's path records how it was split off, so that a resumed run recognises finished tiles;
-    a tile is also finished if both its halves are.
-
-    Args:
-        area: Area of all tiles.
-        store: Where tiles are kept; None keeps them in memory only.
-        most: Largest number of regions; None for no limit.
-        progress: Whether to show a progress bar, until `close`.
-
-    Attributes:
-        whole: Paths of finished tiles, and of those that were split into finished ones.
-
-    Raises:
-        TooManyRegionsError: if the checkpoint has more regions.
+    A tile's path records its splits, so that a resumed run recognises finished tiles. `whole` has
+    their paths, and those of tiles whose halves are both finished. More than `most` regions, in the
+    checkpoint or later, raise TooManyRegionsError.
     """
 
     def __init__(self, area: float, store: Store | None, most: int | None, progress: bool) -> None:
@@ -231,17 +197,7 @@ class FinishedTiles:
         self._bar.close()
 
     def add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:
-        """Add a tile.
-
-        Args:
-            path: How it was split off.
-            mesh: Its faces.
-            outputs: `(vertices, outputs)`.
-
-        Raises:
-            TooManyRegionsError: if there are too many regions by now.
-            NonFiniteActivationError: if an output is NaN or infinite.
-        """
+        """Add a tile's faces, with outputs `(vertices, outputs)`, which must be finite."""
         if not np.isfinite(outputs).all():
             raise _not_finite()
         with self._lock:

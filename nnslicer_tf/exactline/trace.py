@@ -1,14 +1,12 @@
 """Gradients of an output along an exact line, by a walk back through the network.
 
-On the way forward, the slopes of every operation are recorded along the line. On the way back,
-gradients are step functions of the ratio, stored by position: an operation's gradient at a pixel
-has pieces only for the bends behind it, and for its own bends within its reach. A forward pass and
-a backward pass for each part of the line would compute the same products many times over: on a
-convolutional network with 33,000 parts, a pixel's gradient has fewer than 2,000 pieces, and a
-hidden dense layer's a few hundred.
+The forward walk records the slopes of every operation along the line. On the way back, gradients
+are step functions by position, so a pixel's gradient has pieces only for the bends that affect it:
+on a convolutional network with 33,000 parts, fewer than 2,000. This avoids repeating the same
+products for each part.
 
-As on the way forward, the line is cut where a step has more than `CHUNK` values. The slopes are
-kept for the whole line, and so are the gradients of the input, unless only their mean is asked for.
+The line is cut where a step has more than `CHUNK` values. Slopes stay in memory for the whole line,
+and so do the gradients of the input, unless only their mean is needed.
 """
 
 from dataclasses import dataclass
@@ -29,19 +27,13 @@ _MIN_PIECES = 8  # of a position that is cut
 
 @dataclass(frozen=True)
 class LineTrace:
-    """The slopes of a network's operations along a line.
-
-    Attributes:
-        program: The walk's program.
-        shapes: Operation name → positions and channels of its curve.
-        slopes: Names of operations that bend → their slopes in the values of their windows.
-        workers: Number of threads; 0 for as many as there are cores.
-    """
+    """The slopes of a network's operations along a line."""
 
     program: LineProgram
-    shapes: dict[str, tuple[int, int]]
+    shapes: dict[str, tuple[int, int]]  # operation name → positions and channels of its curve
+    # name of an operation that bends → its slopes in the values of its window
     slopes: dict[str, Steps]
-    workers: int
+    workers: int  # number of threads; 0 for as many as there are cores
 
     def gradients(self, target: int) -> Steps:
         """Return the gradients of an output with respect to the input, along the line."""
@@ -54,10 +46,7 @@ class LineTrace:
     def ranges(self, target: int, *, averaged: bool = False) -> list[Steps]:
         """Return the gradients with respect to the input, on consecutive ranges of the line.
 
-        Args:
-            target: Index of the output.
-            averaged: Replace gradients by their mean on each range as soon as only linear
-                operations are before them.
+        `averaged`: use their mean on each range once only linear operations remain.
         """
         linear: set[str] = {self.program.input} if averaged else set()
         for step in self.program.steps if averaged else ():
@@ -103,15 +92,10 @@ class LineTrace:
 
 @dataclass
 class _Chunk:
-    """The gradients on a range of a line that later steps of the walk back need.
+    """The gradients on a range of a line that later steps of the walk back need."""
 
-    Attributes:
-        steps_left: Number of steps of the program that are still to be walked.
-        gradients: Operation name → gradient with respect to its values.
-    """
-
-    steps_left: int
-    gradients: dict[str, Steps]
+    steps_left: int  # number of the program's steps still to be walked
+    gradients: dict[str, Steps]  # operation name → gradient with respect to its values
 
     @property
     def is_large(self) -> bool:

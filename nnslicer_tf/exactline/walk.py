@@ -1,13 +1,11 @@
 """`LineWalker`: propagates lines through a network, operation by operation.
 
-Each operation adds points where it changes its affine piece. The cost per operation is its
-matrix product over the points so far, and one pass over all values to find crossings.
+Each operation adds points where it changes its affine piece. Its cost is its matrix product over
+the points so far, and a pass over all values to find crossings.
 
-Memory is bounded, whatever the number of points: points are walked in chunks of consecutive
-points, and a chunk that has grown too large is split in two, one of which is finished before the
-other continues. A chunk has `CHUNK` values, or `FEWEST` points if the network is very wide; the
-number of waiting chunks is at most that of operations times the logarithm of the growth. Chunks
-are distributed over threads, one per core.
+Memory is bounded: a chunk of consecutive points with more than `CHUNK` values (or `FEWEST` points,
+if larger) is split, and one half finished first. At most operations times the logarithm of the
+growth wait. Chunks run on threads, one per core.
 """
 
 from collections import defaultdict
@@ -44,15 +42,14 @@ def exact_line(
 ) -> LinearPartition:
     """Partition the segment from start to end so that the network is affine on every part.
 
-    The model's walker is kept, and reused until the weights change.
+    Calls on one model share a walker until its weights change.
 
     Args:
-        im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
-        start: A point of the input space, of the model's input shape (q in the paper).
-        end: Another one, of the same shape (r in the paper).
-        max_parts: Stop with an error if the line has more parts, counting those, too, that are
-            joined at the end because the output does not bend between them. The time grows with
-            the number of parts.
+        im: The model, also a Keras model. A final softmax or sigmoid is ignored.
+        start: A point of the model's input shape (q in the paper).
+        end: Another point (r in the paper).
+        max_parts: Stop with an error if the line has more parts, including those that are joined at
+            the end because the output does not bend between them.
 
     Returns:
         The partition, with all points where the network changes its affine piece, and both
@@ -60,7 +57,7 @@ def exact_line(
 
     Raises:
         UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
-        InputShapeError: if start or end has another shape than the model's input.
+        InputShapeError: if start or end does not have the model's input shape.
         NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
         TooManyRegionsError: if the line has more than `max_parts`.
     """
@@ -72,13 +69,12 @@ class LineWalker:
     """A model prepared for exact lines; later changes of its weights have no effect.
 
     Args:
-        im: The model; a Keras model also works. Several models, with inputs of the same shape and
-            vectors as outputs, are walked as one, with all their logits as outputs.
+        im: The model, also a Keras model; or several with inputs of the same shape and vectors as
+            outputs, which are walked as one model with all their logits.
         fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
-        every_crossing: Also keep the points at which an operation changes its affine piece but
-            the network's output does not bend.
-        workers: Number of threads for long work; 0 for as many as there are cores. The
-            result does not depend on it.
+        every_crossing: Also include the points at which an operation changes its affine piece but
+            the output does not bend.
+        workers: Number of threads; 0 for one per core. The result does not depend on it.
 
     Attributes:
         program: The steps from the input to the logits.
@@ -109,16 +105,10 @@ class LineWalker:
         return self._partitions(start[None], end[None], max_parts)[0]
 
     def lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
-        """Partition many segments in one walk.
+        """Partition many segments, from `start` to `end` `(lines, *input shape)`, in one walk.
 
-        A polyline through `vertices` has the segments from `vertices[:-1]` to `vertices[1:]`.
-
-        Args:
-            start: `(lines, *input shape)`.
-            end: As many points.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError: as `exact_line`.
+        A polyline through `vertices` has segments from `vertices[:-1]` to `vertices[1:]`. Errors
+        are those of `exact_line`.
         """
         start = check_points(start, "start", self.program.input_shape, 1)
         end = check_points(end, "end", self.program.input_shape, 1)
@@ -137,13 +127,7 @@ class LineWalker:
     def traced(
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
     ) -> tuple[LinearPartition, LineTrace]:
-        """Partition one segment, and keep what its gradients depend on.
-
-        Args:
-            start: As for `line`.
-            end: As for `line`.
-            max_parts: As for `exact_line`.
-        """
+        """Partition one segment, and return it with the trace that its gradients need."""
         start = check_points(start, "start", self.program.input_shape)
         end = check_points(end, "end", self.program.input_shape)
         ends = Curve.straight(start[None], end[None])
@@ -230,17 +214,11 @@ class LineWalker:
 
 @dataclass
 class _Chunk:
-    """Consecutive points of some lines, with the curves that later steps need.
+    """Consecutive points of some lines, with the curves that later steps need."""
 
-    Attributes:
-        steps: The steps that are left.
-        curves: Operation name → curve.
-        first_line: Index of the first of its lines.
-    """
-
-    steps: list[LineStep]
-    curves: dict[str, Curve]
-    first_line: int = 0
+    steps: list[LineStep]  # the remaining steps
+    curves: dict[str, Curve]  # operation name → curve
+    first_line: int = 0  # index of the first of its lines
 
     @property
     def is_large(self) -> bool:

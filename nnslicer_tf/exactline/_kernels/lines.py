@@ -1,10 +1,9 @@
-"""Compiled loops over curves: their bends, their common points, and their values there.
+"""Compiled loops over curves: their bends, their common rows, and their values there.
 
-A curve has *rows*; those of segment s are `start[s]` to `start[s + 1]`, at ascending
-ratios, with values `(rows, channels)`; see `Curve`. A window reads the positions `taps`, `(windows,
-taps)`, -1 for none; `new_start` and `new_ratio` are the common rows of its positions. Crossings are
-the row before and the position between it and the next, in (0, 1), in order; ratios closer than
-`tolerance` are equal. No loop holds the GIL.
+The rows of segment s are `start[s]` to `start[s + 1]`, at ascending ratios, with values `(rows,
+channels)`; see `Curve`. A window reads the positions `taps`, `(windows, taps)`, -1 for none;
+`new_start` and `new_ratio` are the common rows of its positions. A crossing is the row before it
+and its position between that row and the next, in (0, 1). Ratios closer than `tolerance` are equal.
 """
 
 import numpy as np
@@ -15,10 +14,7 @@ from nnslicer_tf._kernels.vectors import pointer, read, write
 
 @compiled()
 def with_room(array, more):
-    """Return a copy with room for so many more rows.
-
-    Assignments to slices would take Numba seconds to compile, for the messages of their errors.
-    """
+    """Return a copy with room for `more` rows (Numba takes seconds to compile assigned slices)."""
     out = np.empty((len(array) + more, *array.shape[1:]), array.dtype)
     for i in range(array.size):
         write(pointer(out), i, read(pointer(array), i))
@@ -75,10 +71,7 @@ def knot_crossings(values, start, ratio, knots, tolerance):
 
 @compiled()
 def _keep_distinct(left, alpha, j, first, last, width, tolerance):
-    """Sort the crossings after row j, and drop those closer than `tolerance` to another row.
-
-    Returns the new end of the crossings.
-    """
+    """Sort the crossings after row j, drop those too close to other rows, return the new end."""
     alpha[first:last].sort()
     kept = first
     previous = 0.0
@@ -134,8 +127,8 @@ def _argmax(row, channels, floor, best):
 def _follow(begin, end, channels, c, floor, alpha, found):
     """Follow a maximum from one row to the next, and write where its tap changes.
 
-    The maximum of affine functions is convex: its slope only grows. The next maximum is
-    therefore the value with a larger slope that meets the current one first.
+    The slope of a maximum of affine functions only grows, so the next maximum is the value with a
+    larger slope that meets the current one first.
     """
     constant = floor > -np.inf
     value, slope = floor, (0.0 if constant else -np.inf)
@@ -306,8 +299,7 @@ def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
 def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
     """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
 
-    Channels that are zero along the whole lines (most are, after a ReLU) are left out of
-    the matrix products.
+    The matrix products skip channels that are zero along whole lines: after a ReLU, most of them.
     """
     lines, start, ratio, values = curve
     windows, width = taps.shape
@@ -360,10 +352,7 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
 
 @compiled()
 def cut(start, ratio, place):
-    """Return, for each segment, the row at or before `place` and the distance from it.
-
-    The distance is a share of that to the next row, 0 if the row is at `place`.
-    """
+    """Return each segment's last row not after `place`, and the share of the way to the next."""
     rows = np.empty(len(start) - 1, np.int64)
     weights = np.zeros(len(rows))
     for s in range(len(rows)):
@@ -394,10 +383,10 @@ def grouped_sum(gathered, groups, kernel, bias):
 
 @compiled()
 def bends(start, ratio, values, noise):
-    """Mark the rows that end a segment, or at which the values bend.
+    """Mark the ends of segments, and the rows at which the values bend.
 
-    There is no bend at a row that lies on the chord between the last kept row and the next
-    one, within `noise` times the segment's largest value.
+    A row on the chord between the last marked row and the next row is no bend; the tolerance is
+    `noise` times the segment's largest value.
     """
     size = values.shape[1]
     kept = np.ones(len(ratio), np.bool_)

@@ -1,11 +1,10 @@
 """Compiled loops that find the bends of the values on a mesh.
 
-A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
-`loop`, counter-clockwise. No loop holds the GIL.
-A *group* is a maximum of some affine values (*taps*) and a constant (*floor*): a ReLU is the
-maximum of one value and 0. It bends where another tap becomes the largest. A vertex's
-*winners* are the taps within the tolerance of the largest, one bit each, the floor last; by
-convexity, a group does not bend in a face if one tap wins at all its corners. Groups are numbered
+Face f, which is convex, has the corners `start[f]` to `start[f + 1]` of `loop`, counter-clockwise.
+A *group* is a maximum of affine values (*taps*) and a constant (*floor*): a ReLU is the maximum of
+one value and 0. It bends where another tap becomes the largest. A vertex's *winners* are the taps
+within the tolerance of the largest, one bit each, the floor last; by convexity, a group does not
+bend in a face if one tap wins at all its corners. Groups are numbered
 (position · channels + channel) · floors + index of the floor.
 """
 

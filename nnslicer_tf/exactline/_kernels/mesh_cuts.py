@@ -1,11 +1,11 @@
-"""Compiled loops that cut the faces of a mesh along the bends of values at its vertices.
+"""Compiled loops that cut the faces of a mesh along the bends of the values at its vertices.
 
-Groups, taps and winners are those of `mesh_bends`. One group after the other cuts all faces in
-which it bends. First, vertices are added where the group bends on a face's edges; the new edge
-between two of them halves the face; if three or more taps win in it, each of them gets a cell.
+Groups, taps and winners are those of `mesh_bends`. One group after the other cuts the faces in
+which it bends. Vertices are added where it bends on a face's edges; the new edge between two of
+them halves the face, and where three or more taps win in it, each gets a cell.
 
-Keys identify vertices and edges across tiles that were cut separately: they do not depend on
-rounding or on the order of the work.
+Keys identify vertices and edges across tiles that were cut separately, so they depend neither on
+rounding nor on the order of the work.
 """
 
 from collections import namedtuple
@@ -64,9 +64,8 @@ def edge_keys(start, loop, keys):
 def cut_faces(mesh, search, counts, groups, most):
     """Cut all faces along the bends of waiting groups.
 
-    Returns:
-        `Vertices`, of which the first are the mesh's, with room for more; their number; starts,
-        corners and edges' keys of the faces; the number of waiting groups that have cut.
+    Returns vertices (the mesh's first, unused rows at the end) and their number; starts, corners
+    and edge keys of the faces; and the number of waiting groups that have been cut.
     """
     old, faces = len(mesh.keys), len(mesh.start) - 1
     waiting, taps = search.waiting, search.taps
@@ -302,10 +301,7 @@ def _put(p, corners, edges, parts, sizes):
 
 @compiled()
 def _cross(low, high, edge, group, changes, vertices, sizes):
-    """Add the vertices at which another tap becomes a group's maximum between two vertices.
-
-    The maximum of affine functions is convex: its slope only grows.
-    """
+    """Add the vertices between two others at which a group's maximum changes its tap."""
     taps, last = group.taps, vertices.winners[high]
     now, slope = np.int64(-1), -np.inf
     for tap in range(taps + 1):

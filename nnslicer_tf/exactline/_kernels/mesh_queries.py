@@ -1,8 +1,4 @@
-"""Compiled loops that query a finished mesh.
-
-A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
-`loop`, counter-clockwise. No loop holds the GIL.
-"""
+"""Compiled loops that query a finished mesh, whose faces are as in `mesh_bends`."""
 
 import numpy as np
 
@@ -31,9 +27,9 @@ def areas(places, start, loop):
 
 @compiled()
 def edges(start, loop):
-    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each; -1 outside.
+    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each.
 
-    A third face of an edge, which no valid mesh has, is given as -2.
+    A face is -1 outside the mesh, and -2 if the edge has a third face, as in no valid mesh.
     """
     size = 64
     while size < 2 * len(loop):
@@ -80,8 +76,8 @@ def means(places, start, loop, values):
 def box_tree(places, start, loop):
     """Return a tree of bounding boxes of faces: order of the faces, boxes, nodes.
 
-    Node n has the box `boxes[n]` (smallest x and y, largest x and y); `nodes[n]` has its first
-    child, whose sibling follows it, or -1, and the range of its faces in the order.
+    `boxes[n]` is (smallest x and y, largest x and y); `nodes[n]` is the first child, whose sibling
+    follows it, or -1, and the range of the node's faces in the order.
     """
     faces = len(start) - 1
     face_boxes = np.empty((faces, 4))

@@ -1,10 +1,9 @@
 """Compiled loops over step functions: their values on common pieces, and sums of them.
 
-A step function is constant on pieces. The rows of position p are `start[p]` to `start[p + 1]`, at
-ascending ratios; a row's values hold from its ratio to the next one, and the last row repeats
-the row before. Values are looked up at the middle of a piece, where it does not matter that ratios
-that differ by rounding errors were merged. `steps` are `Steps`; `uses` and `taps` are those of
-`Uses`; results have the rows `new_start` at `new_ratio`. No loop holds the GIL.
+The rows of position p are `start[p]` to `start[p + 1]`, at ascending ratios. A row's values hold
+up to the next row's ratio, and the last row repeats the one before. Loops read values at the
+middle of a piece, where rounding errors of the ratios do not matter. `steps` are `Steps`; `uses`
+and `taps` are those of `Uses`; results have the rows `new_start` at the ratios `new_ratio`.
 """
 
 import numpy as np
@@ -98,8 +97,7 @@ def _advanced(ratio, j, last, place):
 def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
     """Return each position's sum of the windows that use it, times their weights.
 
-    Channels that are zero on all pieces (most are, behind a ReLU) are left out of the matrix
-    products.
+    The matrix products skip channels that are zero on all pieces.
     """
     start, ratio, values = steps
     positions, most = uses.shape

@@ -1,15 +1,12 @@
-"""Transformers: the effect of each kind of operation on exact lines.
+"""Transformers: the effect of each kind of operation on exact lines, one module per family.
 
-Affine operations keep the points. Every other operation inserts points where it changes its
-affine piece (section 2 and appendices F, G and H of Sotoudeh and Thakur, "Computing linear
-restrictions of neural networks", NeurIPS 2019). One module for each
-family of operations registers its transformers.
+Affine operations keep the points; every other operation inserts points where it changes its affine
+piece (Sotoudeh and Thakur, NeurIPS 2019, section 2 and appendices F, G and H).
 
 To add an operation on single values, call `nnslicer_tf.register_layer` with a step of the kind
-"elementwise" whose `Elementwise(name, knots=(…))` lists the inputs at which its slope changes.
-For any other operation write a transformer, a callable from the `Curve`s of its inputs to that
-of its output, and call `register_transformer`. A transformer that also has a method `pull` (see
-`exactline.bends.PullsGradients`) takes part in the fast computation of gradients along lines.
+"elementwise" whose `Elementwise(name, knots=(…))` lists the inputs at which its slope changes. For
+any other operation, call `register_transformer` with a callable from the inputs' `Curve`s to the
+output's. With a method `pull` (see `exactline.bends`), it also propagates gradients.
 """
 
 from nnslicer_tf.exactline.rules import merges, pointwise, pooling, routing, weighted_sum

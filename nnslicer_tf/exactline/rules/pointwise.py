@@ -54,14 +54,9 @@ class RectifyLine(GradientTransformer):
 class PiecewiseLine(GradientTransformer):
     """The transformer of any continuous piecewise-linear function of single values.
 
-    Such a function is determined by its values at the knots and the slopes between them. Both
-    are computed for every neuron when the transformer is created, and checked at some points
-    between the knots.
-
-    Raises:
-        UnsupportedLayerError: if the operation has no knots.
-        InvalidArgumentError: if the function is not linear between its knots, or the
-            backend does not compute in float64.
+    Values at the knots and the slopes between them are computed for every neuron, and checked at
+    points in between. Raises UnsupportedLayerError if the operation has no knots, and
+    InvalidArgumentError if it is not linear between them or the backend does not use float64.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -126,7 +121,7 @@ class PiecewiseLine(GradientTransformer):
         return out
 
     def _compute(self, operation: Operation, places: np.ndarray) -> np.ndarray:
-        """Return the values `(places, positions, channels)` if all neurons are set to a place."""
+        """Return the values `(places, positions, channels)` of all neurons at each place."""
         shape = (len(places), *self._shape)
         x = np.broadcast_to(places.reshape(-1, *(1,) * len(self._shape)), shape)
         tensor = keras.ops.convert_to_tensor(x, dtype="float64")
@@ -142,8 +137,7 @@ class PiecewiseLine(GradientTransformer):
 class ScaleLine:
     """The transformer of x · factor + offset: batch normalisation, rescaling, constants.
 
-    Raises:
-        UnsupportedLayerError: if factor and offset are not constant.
+    Raises UnsupportedLayerError if factor and offset are not constant.
     """
 
     def __init__(self, operation: Operation) -> None:

@@ -44,8 +44,8 @@ class AverageLine:
 class MaximumLine(GradientTransformer):
     """The transformer of max pooling, with points where another value becomes the maximum.
 
-    With a floor of 0, it combines max pooling and ReLU (appendix G): crossings of zero or of
-    another value that are below the window's maximum then add no points.
+    With a floor of 0, it combines max pooling and ReLU (appendix G); crossings below the window's
+    maximum then add no points.
     """
 
     def __init__(self, operation: Operation) -> None:

@@ -15,11 +15,8 @@ from nnslicer_tf.instrument.operations import Operation
 class RoutingLine:
     """The transformer of an index map: every output is an input, or zero.
 
-    Padding, cropping, upsampling and concatenation are done by position, all other maps on whole
-    tensors.
-
-    Attributes:
-        is_identity: Whether the operation changes at most the shape.
+    Padding, cropping, upsampling and concatenation are done by position, others on whole tensors.
+    `is_identity` tells whether the operation changes at most the shape.
     """
 
     def __init__(self, operation: Operation) -> None:

@@ -24,10 +24,9 @@ def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -
 
 
 def build_transformer(operation: Operation) -> Transformer:
-    """Return the transformer of an operation, with a float64 copy of its weights.
+    """Return an operation's transformer, with a float64 copy of its weights.
 
-    Raises:
-        UnsupportedLayerError: if the operation is not piecewise linear.
+    Raises UnsupportedLayerError if the operation is not piecewise linear.
     """
     if operation.kind not in _TRANSFORMERS:
         raise not_piecewise_linear(operation)
