@@ -1,7 +1,4 @@
-"""Functions that take NumPy arrays and tensors of the backend alike.
-
-Detectors score arrays. An attacker who knows the detector needs gradients, and scores tensors.
-"""
+"""Functions of NumPy arrays (for detection) or tensors (for gradients in adaptive attacks)."""
 
 from typing import Any
 
@@ -19,17 +16,12 @@ def array_module(x: Any) -> Any:
 
 
 def operand(array: np.ndarray, x: Any) -> np.ndarray:
-    """Return an array for use with x: as it is with arrays, float32 with tensors."""
+    """Return an array for use with x: unchanged if x is an array, float32 if it is a tensor."""
     return array if isinstance(x, np.ndarray) else np.asarray(array, np.float32)
 
 
 def margin(scores: Any, labels: Any) -> Any:
-    """Return max over c ≠ label of score c - score of the label, (N,).
-
-    Args:
-        scores: (N, classes), an array or a tensor.
-        labels: (N,) integers.
-    """
+    """Return max over c ≠ label of score_c - score_label, (N,), from scores (N, classes)."""
     if isinstance(scores, np.ndarray):
         return runner_up_margin(scores, labels)
     own = ops.one_hot(labels, scores.shape[-1])

@@ -1,15 +1,13 @@
-"""Detectors that others are compared with.
+"""Baseline detectors to compare with.
 
-- `FeatureMap`: the naive baseline of NNSlicer, section 6.1: the same classifier as for slices, on
-  the outputs of the convolutions. Cost: a forward pass.
-- `EffectivePath`: effective paths (Qiu et al., CVPR 2019). Cost: that of
-  `baselines.effective_paths`, for each input.
-- `OutlierDetector`: isolation forests, one-class support vector machines, local outlier factors
-  and Gaussian envelopes of scikit-learn, which know nothing about networks, on a model's
-  activations. Cost: that of the estimator, and a forward pass.
+- `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead. Cost: a
+  forward pass.
+- `EffectivePath` (Qiu et al., CVPR 2019). Cost: `baselines.effective_paths` of each input.
+- `OutlierDetector`: an outlier estimator of scikit-learn on activations. Cost: a forward pass and
+  the estimator.
 - `LogitMargin` and `FlagEverything`: trivial; any other detector must beat them.
 
-Memory: one float32 per feature, or sampled synapse, and input.
+Memory: one float32 per input and feature or sampled synapse.
 """
 
 import os
@@ -39,9 +37,9 @@ class VectorDetector(VotingDetector):
     """Base class of detectors on a feature vector; a subclass implements `vectors` and `width`.
 
     Args:
-        im: The watched model.
-        preset: `"paper"` (decision tree, F ≠ M) or `"margin"` (ridge regression with a
-            threshold), as in `SliceDetector`.
+        im: The instrumented model.
+        preset: `"paper"` (decision tree, F ≠ M) or `"margin"` (ridge regression with a threshold),
+            as in `SliceDetector`.
         max_features: Number of elements drawn at random from longer vectors.
     """
 
@@ -59,7 +57,7 @@ class VectorDetector(VotingDetector):
         """Return the length of the whole feature vector."""
 
     def votes(self) -> list[Vote]:
-        """Return the single vote; see `VotingDetector.votes`."""
+        """Return the single vote."""
         features = Features(
             lambda evidence, columns: self.vectors(evidence.x, columns),
             [self.width()],
@@ -70,7 +68,7 @@ class VectorDetector(VotingDetector):
         return [Vote(self.preset, features, scorer)]
 
     def check_parameters(self) -> None:
-        """Reject an unknown preset, and numbers out of range."""
+        """Reject an unknown preset and numbers out of range."""
         super().check_parameters()
         check_name("preset", self.preset, ("paper", "margin"))
         check_count("max_features", self.max_features)
@@ -88,7 +86,7 @@ class FeatureMap(VectorDetector):
         return sum(self.im[name].size for name in self._layers())
 
     def vectors(self, x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the values; see `VectorDetector.vectors`."""
+        """Return the feature maps' values."""
         parts = []
         for maps in self.im.capture_batches(x, of=self._layers()):
             flat = [values.reshape(len(values), -1) for values in maps.values()]
@@ -96,7 +94,7 @@ class FeatureMap(VectorDetector):
         return np.concatenate(parts)
 
     def _layers(self) -> list[str]:
-        """Return the operations whose values are the feature maps: the weighted sums."""
+        """Return the names of the convolutions' weighted sums."""
         kernels = convolutions(self.im)
         return [o.name for o in self.im.operations if getattr(o.params, "name", None) in kernels]
 
@@ -105,11 +103,11 @@ class FeatureMap(VectorDetector):
 class EffectivePath(VectorDetector):
     """Flags inputs whose effective path does not fit the model's prediction.
 
+    The arguments are those of `VectorDetector`, and:
+
     Args:
         theta: The share θ of a neuron's value that its contributors must reach.
         progress: Show a progress bar.
-
-    The other arguments are those of `VectorDetector`.
     """
 
     theta: float = 0.5
@@ -120,7 +118,7 @@ class EffectivePath(VectorDetector):
         return sum(kernel.size for kernel in self.im.kernels.values())
 
     def vectors(self, x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return which synapses are on the paths; see `VectorDetector.vectors`."""
+        """Return 1 for synapses on the paths, else 0."""
         parts = []
         for i in track(range(0, len(x), _SAMPLES), "Effective paths", progress=self.progress):
             paths = effective_paths(self.im, x[i : i + _SAMPLES], self.theta, progress=False)
@@ -128,7 +126,7 @@ class EffectivePath(VectorDetector):
         return np.concatenate(parts).astype(np.float32)
 
     def check_parameters(self) -> None:
-        """Reject a θ out of range, and what `VectorDetector` rejects."""
+        """Reject a θ out of range, as well as what `VectorDetector` rejects."""
         super().check_parameters()
         check_share(self.theta)
 
@@ -137,15 +135,14 @@ class EffectivePath(VectorDetector):
 class OutlierDetector(Detector):
     """Flags inputs whose logits, or other activations, an outlier estimator finds unusual.
 
-    The estimator has no gradient: `challenge` attacks it with differences of its scores.
+    The estimator has no gradient, so `challenge` uses score differences. The arguments are those of
+    `Detector`, and:
 
     Args:
-        im: The watched model.
+        im: The instrumented model.
         estimator: A scikit-learn estimator with `fit` and `score_samples`, such as
             `IsolationForest()` or `LocalOutlierFactor(novelty=True)`; a copy is fitted.
-        of: Name of the operation whose values are used; None: the logits.
-
-    The other arguments are those of `Detector`.
+        of: Name of the operation whose activations are used; None: the logits.
 
     Attributes:
         estimator_: The fitted estimator.
@@ -156,7 +153,7 @@ class OutlierDetector(Detector):
     of: str | None = None
 
     def check_parameters(self) -> None:
-        """Reject an operation that the model does not have, and unsuitable estimators."""
+        """Reject unknown operations and estimators without the required methods."""
         _ = self.im[self.of or self.im.logit_operation]
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "score_samples"):
             raise InvalidArgumentError(
@@ -165,19 +162,15 @@ class OutlierDetector(Detector):
             )
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit a copy of the estimator; see `Detector.learn`."""
+        """Fit a copy of the estimator."""
         self.estimator_ = clone(self.estimator).fit(self._values(evidence))
 
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
-        """Return the estimator's scores, negated; see `Detector.anomaly_scores`."""
+        """Return the estimator's scores, negated."""
         return -self.estimator_.score_samples(self._values(evidence)).astype(np.float64)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Always raise an error: the estimator could only be saved with pickle.
-
-        Raises:
-            InvalidArgumentError: always.
-        """
+        """Raise InvalidArgumentError: scikit-learn's estimators can be saved only with pickle."""
         raise InvalidArgumentError(
             "An OutlierDetector cannot be saved: scikit-learn's estimators are written by pickle, "
             "which runs code when it is read. Fit it again."
@@ -194,36 +187,32 @@ class OutlierDetector(Detector):
 class FlagEverything(Detector):
     """Flags every input: precision 0.5, recall 1 and F1 2/3 on balanced data.
 
-    Args:
-        im: The watched model.
-
-    It takes the arguments of `Detector`, but uses none of them.
+    The arguments are those of `Detector`; they have no effect.
     """
 
     im: InstrumentedModel
 
     @property
     def fixed_threshold(self) -> float | None:
-        """A threshold that all scores exceed."""
+        """A threshold below every score."""
         return 0.5
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Learn nothing."""
 
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
-        """Return ones; see `Detector.anomaly_scores`."""
+        """Return ones."""
         return np.ones(len(evidence))
 
 
 @dataclass(eq=False, repr=False)
 class LogitMargin(Detector):
-    """Flags inputs whose largest logit is barely above the second: the model is unsure.
+    """Flags inputs whose two largest logits are close: the model is unsure.
 
-    Nothing is learned from the inputs that are not held out; they exist only so that the
-    threshold is set from the same share of inputs as in other detectors.
+    It learns nothing; the held-out inputs set the threshold, as in other detectors.
 
     Args:
-        im: The watched model.
+        im: The instrumented model.
     """
 
     im: InstrumentedModel
@@ -232,10 +221,10 @@ class LogitMargin(Detector):
         """Learn nothing."""
 
     def anomaly_scores(self, evidence: Evidence) -> Any:
-        """Return the margins of the predictions; see `Detector.anomaly_scores`."""
+        """Return the margins of the predictions."""
         return evidence.margins
 
     @property
     def differentiable(self) -> bool:
-        """Whether the score has a gradient: True; see `Detector.differentiable`."""
+        """True: the score has a gradient."""
         return True

@@ -1,6 +1,6 @@
-"""Turn scores of normal inputs into thresholds and p-values, without assuming a distribution.
+"""Turn anomaly scores of normal inputs into thresholds and p-values, free of distributions.
 
-Higher anomaly scores are always more anomalous. Cost: a sort.
+Higher scores are always more anomalous. Cost: a sort.
 """
 
 from typing import Any
@@ -20,11 +20,7 @@ _SLOPE_BEYOND = 0.1
 
 
 def check_rate(rate: float) -> float:
-    """Validate and return a false-positive rate.
-
-    Raises:
-        InvalidArgumentError: if it is not between 0 and 1.
-    """
+    """Return a false-positive rate; raise InvalidArgumentError if it is not between 0 and 1."""
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
         raise InvalidArgumentError(
             f"false_positive_rate must be a number between 0 and 1, such as 0.05. "
@@ -36,15 +32,9 @@ def check_rate(rate: float) -> float:
 def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     """Return the threshold that a new normal input exceeds with probability ≤ `rate`.
 
-    It is the ⌈(n + 1)(1 - rate)⌉-th smallest of the n scores: for exchangeable inputs the
-    bound holds for every n, on average over the draw of the normal inputs.
-
-    Args:
-        normal_scores: (n,) scores of normal inputs not used for learning.
-        rate: The false-positive rate.
-
-    Raises:
-        InvalidArgumentError: if n is too small for that rate (n < 1/rate - 1).
+    It is the ⌈(n + 1)(1 - rate)⌉-th smallest of n scores that were not used for learning. For
+    exchangeable inputs the bound holds for every n, on average over draws of the normal inputs.
+    Raises InvalidArgumentError if n < 1/rate - 1.
     """
     rate = check_rate(rate)
     scores = np.sort(np.asarray(normal_scores, np.float64))
@@ -62,8 +52,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
 def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = False) -> np.ndarray:
     """Return the p-value of each score among those of normal inputs, (N,) float64.
 
-    p = (1 + #{normal ≥ score}) / (1 + n), never 0. With `two_sided`, it is also small for
-    unusually low scores.
+    p = (1 + #{normal ≥ score}) / (1 + n), never 0. If `two_sided`, low scores have small p too.
     """
     normal = np.sort(np.asarray(normal_scores, np.float64))
     higher = len(normal) - np.searchsorted(normal, scores, side="left")
@@ -75,15 +64,10 @@ def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = Fa
 
 
 def surprise(scores: Any, normal_scores: np.ndarray, two_sided: bool = False) -> Any:
-    """Return -log p of scores.
+    """Return -log p of scores, (N,).
 
-    For tensors it interpolates linearly between some of the normal scores, and keeps rising beyond
-    the largest, where p-values are constant, so that attackers have a gradient.
-
-    Args:
-        scores: (N,), an array or a tensor float32.
-        normal_scores: (n,) scores of normal inputs.
-        two_sided: As for `p_values`.
+    For tensors, -log p is interpolated linearly between some of the normal scores and keeps rising
+    beyond the largest one, where p is constant, so that attacks have a gradient.
     """
     if isinstance(scores, np.ndarray):
         return -np.log(p_values(scores, normal_scores, two_sided))

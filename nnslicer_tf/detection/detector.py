@@ -1,8 +1,4 @@
-"""`Detector`: the base class of all detectors of adversarial inputs.
-
-A detector is a scikit-learn estimator fitted on normal inputs only. Some of them are held
-out from learning; their anomaly scores set the threshold.
-"""
+"""`Detector`: the base class of all detectors of adversarial inputs."""
 
 import os
 from abc import abstractmethod
@@ -31,22 +27,23 @@ MIN_SAMPLES_OF_A_CLASS = 5
 # repeat, store and document the common ones.
 @dataclass(eq=False, repr=False, kw_only=True)
 class Detector(BaseEstimator):
-    """Base class of detectors.
+    """Base class of detectors: scikit-learn estimators that are fitted on normal inputs only.
 
-    A subclass implements `learn`, `anomaly_scores` and, to support saving, `state` and `restore`.
-    It is a dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`, the first
-    of which is the `InstrumentedModel` or the `Slicer` that it uses; copies made by
-    `sklearn.base.clone` share that. All detectors also take the arguments below. Labels are 1
-    for adversarial and 0 for normal inputs.
+    Some normal inputs are held out from learning; their anomaly scores set the threshold. Labels
+    are 1 for adversarial and 0 for normal inputs.
+
+    A subclass is a dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`;
+    the first is the `InstrumentedModel` or `Slicer`, which copies made by `sklearn.base.clone`
+    share. It implements `learn`, `anomaly_scores` and, to support saving, `state` and `restore`.
 
     Args:
-        false_positive_rate: Share of normal inputs that may be flagged; ignored by detectors
-            whose rule has its own threshold.
+        false_positive_rate: Share of normal inputs that may be flagged; ignored by detectors whose
+            rule has its own threshold.
         held_out: Share of the normal inputs that is used to set the threshold.
         rng: Draws the held-out inputs, then makes all other random choices.
 
     Attributes:
-        im: The watched model.
+        im: The instrumented model.
         threshold_: Inputs with a higher anomaly score are flagged.
         normal_scores_: Anomaly scores of the held-out normal inputs, ascending float64.
     """
@@ -75,15 +72,12 @@ class Detector(BaseEstimator):
     def anomaly_scores(self, evidence: Evidence) -> Any:
         """Return the anomaly scores, (N,) float64; higher is more anomalous.
 
-        If the detector is `differentiable`, also of evidence of a tensor, as a tensor float32.
+        A `differentiable` detector also takes evidence of a tensor, and returns a float32 tensor.
         """
 
     @property
     def differentiable(self) -> bool:
-        """Whether `anomaly_scores` takes evidence of tensors, which gives attackers a gradient.
-
-        `challenge` uses it to attack the detector; the true scores always decide.
-        """
+        """Whether `anomaly_scores` takes evidence of tensors, to give `challenge` a gradient."""
         return False
 
     def state(self) -> dict[str, np.ndarray]:
@@ -94,15 +88,10 @@ class Detector(BaseEstimator):
         """Restore what `state` returned."""
 
     def check_parameters(self) -> None:
-        """Reject parameters of the subclass that are out of range, before any work."""
+        """Reject invalid parameters of the subclass, before any work."""
 
     def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
-        """Return the evidence on inputs (N, *input_shape), which all other methods take.
-
-        Args:
-            x: An array, or a tensor.
-            steepness: For a tensor: see `Evidence`.
-        """
+        """Return the evidence on inputs (N, *input_shape), an array or a tensor; see `Evidence`."""
         return Evidence(self.im, x, steepness=steepness)
 
     def identity(self) -> str:
@@ -114,12 +103,12 @@ class Detector(BaseEstimator):
 
         Args:
             X: (N, *input_shape) inputs as the model takes them.
-            y: (N,) labels, for compatibility with scikit-learn's parameter searches; inputs
-                with label 1 are ignored. None: all are normal.
+            y: (N,) labels, for scikit-learn's parameter searches; inputs with label 1 are ignored.
+                None: all inputs are normal.
 
         Raises:
-            InvalidArgumentError: if a parameter is out of range, there are too few normal
-                inputs (of a class), or the model's outputs are probabilities.
+            InvalidArgumentError: if a parameter is out of range, there are too few normal inputs
+                (of a class), or the model's outputs are probabilities.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         self.check_parameters()
@@ -159,28 +148,20 @@ class Detector(BaseEstimator):
         return self
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:
-        """Return the anomaly scores of inputs, (N,) float64.
-
-        Raises:
-            NotFittedError: if the detector is not fitted.
-        """
+        """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
         return self.anomaly_scores(self.evidence(self.im.check(X)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
-        """Return score minus threshold, (N,) float64; an input is flagged if it is above 0."""
+        """Return score minus threshold, (N,) float64; inputs above 0 are flagged."""
         return self.score_samples(X) - self.threshold_
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return 1 for inputs that are flagged as adversarial, else 0, (N,) int64."""
+        """Return 1 for inputs flagged as adversarial, else 0, (N,) int64."""
         return (self.decision_function(X) > 0).astype(np.int64)
 
     def score(self, X: np.ndarray, y: ArrayLike) -> float:
-        """Return the area under the ROC curve, which does not depend on the threshold.
-
-        Raises:
-            InvalidArgumentError: if `y` does not have both labels.
-        """
+        """Return the area under the ROC curve; `y` must contain both labels."""
         y = _labels(y, len(X))
         if len(np.unique(y)) < 2:
             raise InvalidArgumentError("score needs normal (0) and adversarial (1) inputs in y.")
@@ -212,15 +193,14 @@ class Detector(BaseEstimator):
 
         Args:
             path: The file.
-            source: The model or slicer that it was fitted with. If the slicer's θ differs from
-                the file's, the detector uses a copy of the slicer with the file's θ.
+            source: The model or slicer that it was fitted with. If the slicer's θ differs from the
+                file's, the detector uses a copy of the slicer with the file's θ.
 
         Raises:
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or does not hold a detector.
             InvalidArgumentError: if it holds a detector of another class.
-            ProfileMismatchError: if `source` is another model, or has another profile or other
-                options.
+            ProfileMismatchError: if the model, the profile or the slicer's options differ.
         """
         with read_archive(path, _FORMAT, "detector") as file:
             name, parameters = file.value("class", str), file.value("parameters", dict)
@@ -247,7 +227,7 @@ class Detector(BaseEstimator):
         return type(self)(**self.get_params(deep=False))
 
     def _parameters(self) -> dict[str, Any]:
-        """Return the constructor arguments to save: all but the first."""
+        """Return the constructor's arguments to save: all but the first."""
         return {k: v for k, v in self.get_params(deep=False).items() if k != self.source}
 
     @classmethod

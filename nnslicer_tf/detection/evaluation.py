@@ -1,8 +1,8 @@
 """Evaluate detectors as in NNSlicer's Table 4, and with a threshold-free measure.
 
-For each attack, the detector sees the examples that mislead the model and the normal inputs
-from which they were made. The classes are thus balanced, and flagging everything has an F1 of
-2/3. Attacks share most of their originals, so each distinct input is scored only once.
+For each attack, the detector sees the examples that mislead the model and their originals. The
+labels are thus balanced, and flagging everything has an F1 of 2/3. Each distinct input is scored
+only once.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ def evaluate(
 
     Args:
         detector: A fitted detector.
-        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with
-            N ≥ 1: only the successful examples.
+        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
+            successful examples.
 
     Returns:
-        Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`,
-        `f1`, `auroc`, `recall_at_5` (recall at the threshold of 5 % false positives among
-        the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them)
-        and `false_positives` (the measured rate among the originals).
+        Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`, `f1`,
+        `auroc`, `recall_at_5` (at the threshold of 5 % false positives among the detector's
+        held-out normal inputs; 0 if a yes-or-no rule flags more of them) and `false_positives` (the
+        measured rate among the originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.
@@ -76,5 +76,5 @@ def evaluate(
 
 
 def average(table: pd.DataFrame) -> pd.Series:
-    """Return the mean of every metric over the attacks, each weighted equally."""
+    """Return the unweighted mean of every metric over the attacks."""
     return table[list(FIGURES)].mean()

@@ -1,13 +1,10 @@
 """`Evidence`: lazily computed features of a batch of inputs, shared by a detector's scorers.
 
-All scorers of a detector read the same object, so that what several of them need is computed
-only once. The inputs are an array, or a tensor of the backend: then the features are tensors with
-gradients, for attackers who know the detector; their slices are those at θ = 0, with a surrogate
-gradient for their signs (see `slicing.SmoothSlices`).
+Inputs are an array or, for adaptive attacks, a tensor. Features of a tensor have gradients; its
+slices are those at θ = 0, with a surrogate gradient for their signs (`slicing.SmoothSlices`).
 
-Memory: logits, margins, channel statistics and spectra are kept, a few hundred numbers per input.
-Slice vectors are larger, one float32 per sampled synapse and input: only the latest are kept,
-except of tensors.
+Memory: a few hundred numbers per input for logits, margins, channel statistics and spectra. Slice
+vectors take one float32 per sampled synapse and input; for arrays, only the latest are cached.
 """
 
 import warnings
@@ -37,24 +34,18 @@ MIN_VARIANCE = 1e-12
 
 
 class Evidence:
-    """A batch of inputs and features of how a model responds, computed on first use.
+    """A batch of inputs and features of the model's response to them, computed on first use.
 
-    The shapes are those of arrays; features of a tensor are tensors of the same shape, float32.
+    Features of a tensor are float32 tensors. Methods raise NonFiniteActivationError if the model
+    gives NaN or infinite values for an array.
 
     Args:
-        im: The watched model.
-        x: (N, *input_shape) the inputs, an array or a tensor of the backend.
+        im: The instrumented model.
+        x: (N, *input_shape) the inputs, an array or a tensor.
         slicer: Makes the slices; None if no slices are needed.
         logits: (N, classes) the scores of the classes for `x`, if already known.
         steepness: For tensors: the steepness of the smoothed sign function, a number or a scalar
             tensor.
-
-    Attributes:
-        im: The watched model.
-        x: The inputs.
-        slicer: Makes the slices.
-
-    Methods raise NonFiniteActivationError if the model gives NaN or infinite values for an array.
     """
 
     def __init__(
@@ -82,7 +73,7 @@ class Evidence:
         return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
 
     def views(self, view: str) -> Iterator["Evidence"]:
-        """Yield the evidence of the inputs' views of a kind, with the inputs' own logits."""
+        """Yield the evidence of the inputs' views of a kind, with the original inputs' logits."""
         check_name("view", view, VIEWS)
         options = {"logits": self.logits, "steepness": self._steepness}
         for images in views(self.x, view):
@@ -100,18 +91,16 @@ class Evidence:
 
     @cached_property
     def margins(self) -> Any:
-        """Max over c ≠ p of logit c - logit p, (N,) float64: near 0 the model is unsure."""
+        """Max over c ≠ p of logit_c - logit_p, (N,) float64: near 0 the model is unsure."""
         return margin(self.logits, self.predicted)
 
     def view_margins(self, view: str) -> Any:
-        """Return the margins of the inputs' predictions in other views of the inputs.
+        """Return the predictions' margins in other views, averaged over these, (N,) float64.
+
+        Above 0, the views are classified differently.
 
         Args:
-            view: A kind of view: "mirror", "shift" or "zoom".
-
-        Returns:
-            (N,) float64, the mean over the views of that kind; above 0 means they are
-            classified differently.
+            view: The kind of view: "mirror", "shift" or "zoom".
         """
         check_name("view", view, VIEWS)
 
@@ -122,32 +111,23 @@ class Evidence:
         return self._once(("view", view), compute)
 
     def spectrum(self, grouping: str) -> Any:
-        """Return the power spectrum of the images, (N, features) float64.
-
-        Args:
-            grouping: How frequencies are grouped: "rings" or "blocks".
-        """
+        """Return the images' power spectra, (N, features) float64, by "rings" or "blocks"."""
         check_name("spectrum", grouping, SPECTRA)
         return self._once(("spectrum", grouping), partial(spectrum, self.x, grouping))
 
     @cached_property
     def residuals(self) -> Any:
-        """The images' noise by its size, (N, features) float32; see `images.residual_shares`."""
+        """The images' noise by magnitude, (N, features) float32; see `images.residual_shares`."""
         if not self._is_array:
             return residual_shares(self.x)
         starts = range(0, len(self), _SAMPLES)
         return np.concatenate([residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
 
     def channel_statistics(self, kernel: str) -> Any:
-        """Return how strongly each channel of a weighted sum responds.
+        """Return statistics of the channels of a kernel's weighted sum, (N, 4 · channels) float32.
 
-        Args:
-            kernel: Name of the layer's kernel.
-
-        Returns:
-            (N, 4 · channels) float32: for all channels the mean, the logarithm of the
-            standard deviation, the largest and the smallest value over the positions.
-            They reflect the texture of an image.
+        They are the mean, the logarithm of the standard deviation, the maximum and the minimum over
+        positions, each for all channels, and reflect the texture of an image.
         """
 
         def statistics(values: Any) -> Any:
@@ -180,9 +160,9 @@ class Evidence:
 
         Args:
             kernels: Names of the kernels whose synapses are used.
-            columns: Indices of the synapses, among those of these kernels.
-            local: False: slices for the predicted class. True: the kernels' local slices, each
-                for all outputs of its layer, which do not depend on the prediction.
+            columns: Indices of synapses, counted across these kernels.
+            local: False: slices for the predicted class. True: each kernel's local slice, for all
+                outputs of its layer, which does not depend on the prediction.
             view: A kind of view: the mean of the local slices over the inputs' views.
 
         Raises:
@@ -217,13 +197,7 @@ class Evidence:
     ) -> np.ndarray:
         """Return the slices of an array for a criterion, as vectors (N, columns) float32.
 
-        Args:
-            outputs: The criterion, as for `Slicer.iterate`.
-            kernels: Names of the kernels whose synapses are used.
-            columns: Indices of the synapses, among those of these kernels.
-
-        Raises:
-            InvalidArgumentError: if there is no slicer.
+        The arguments are those of `Slicer.iterate` and `slices`; it raises the same errors.
         """
         slicer, own = self._checked_slicer(), list(self._by_kernel(kernels, columns))
         vectors = np.empty((len(self), len(columns)), np.float32)
@@ -259,7 +233,6 @@ class Evidence:
         return self.slicer
 
     def _scores(self, x: Any) -> Any:
-        """Return the scores of the classes for inputs."""
         if self._is_array:
             return self.im.classes.scores(self.im.logits(x))
         name = self.im.logit_operation
@@ -269,7 +242,7 @@ class Evidence:
     def _by_kernel(
         self, kernels: Sequence[str], columns: np.ndarray
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each kernel and the indices of its own synapses."""
+        """Yield each kernel's name and its columns, as indices within that kernel."""
         first = 0
         for name in kernels:
             end = first + self.im.kernels[name].size
@@ -277,13 +250,13 @@ class Evidence:
             first = end
 
     def _once(self, key: tuple, compute: Callable[[], Any]) -> Any:
-        """Return a feature, which is kept."""
+        """Return a feature from the cache, computed if it is missing."""
         if key not in self._features:
             self._features[key] = compute()
         return self._features[key]
 
     def _last(self, of_views: bool, key: tuple, compute: Callable[[], Any]) -> Any:
-        """Return a large feature, of which only the latest is kept; of tensors, all are."""
+        """Return a large feature; for arrays, only the latest is cached."""
         if not self._is_array:
             return self._once((of_views, *key), compute)
         if of_views not in self._latest or self._latest[of_views][0] != key:

@@ -1,18 +1,12 @@
-"""Features of images that need no model: views, power spectra and residuals.
+"""Differentiable features of images that need no model: views, spectra and residuals.
 
-All take images (N, height, width, channels), an array or a tensor of the backend, of which they
-are differentiable.
+All take images (N, height, width, channels), an array or a tensor. Unlike the detectors cited here,
+those of this package learn from normal images only.
 
-- Views preserve an image's class: mirrored, shifted by one pixel, zoomed.
-- Spectra reveal noise added to an image and detail lost by blur. Natural images have similar
-  spectra; Harder et al. ("SpectralDefense", IJCNN 2021) detect attacks by them.
-- Residuals are the noise that neighbouring pixels do not predict. Steganalysis finds changes of
-  single grey levels in them (Pevný et al., "Steganalysis by subtractive pixel adjacency matrix",
-  IEEE TIFS 2010; Liu et al., "Detection based defense against adversarial examples from the
-  steganalysis point of view", CVPR 2019).
-
-Unlike these detectors, those here learn from normal images only. Cost: matrix products of the
-images' extents for spectra; 24 images of residuals, each compared with five magnitudes.
+- Views preserve the class: mirrored, shifted by one pixel, zoomed.
+- Spectra reveal added noise and blur (Harder et al., "SpectralDefense", IJCNN 2021).
+- Residuals are noise that neighbouring pixels do not predict (Pevný et al., IEEE TIFS 2010; Liu et
+  al., CVPR 2019).
 """
 
 from collections.abc import Iterator
@@ -42,12 +36,10 @@ _SIZES = (1, 2, 4, 8, 16)
 
 
 def views(x: Any, kind: str) -> Iterator[Any]:
-    """Yield the views of a kind, from `VIEWS`, in the images' shape; the edge is repeated.
+    """Yield the views of a kind, in the images' shape, with repeated edges.
 
-    Args:
-        x: The images.
-        kind: "shift": by one pixel in four directions. "mirror": flipped left to right, then
-            shifted. "zoom": enlarged and shrunk about the centre, interpolated linearly.
+    "shift": by one pixel in four directions. "mirror": flipped left to right, then shifted. "zoom":
+    enlarged and shrunk about the centre, interpolated linearly.
     """
     if kind == "mirror":
         x = _take(x, np.arange(x.shape[2])[::-1], axis=2)
@@ -79,15 +71,11 @@ def _take(x: Any, places: np.ndarray, axis: int) -> Any:
 
 
 def spectrum(x: Any, grouping: str) -> Any:
-    """Return the logarithms of the images' power spectra.
+    """Return log power spectra of the lightness and of differences of neighbouring channels.
 
-    They are of the lightness and the differences of neighbouring channels.
-
-    Args:
-        x: The images.
-        grouping: "rings": the mean power in rings of equal frequency, (N, 13 · channels), fewer
-            for small images, whose empty rings are omitted. "blocks": the mean logarithm of the
-            cosine amplitudes in blocks of both frequencies, (N, 64 · channels).
+    "rings": the mean power in rings of equal frequency, (N, 13 · channels), fewer for small images.
+    "blocks": the mean log amplitude of the cosine transform in blocks of frequencies, (N, 64 ·
+    channels).
     """
     xp, (height, width) = array_module(x), x.shape[1:3]
     parts = [xp.mean(x, axis=-1, keepdims=True), x[..., 1:] - x[..., :-1]]
@@ -129,17 +117,11 @@ def _transform(planes: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
 
 
 def residual_shares(x: Any) -> Any:
-    """Return the share of small residuals, for several magnitudes, residuals and channels.
+    """Return the log share of small residuals, (N, features) float32; x has values in [0, 1].
 
     Residuals are second differences along rows, columns and both, and the fourth difference along
-    both (Ker and Böhme's predictor), of the channels, of the differences of neighbouring channels,
-    and of the differences of those. A share is the mean of exp(-(residual / size)² / 2).
-
-    Args:
-        x: The images, with values in [0, 1].
-
-    Returns:
-        `(N, features)` float32, the logarithms of the shares; 120 features for three channels.
+    both (Ker and Böhme's predictor), of the channels and of first and second differences across
+    channels. A share is the mean of exp(-(residual / size)² / 2). Three channels have 120 features.
     """
     xp = array_module(x)
 

@@ -1,10 +1,6 @@
 """Scorers: how anomalous a feature vector is, given the class that the model predicts.
 
 A scorer learns from normal inputs alone, labelled with the model's own prediction p = M(ξ).
-Its fitted state is a set of arrays, so that it can be saved without pickle.
-
-Adding one: subclass `Scorer`, implement `fit` and `score`, and list the fitted arrays in `names`.
-A `Vote` combines it with its features.
 """
 
 import warnings
@@ -21,7 +17,11 @@ _ROWS = 1024
 
 
 class Scorer(ABC):
-    """Base class; the arrays in `names` are the whole state."""
+    """Base class of scorers.
+
+    A subclass implements `score` and, if there is anything to learn, `fit`; it lists the fitted
+    arrays, its whole state, in `names`, so that it can be saved without pickle.
+    """
 
     #: Names of the attributes that `fit` sets; if empty, there is nothing to fit.
     names: ClassVar[tuple[str, ...]] = ()
@@ -37,17 +37,15 @@ class Scorer(ABC):
         Args:
             vectors: (N, features) float32 or float64.
             predicted: (N,) int64, the classes that the model predicts.
-            classes: How many classes there are.
+            classes: The number of classes.
         """
         return self
 
     @abstractmethod
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return anomaly scores (N,) float64, for tensors float32; higher is more anomalous.
+        """Return anomaly scores (N,), higher is more anomalous: float64, or float32 for tensors.
 
-        Args:
-            vectors: (N, features), as for `fit`.
-            predicted: (N,) int64, the classes that the model predicts.
+        The arguments are those of `fit`.
         """
 
     def state(self) -> dict[str, np.ndarray]:
@@ -62,7 +60,7 @@ class Scorer(ABC):
 
 
 class Identity(Scorer):
-    """Uses the feature itself, (N,), as the anomaly score; there is nothing to learn."""
+    """Uses the feature itself, (N,), as the anomaly score."""
 
     differentiable = True
 
@@ -72,12 +70,9 @@ class Identity(Scorer):
 
 
 class TreeDisagreement(Scorer):
-    """1 if a decision tree F disagrees with the model, else 0.
+    """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (section 6.1).
 
-    The rule of NNSlicer, section 6.1: flag ξ if F(slice) ≠ M(ξ).
-
-    Args:
-        seed: Breaks ties between equally good splits.
+    `seed` breaks ties between equally good splits.
     """
 
     names = ("feature", "cut", "left", "right", "label")
@@ -87,7 +82,7 @@ class TreeDisagreement(Scorer):
         self.seed = seed
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn the tree; see `Scorer.fit`."""
+        """Learn the tree."""
         from sklearn.tree import DecisionTreeClassifier
 
         classifier = DecisionTreeClassifier(random_state=self.seed).fit(vectors, predicted)
@@ -110,15 +105,15 @@ class TreeDisagreement(Scorer):
             node = np.where(inner, np.where(below, self.left[node], self.right[node]), node)
 
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return 1.0 or 0.0; see `Scorer.score`."""
+        """Return 1.0 or 0.0."""
         return (self.classify(vectors) != predicted).astype(np.float64)
 
 
 class RidgeMargin(Scorer):
-    """max over c ≠ p of z_c - z_p, for a ridge regression z on the classes (-1, +1).
+    """Max over c ≠ p of z_c - z_p, for a ridge regression z on the classes (-1, +1).
 
-    Above 0 the classifier disagrees with the model; a threshold below 0 also flags inputs on
-    which it agrees with low confidence.
+    Above 0 the classifier disagrees with the model; a threshold below 0 also flags inputs on which
+    it agrees with low confidence.
 
     Args:
         alpha: The penalty of the regression.
@@ -131,7 +126,7 @@ class RidgeMargin(Scorer):
         self.alpha = alpha
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn the regression; see `Scorer.fit`."""
+        """Learn the regression."""
         from sklearn.linear_model import Ridge
 
         targets = np.where(np.arange(classes) == predicted[:, None], 1.0, -1.0)
@@ -145,7 +140,7 @@ class RidgeMargin(Scorer):
         return self
 
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the margins; see `Scorer.score`."""
+        """Return the margins."""
         values = array_module(vectors).matmul(vectors, operand(self.weights, vectors))
         return margin(values + operand(self.bias, vectors), predicted)
 
@@ -153,15 +148,15 @@ class RidgeMargin(Scorer):
 class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
 
-    All classes share one covariance, shrunk by Ledoit and Wolf's formula. Cost: cubic in
-    the number of features.
+    All classes share one covariance, shrunk by Ledoit and Wolf's formula. Cost: cubic in the number
+    of features.
     """
 
     names = ("means", "whitening")
     differentiable = True
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn means and covariance; see `Scorer.fit`."""
+        """Learn means and covariance."""
         from sklearn.covariance import ledoit_wolf
 
         self.means = np.stack(
@@ -176,7 +171,7 @@ class ClassDistance(Scorer):
         return self
 
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the distances; see `Scorer.score`."""
+        """Return the distances."""
         xp = array_module(vectors)
         means, whitening = (operand(array, vectors) for array in (self.means, self.whitening))
 

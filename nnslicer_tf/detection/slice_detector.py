@@ -1,26 +1,11 @@
 """`SliceDetector`: detect adversarial inputs by their slices (NNSlicer, section 6.1).
 
-Each input is sliced for C = (ξ, M(ξ)); F learns from normal inputs which slice belongs to
-which class; an input whose slice does not fit the model's prediction is flagged.
+Each input is sliced for C = (ξ, M(ξ)). A classifier F learns from normal inputs which slice belongs
+to which class; an input whose slice does not fit the prediction is flagged.
 
-The presets define how an input is scored, by the kinds of evidence in `PRESETS`. The scores of
-several are fused: the p-values among normal inputs are multiplied.
-
-- `"paper"`: a decision tree F on the synapses of all kernels; flag if F(slice) ≠ M(ξ).
-- `"margin"`: ridge regression F on the synapses of the convolutions; flag if F's margin
-  for M(ξ) is lower than that of most normal inputs: the paper's rule with a reject option.
-- `"fused"`: slices and the logit margin.
-- `"stable"`: the same with views, texture and spectrum. For images of objects whose mirror image
-  is plausible; on digits, mirroring says little.
-- `"slices"`: only slices that do not depend on the prediction.
-- `"lean"`: a minimal set of evidence that detected as much as all of it, chosen on digits. For
-  images.
-- `"photos"`: chosen on CIFAR-10. For images with values from 0 to 1.
-
-Limits: the synapses near the output reveal the prediction; given them, F copies the prediction
-and flags nothing. For attackers who know the detector, see `challenge`. Cost: slicing,
-about three passes of the model at θ = 0, far more at θ > 0; memory: one float32 per
-synapse used by a vote and per input.
+Limits: synapses near the output reveal the prediction, so that F copies it and flags nothing. For
+adaptive attacks, see `challenge`. Cost: slicing, about three passes of the model at θ = 0, far more
+at θ > 0. Memory: one float32 per sampled synapse and input.
 """
 
 import hashlib
@@ -73,15 +58,25 @@ _OF_IMAGES = {"views", "texture", "spectrum", "residuals", "joint slices of view
 class SliceDetector(VotingDetector):
     """Flags inputs whose slice does not fit the model's prediction.
 
-    It takes the arguments of `VotingDetector` and `Detector`, and:
+    A preset selects the kinds of evidence that score an input; several scores are fused by
+    multiplying their p-values among normal inputs. The arguments are those of `VotingDetector`,
+    and:
 
     Args:
-        slicer: Makes the slices of the watched model. It is fastest at θ = 0, for which the
-            presets were developed.
-        preset: A name from `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
-            `"slices"`, `"lean"` or `"photos"`, see this module.
-        kernels: Names of the kernels whose synapses are used, for `"fused"` and
-            `"stable"` those of convolutions; None: those of the preset.
+        slicer: Makes the slices. It is fastest at θ = 0, for which the presets were developed.
+        preset: A name from `PRESETS`:
+            "paper": a decision tree F on the synapses of all kernels; flag if F(slice) ≠ M(ξ).
+            "margin": a ridge regression on the synapses of the convolutions; flag if its margin for
+                M(ξ) is unusually low: the paper's rule with a reject option.
+            "fused": slices and the logit margin.
+            "stable": also views, texture and spectrum; for images of objects whose mirror image is
+                plausible, unlike digits.
+            "slices": only slices that do not depend on the prediction.
+            "lean": minimal evidence that detected as much as all of it, chosen on digits; for
+                images.
+            "photos": chosen on CIFAR-10; for images with values from 0 to 1.
+        kernels: Names of the kernels whose synapses are used, for `"fused"` and `"stable"` those of
+            convolutions; None: those of the preset.
         max_synapses: Number of synapses drawn at random from larger kernels.
     """
 
@@ -95,14 +90,13 @@ class SliceDetector(VotingDetector):
 
     @property  # type: ignore[misc]  # derived from the slicer, which `set_params` may replace
     def im(self) -> InstrumentedModel:  # type: ignore[override]  # is never set, see above
-        """The watched model."""
+        """The instrumented model."""
         return self.slicer.im
 
     def votes(self) -> list[Vote]:
-        """Return the votes of the preset; see `VotingDetector.votes`.
+        """Return the votes of the preset.
 
-        Raises:
-            InvalidArgumentError: if the preset needs images, and the model does not take them.
+        Raises InvalidArgumentError if the preset needs images and the model takes other inputs.
         """
         kinds = PRESETS[self.preset]
         if len(self.im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
@@ -118,15 +112,13 @@ class SliceDetector(VotingDetector):
         Args:
             kind: "tree", "margin": a classifier on the slices for the prediction. "slice of the
                 prediction": the distance of the last convolution's slice to those of its class.
-                "local slices": ridge margins of the local slices of up to five convolutions, which
-                do not depend on the prediction. "logit margin": the model's own, unusually small
-                or large. "views": the margin of the prediction when the image is mirrored,
-                shifted by a pixel or zoomed, and how far it drops there. "texture": how unusual the
-                strengths of the channels of the second and third convolution are for the class.
-                "spectrum", "residuals": how unusual the image's power at each frequency, and its
-                noise, are for it. "local slices, early": the distances of the local slices of up to
-                three early convolutions. "joint slices of views": ridge margins of the combined
-                local slices at several depths, of the image and of its views.
+                "local slices": ridge margins of the local slices of up to five convolutions. "local
+                slices, early": distances of the local slices of up to three early convolutions.
+                "joint slices of views": ridge margins of local slices at several depths, of the
+                image and its views. "logit margin": unusually small or large. "views": the
+                prediction's margin in views, and its drop there. "texture": how unusual the
+                channels of the second and third convolution are for the class. "spectrum",
+                "residuals": how unusual the image's frequencies and noise are for it.
 
         Raises:
             InvalidArgumentError: for an unknown kind.
@@ -189,7 +181,7 @@ class SliceDetector(VotingDetector):
     def slice_features(
         self, kernels: Sequence[str], most: int | None = None, **options: Any
     ) -> Features:
-        """Return slices of kernels as features, of at most `most` synapses per kernel.
+        """Return slices of kernels as features.
 
         Args:
             kernels: Names of the kernels.
@@ -202,7 +194,7 @@ class SliceDetector(VotingDetector):
         return Features(lambda e, columns: e.slices(names, columns, **options), sizes, most)
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit the votes; see `Detector.learn`."""
+        """Fit the votes."""
         low, high = evidence.x.min(), evidence.x.max()
         scaled = low >= -_ROUNDING and high <= 1 + _ROUNDING
         if not scaled and any(vote.name == "residuals" for vote in self.votes()):
@@ -214,11 +206,11 @@ class SliceDetector(VotingDetector):
         super().learn(evidence, rng)
 
     def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
-        """Return the evidence of inputs, slices included; see `Detector.evidence`."""
+        """Return the evidence of inputs, including slices."""
         return Evidence(self.im, x, self.slicer, steepness=steepness)
 
     def identity(self) -> str:
-        """Return a hash of model, profile and the slicer's options; see `Detector.identity`."""
+        """Return a hash of the model, the profile and the slicer's options."""
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
             total.update(mean.tobytes())
@@ -234,7 +226,7 @@ class SliceDetector(VotingDetector):
 
     @property
     def differentiable(self) -> bool:
-        """Whether all votes are, and slices are counts; see `Detector.differentiable`."""
+        """Whether all votes are differentiable and slices are counts."""
         return self.slicer.contribution == "count" and super().differentiable
 
     def check_parameters(self) -> None:
@@ -255,6 +247,6 @@ class SliceDetector(VotingDetector):
 
 
 def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
-    """Return at most `count` items, evenly spread, the first and the last among them."""
+    """Return at most `count` items, evenly spread, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in places]

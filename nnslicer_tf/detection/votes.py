@@ -1,9 +1,4 @@
-"""`Vote`, an anomaly score and its weight, and `VotingDetector`, which fuses several votes.
-
-With a single vote, its anomaly score is the detector's. Several are fused: each score becomes a
-p-value among normal inputs not used for learning, and the logarithms of the p-values are added
-(see `calibration.surprise`).
-"""
+"""`Vote`, an anomaly score and its weight, and `VotingDetector`, which fuses several votes."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +23,7 @@ class Features:
 
     Args:
         read: Evidence → (N, features), or (N,) for `Identity`; with `sizes`, a function of the
-            evidence and of the indices of columns, which returns these columns.
+            evidence and the indices of the columns to return.
         sizes: Lengths of the blocks of a long vector, of which some columns are drawn at random.
         most: Number of columns drawn uniformly from longer blocks.
         differentiable: Whether `read` also accepts evidence of tensors, and then returns tensors.
@@ -63,7 +58,7 @@ class Features:
         self.columns = np.concatenate(parts)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what was drawn, as arrays by name."""
+        """Return the drawn columns, as arrays by name."""
         return {"columns": self.columns} if self._sizes else {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -78,10 +73,10 @@ class Vote:
 
     Attributes:
         name: Name of the vote, under which its state is saved.
-        features: What the scorer reads.
+        features: The features that the scorer reads.
         scorer: Computes the anomaly score; by default it is the feature itself.
-        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a
-            group of its own.
+        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a group
+            of its own.
         two_sided: Whether unusually low scores count as much as unusually high ones.
     """
 
@@ -92,14 +87,14 @@ class Vote:
     two_sided: bool = False
 
     def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Draw the features, and let the scorer learn from normal inputs."""
+        """Draw the features and fit the scorer on normal inputs."""
         self.features.draw(rng)
         if self.scorer.names:  # skip computing features that nothing is learned from
             classes = evidence.logits.shape[1]
             self.scorer.fit(self.features(evidence), evidence.predicted, classes)
 
     def score(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores, (N,) float64, or a tensor float32 for evidence of one."""
+        """Return the anomaly scores, (N,) float64, or a float32 tensor for evidence of a tensor."""
         return self.scorer.score(self.features(evidence), evidence.predicted)
 
     @property
@@ -108,7 +103,7 @@ class Vote:
         return self.features.differentiable and self.scorer.differentiable
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what was drawn and learned, as arrays by name."""
+        """Return the drawn columns and the scorer's state, as arrays by name."""
         return self.features.state() | self.scorer.state()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -121,13 +116,15 @@ class Vote:
 class VotingDetector(Detector):
     """A detector that fuses votes; a subclass implements `votes`.
 
+    A single vote's score is the detector's. Several scores become p-values among normal inputs not
+    used for learning, whose logarithms are added (see `calibration.surprise`).
+
     Args:
         alpha: Penalty of the ridge regressions among the scorers.
 
     Attributes:
         votes_: The fitted votes.
-        reference_: Vote → its scores of the normal inputs that serve as reference of the
-            p-values; empty if there is only one vote.
+        reference_: Vote → its scores of the normal inputs behind the p-values; empty for one vote.
     """
 
     alpha: float = 1e3
@@ -151,7 +148,7 @@ class VotingDetector(Detector):
             raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit the votes; see `Detector.learn`."""
+        """Fit the votes."""
         self.votes_ = self.votes()
         self.reference_ = {}
         if len(self.votes_) == 1:
@@ -167,20 +164,19 @@ class VotingDetector(Detector):
 
     @property
     def differentiable(self) -> bool:
-        """Whether all votes are differentiable; see `Detector.differentiable`."""
+        """Whether all votes are differentiable."""
         return all(vote.differentiable for vote in self.votes_)
 
     def anomaly_scores(self, evidence: Evidence) -> Any:
-        """Return the joint score of the votes; see `Detector.anomaly_scores`."""
+        """Return the joint score of the votes."""
         if len(self.votes_) == 1:
             return self.votes_[0].score(evidence)
         return self.fuse(evidence, self.votes_)
 
     def fuse(self, evidence: Evidence, votes: Iterable[Vote]) -> Any:
-        """Return the joint surprise of some of the votes, (N,).
+        """Return the joint surprise of votes, (N,): the sum over groups of their mean -log p.
 
-        It is the sum over groups of the mean of -log p in a group. With one vote per group it is
-        half of Fisher's statistic.
+        With one vote per group it is half of Fisher's statistic.
         """
         groups: dict[str, list[Any]] = {}
         for vote in votes:
@@ -191,7 +187,7 @@ class VotingDetector(Detector):
         return sum(means[1:], start=means[0])
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the votes' arrays; see `Detector.state`."""
+        """Return the votes' arrays."""
         if len(self.votes_) == 1:
             return self.votes_[0].state()
         arrays = {f"reference|{name}": scores for name, scores in self.reference_.items()}
@@ -200,7 +196,7 @@ class VotingDetector(Detector):
         return arrays
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned; see `Detector.restore`."""
+        """Restore what `state` returned."""
         self.check_parameters()
         self.votes_ = self.votes()
         self.reference_ = {}

@@ -1,4 +1,1 @@
-"""Adaptive attacks on a model and the detector that guards it, and their sanity checks.
-
-The public entry point is `detection.challenge`; to add an attack, see `table`.
-"""
+"""Adaptive attacks on a model and its detector, with sanity checks, for `detection.challenge`."""

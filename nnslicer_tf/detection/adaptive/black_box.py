@@ -1,14 +1,12 @@
 """Black-box attacks on a model and its detector, which query only scores or decisions.
 
-- Square: random search with square windows (Andriushchenko et al., "Square attack", ECCV 2020);
-  L2 uses windows too, projected back into the ball, which is simpler than the paper's scheme.
-- NES: gradients from pairs of random directions (Ilyas et al., "Black-box adversarial attacks with
-  limited queries and information", ICML 2018).
-- Decision: from a normal image of another class towards the attacked one, then a random walk that
-  moves closer (Brendel et al., "Decision-based adversarial attacks", ICLR 2018).
+- Square: random search with square windows (Andriushchenko et al., ECCV 2020); for L2, simplified:
+  the windows are projected back into the ball.
+- NES: gradients estimated from pairs of random directions (Ilyas et al., ICML 2018).
+- Decision: a random walk from a normal image of another class towards the attacked one (Brendel et
+  al., ICLR 2018).
 
-The first two minimise max(margin, excess), each divided by its spread over the images: below 0
-the model is wrong and the detector silent. Cost: `queries` inputs scored for each image.
+Cost: `queries` scored inputs per image.
 """
 
 import numpy as np
@@ -23,14 +21,14 @@ _BISECTIONS = 10
 
 
 def objective(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return max(margin, excess) in units of their spreads, (N,) float64: below 0 is evasion."""
+    """Return max(margin, excess), each divided by its spread, (N,) float64: below 0 is evasion."""
     of_margin, of_excess = problem.scales
     margins = problem.pair.margins(x, y) / of_margin
     return np.maximum(margins, problem.pair.excess(x) / of_excess)
 
 
 def square(problem: Problem) -> Tried:
-    """Run the square attack: random search with square windows."""
+    """Run the square attack."""
     x, rng = problem.x, problem.rng
     shape = x.shape[1:] if x.ndim == 4 else (int(np.prod(x.shape[1:])), 1, 1)
     height, width, channels = shape
@@ -66,7 +64,7 @@ def square(problem: Problem) -> Tried:
 
 
 def nes(problem: Problem) -> Tried:
-    """Run the NES attack: descent along gradients estimated from random directions."""
+    """Run the NES attack."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     steps = max(problem.effort.queries // (2 * _PAIRS), 1)
     radius = problem.step_per_element / 4
@@ -89,7 +87,7 @@ def nes(problem: Problem) -> Tried:
 
 
 def decision(problem: Problem) -> Tried:
-    """Run the decision attack: start at the guides and shrink the change, by decisions alone."""
+    """Run the decision attack: start at the guides and reduce the change."""
     x = problem.guides.copy()
     found = problem.pair.succeeds(x, problem.y)
     x = nearer(problem, x, found, _BISECTIONS)

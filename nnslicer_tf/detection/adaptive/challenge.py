@@ -1,14 +1,11 @@
-"""`challenge`: evaluate a detector against adaptive attackers, who know it.
+"""`challenge`: evaluate a detector against adaptive attacks.
 
-A detector's results against attacks that do not know it say little: published detectors with good
-results were broken by attackers who did (Carlini and Wagner, AISec 2017; Tramèr et al., NeurIPS
-2020; Bryniarski et al., ICLR 2022). The attacks here target the pair: the model must be wrong and
-the detector silent. The result includes sanity checks of the attacks; if one fails, the result
-proves nothing.
+Published detectors with good results against attacks that ignore the detector were broken by
+adaptive attacks (Carlini and Wagner, AISec 2017; Tramèr et al., NeurIPS 2020; Bryniarski et al.,
+ICLR 2022).
 
 Cost: about sixty gradients of the model and the detector for each norm, budget and white-box
-attack; about a hundred scored inputs per image for each black-box attack. Finished parts are kept
-in a folder, from which an interrupted challenge resumes.
+attack; about a hundred scored inputs per image for each black-box attack.
 """
 
 import os
@@ -56,18 +53,21 @@ def challenge(
 ) -> ChallengeResult:
     """Attack a model and its detector with adaptive attacks, which know both.
 
+    The attacks succeed if the model is wrong and the detector silent. The result includes sanity
+    checks of the attacks; if one fails, the result proves nothing.
+
     Args:
-        detector: A fitted detector: one of this package; an outlier estimator of scikit-learn,
-            fitted on the inputs as vectors; or any object with `decision_function(x)`, above 0
-            for flagged inputs, or with `score(x)` and `threshold_`. A `differentiable` detector
-            (see `Detector`) is attacked with gradients, any other with score differences.
+        detector: A fitted detector of this package; an outlier estimator of scikit-learn, fitted on
+            the inputs as vectors; or any object with `decision_function(x)`, above 0 for flagged
+            inputs, or with `score(x)` and `threshold_`. A `differentiable` detector is attacked
+            with gradients, any other with score differences.
         im: The model that the detector guards.
-        x: (N, *input_shape) normal inputs, new to the detector; those that the model
-            misclassifies are skipped. Values are within `im.bounds`, 0 … 1 if it has none.
+        x: (N, *input_shape) normal inputs, new to the detector; misclassified ones are skipped.
+            Values are within `im.bounds`, 0 … 1 if it has none.
         y: (N,) their true classes.
         rng: The seed.
-        normal: (M, *input_shape) normal inputs of all classes, to start from and to move towards;
-            `x` by default.
+        normal: (M, *input_shape) normal inputs of all classes, as starting points and targets; `x`
+            by default.
         substitute: A differentiable detector fitted on other normal inputs, for the transfer
             attack; None skips that attack.
         norms: Any of `"linf"` and `"l2"`.
@@ -75,17 +75,17 @@ def challenge(
             change that misleads the model alone.
         attacks: Names from `ADAPTIVE_ATTACKS`; all by default.
         steps: Gradient steps of a white-box attack.
-        queries: Inputs that a black-box attack submits to the pair, per image.
+        queries: Inputs that a black-box attack submits, per image.
         rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
-        folder: Where finished parts are kept and reused. A challenge with other budgets, attacks
-            or norms reuses the parts that do not depend on them.
+        folder: Where finished parts are saved. An interrupted challenge resumes from it; one with
+            other budgets, attacks or norms reuses the parts that do not depend on them.
         progress: Show a progress bar.
 
     Raises:
         NotFittedError: if the detector is not fitted.
-        InvalidArgumentError: for unknown names, labels that are not classes, a detector without
-            a threshold or one that flags most normal inputs, no correctly classified image, no
-            normal input of another class on which the detector is silent, unordered budgets.
+        InvalidArgumentError: for unknown names, labels that are not classes, unordered budgets, a
+            detector without a threshold or one that flags most normal inputs, no correctly
+            classified image, or no unflagged normal input of another class.
         InputRangeError: for values outside the bounds.
         InputShapeError, NonFiniteActivationError: for bad data.
         ProfileMismatchError: if the folder belongs to another challenge.
@@ -181,7 +181,7 @@ def challenge(
 
 
 def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return each image's nearest normal input of another class that the detector passes."""
+    """Return each image's nearest normal input of another class that the detector does not flag."""
     classes = pair.im.classes.from_logits(pair.im.logits(pool))
     silent = pair.excess(pool) <= 0
     flat = pool.reshape(len(pool), -1)

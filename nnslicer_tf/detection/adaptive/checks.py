@@ -1,7 +1,7 @@
 """Sanity checks of adaptive attacks: if one fails, a detector's results mean nothing.
 
-Based on Carlini et al., "On evaluating adversarial robustness" (2019), and Tramèr et al., "On
-adaptive attacks to adversarial example defenses" (NeurIPS 2020).
+Based on Carlini et al., "On evaluating adversarial robustness" (2019), and Tramèr et al. (NeurIPS
+2020).
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def check_outcomes(norms: Mapping[str, Outcome]) -> tuple[Check, Check, Check]:
     """Check the attacks by their success.
 
     Unbounded attacks that start at the image always succeed. Success does not drop as the budget
-    grows; each budget is attacked separately. White-box attacks are no weaker than others.
+    grows. White-box attacks are no weaker than others.
     """
     worst, falls, behind, ahead = {}, [], [], 0.0
     for norm, outcome in norms.items():

@@ -1,17 +1,12 @@
 """White-box attacks on a model and its detector: descent within a budget.
 
-- Orthogonal PGD (Bryniarski et al., "Evading adversarial example detection defenses with
-  orthogonal projected gradient descent", ICLR 2022): while the model is right, lowers its margin
-  without raising the detector's score to first order; once it is wrong, lowers the score without
-  raising the margin.
+- Orthogonal PGD (Bryniarski et al., ICLR 2022): lowers the margin while the model is right, else
+  the detector's score, along a gradient orthogonal to that of the other.
 - Selective PGD (same paper): the same without the projection.
-- Weighted sum (Carlini and Wagner, "Adversarial examples are not easily detected", AISec 2017):
-  lowers a weighted sum of the two, with a search over the weight for each image.
-- Feature matching (Sabour et al., "Adversarial manipulation of deep representations", ICLR 2016):
-  starts as near a normal image of another class as the budget allows, moves towards that image's
-  representation in the model, then continues as orthogonal PGD.
-
-Cost: one gradient of the model and of the detector for each step.
+- Weighted sum (Carlini and Wagner, AISec 2017): lowers a weighted sum of the two; the weight is
+  searched for each image.
+- Feature matching (Sabour et al., ICLR 2016): starts as near a normal image of another class as the
+  budget allows, approaches its representation, then runs orthogonal PGD.
 """
 
 from collections.abc import Callable
@@ -127,7 +122,7 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
 def hits(
     problem: Problem, x: np.ndarray, index: np.ndarray, values: Values, thorough: bool
 ) -> np.ndarray:
-    """Return which inputs evade the pair; only those that seem to are checked."""
+    """Return which inputs evade the pair; only apparent successes are checked."""
     hit = values.margin < 0
     if not thorough:
         hit &= values.excess <= _SLACK * problem.scales[1]

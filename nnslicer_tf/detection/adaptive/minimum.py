@@ -1,18 +1,13 @@
 """White-box attacks that minimise the change, for all budgets at once.
 
-Fast minimum-norm attacks (Pintor et al., "Fast minimum-norm adversarial attacks through adaptive
-norm constraints", NeurIPS 2021), here on a pair: a radius bounds the change; it shrinks where the
-pair is evaded and grows where it is not. Steps pursue whichever goal is farther away, a wrong model
-or a silent detector. They follow the gradient itself, whatever the norm: steps along its sign
-change every element, and elements that should stay as they are, such as the black background of a
-digit, do not move back.
+Fast minimum-norm attacks (Pintor et al., NeurIPS 2021) on a pair: a radius bounds the change; it
+shrinks where the pair is evaded and grows elsewhere. Steps pursue the farther goal, a wrong model
+or a silent detector, along the gradient itself: its sign would change every element, and elements
+that should not change, such as a digit's black background, would not move back.
 
-- Minimum: starts at the image.
-- Approach: starts at the nearest success of the other attacks, or a normal image of another class.
-
-Each restarts `rounds` times from the smallest change so far.
-
-Cost: `rounds` times `steps` gradients of the model and of the detector.
+Minimum starts at the image; approach at the nearest success of other attacks, or at a normal image
+of another class. Both restart `rounds` times from the smallest change so far. Cost: `rounds` ·
+`steps` gradients of the model and the detector.
 """
 
 import numpy as np

@@ -1,9 +1,7 @@
-"""`Pair`: the target of an attacker, a model and the detector that guards it, with gradients.
+"""`Pair`: the target of an adaptive attack, a model and its detector, with gradients.
 
-A detector is one of this package, an outlier estimator of scikit-learn fitted on the inputs as
-vectors, or any object with `decision_function(x)`, or with `score(x)` and `threshold_`. The
-gradient of a `differentiable` detector of this package comes from its tensors, that of any other
-from differences of its true score in random directions. The true detector always decides.
+The gradient of a `differentiable` detector comes from its tensors, that of any other from
+differences of its score in random directions. The true detector always decides.
 """
 
 from collections.abc import Callable
@@ -48,23 +46,18 @@ class Values:
 
 
 class Pair:
-    """A model and a detector; the attacker wants the model wrong and the detector silent.
+    """A model and a detector; an attack succeeds if the model is wrong and the detector silent.
+
+    A `differentiable` detector is smoothed, so that `values` approximate the true score. Raises
+    InvalidArgumentError if `detector` is not a detector or has no threshold, NotFittedError if it
+    is not fitted.
 
     Args:
         im: The model.
-        detector: The detector; None: the model alone.
-        lowered: How far to lower the threshold, as a safety margin for the attacker.
+        detector: As for `challenge`; None: the model alone.
+        lowered: Safety margin by which the threshold is lowered.
         bounds: Least and largest value of an input.
         rng: Draws the directions of differences.
-
-    Attributes:
-        im: The model.
-        differentiable: Whether the detector's score has a gradient; it is then smoothed, so that
-            `values` approximate the true score.
-
-    Raises:
-        InvalidArgumentError: if `detector` is not a detector, or has no threshold.
-        NotFittedError: if it is not fitted.
     """
 
     def __init__(
@@ -84,7 +77,7 @@ class Pair:
         self._toward = compiled_function(self._toward_gradient)
 
     def margins(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the true logit minus the largest other, (N,) float64: below 0 means wrong."""
+        """Return the true logit minus the largest other, (N,) float64: below 0 is wrong."""
         return -margin(self.im.classes.scores(self.im.logits(x)), y)
 
     def excess(self, x: np.ndarray) -> np.ndarray:
@@ -94,7 +87,7 @@ class Pair:
         return self._excess(x) + self._lowered
 
     def succeeds(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return for which inputs the model is wrong and the detector silent, (N,) bool."""
+        """Return where the model is wrong and the detector silent, (N,) bool."""
         evaded = self.margins(x, y) < 0
         rows = np.flatnonzero(evaded)
         if len(rows):
@@ -104,15 +97,10 @@ class Pair:
     def values(self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float) -> Values:
         """Return margins and scores with their gradients.
 
-        The gradient of a score that is not differentiable is the mean slope along random
-        directions, and along the margin's gradient, over steps as large as the attack's: a score
-        that is constant nearby may change at that distance. Cost: about fifty inputs scored.
-
-        Args:
-            x: (N, *input_shape) float32.
-            y: (N,) true classes.
-            steepness: Steepness of the smoothed sign function of slices.
-            radius: Size of the coming steps, root mean square over elements.
+        Without a derivative, the gradient of a score is its mean slope along random directions and
+        the margin's gradient, over steps as large as the attack's, since scores may be constant
+        nearby. Cost: about fifty scored inputs. `steepness` is that of the slices' smoothed sign
+        function, `radius` the root mean square of the coming step.
         """
         steep = ops.convert_to_tensor(np.float32(steepness))
         parts = []
@@ -184,11 +172,7 @@ def slope_sum(
 ) -> np.ndarray:
     """Return Σ of d · (f(x + r·d) - f(x - r·d)) / 2r over directions d, (N, *input_shape) float64.
 
-    Args:
-        function: Inputs (N, *input_shape) → (N,).
-        x: (N, *input_shape).
-        directions: (directions, N, *input_shape).
-        radius: The step r.
+    `function` returns (N,); directions are (directions, N, *input_shape).
     """
     differences = [function(x + radius * d) - function(x - radius * d) for d in directions]
     slopes = np.stack(differences) / (2 * radius)
@@ -196,7 +180,7 @@ def slope_sum(
 
 
 def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return score minus threshold as a function of inputs; see `Pair`."""
+    """Return score minus threshold as a function of inputs; see `challenge`."""
 
     def checked(scores: Any, x: np.ndarray) -> np.ndarray:
         scores = np.asarray(scores, np.float64)

@@ -12,11 +12,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Norm:
-    """L∞ or L2 as a norm on changes of inputs, `(N, *input_shape)`.
-
-    Attributes:
-        name: "linf" or "l2".
-    """
+    """The norm of changes of inputs, (N, *input_shape); name: "linf" or "l2"."""
 
     name: str
 
@@ -44,7 +40,7 @@ class Norm:
         return gradient * column(factor, gradient)
 
     def spread(self, shape: tuple[int, ...]) -> float:
-        """Return the size of a change by 1 of every element of an input of a shape."""
+        """Return the norm of an input of a shape whose elements are all 1."""
         return 1.0 if self.name == "linf" else float(np.sqrt(np.prod(shape)))
 
 
@@ -60,7 +56,7 @@ def column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 class Effort(NamedTuple):
-    """The numbers of steps and queries of the attacks; see `challenge`."""
+    """Numbers of steps and queries of the attacks; see `challenge`."""
 
     steps: int
     queries: int
@@ -83,16 +79,14 @@ class Problem:
         substitute: The model with another detector, for transfer; None if there is none.
         x: (N, *input_shape) float32.
         y: (N,) true classes.
-        guides: (N, *input_shape) normal inputs, each of another class than its image, on which
-            the detector is silent.
+        guides: (N, *input_shape) unflagged normal inputs of other classes than the images'.
         bounds: Least and largest value of an input.
         scales: Spread of the margins and of the scores over the images.
         effort: Numbers of steps and queries.
         seed: Seed of all random choices.
         norm: Measures changes.
-        budget: The largest change allowed.
-        step: The reference for step sizes: the budget, or for an unlimited budget the largest
-            limited one.
+        budget: The largest change allowed, possibly infinite.
+        step: Reference for step sizes: the budget, or the largest finite one.
         rng: The source of randomness.
     """
 
@@ -121,15 +115,12 @@ class Problem:
 
     @property
     def step_per_element(self) -> float:
-        """The reference step, root mean square over the elements of an input."""
+        """The reference step as a root mean square over the elements of an input."""
         return self.step / self.norm.spread(self.x.shape[1:])
 
 
 class Nearest:
-    """The successes nearest to their images so far, and the sizes of their changes.
-
-    Where there is no success, `x` is what it was at first, and the size is infinite.
-    """
+    """The successes nearest to their images so far; elsewhere the initial `x`, at infinite size."""
 
     def __init__(self, problem: Problem, x: np.ndarray) -> None:
         self._problem = problem

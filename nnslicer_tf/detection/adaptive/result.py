@@ -1,4 +1,4 @@
-"""`ChallengeResult`: how well a detector withstands attackers who know it."""
+"""`ChallengeResult`: how well a detector withstands adaptive attacks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +24,7 @@ MODEL, PAIR = "model alone", "model and detector"
 
 @dataclass(frozen=True)
 class Check:
-    """A sanity check of the attacks, with its figures in words.
-
-    If it fails, the detector's results mean nothing.
-    """
+    """A sanity check of the attacks, with its figures in words."""
 
     name: str
     passed: bool
@@ -42,10 +39,9 @@ class Outcome:
         budgets: (B,) ascending.
         undefended: (N,) smallest change that misleads the model, infinite if none was found.
         attacks: Attack → (N,) smallest change that evades the pair, infinite if none was found.
-        runs: One row for each attack and budget, with the share of images on which that run alone
-            succeeded; an unlimited budget is infinite.
-        examples: (N, *input_shape) the nearest inputs that evade the pair; the images where none
-            was found.
+        runs: One row for each attack and budget (infinite if unlimited), with the share of images
+            on which that run alone succeeded.
+        examples: (N, *input_shape) the nearest inputs that evade the pair, else the images.
     """
 
     budgets: np.ndarray
@@ -68,8 +64,8 @@ class ChallengeResult(ShownAsTable):
         norms: Norm → the outcome in that norm.
         index: (N,) which of the given images were attacked: those classified correctly.
         false_positives: Share of these images, unchanged, that the detector flags.
-        checks: The sanity checks. If one fails, the attacks are at fault or the detector hides
-            its gradients, and nothing is known about its robustness.
+        checks: The sanity checks. If one fails, the attacks are at fault or the detector masks its
+            gradients, and nothing is known about its robustness.
     """
 
     norms: Mapping[str, Outcome]
@@ -120,8 +116,8 @@ class ChallengeResult(ShownAsTable):
         Returns:
             Columns `norm`, `attack`, `kind`, `median` (smallest change, median over the images;
             infinite if most images withstand), `ratio` (to the median of the model alone), `best`
-            (share of images on which it is the best attack) and multiples of the undefended median
-            as `≤ 1×`, …: share of images with a success within that change.
+            (share of images on which it is the best attack) and `≤ 1×`, …: share of images with a
+            success within that multiple of the undefended median.
         """
         rows = []
         for norm, outcome in self.norms.items():
@@ -145,8 +141,8 @@ class ChallengeResult(ShownAsTable):
         """Return one row for each norm and image: the smallest changes, and the best attack.
 
         Returns:
-            Columns `norm`, `image` (index among those given), `model alone`, `model and
-            detector`, `attack` (empty where none succeeded).
+            Columns `norm`, `image` (index among those given), `model alone`, `model and detector`,
+            `attack` (empty if none succeeded).
         """
         columns: dict[str, list] = {"norm": [], "image": [], MODEL: [], PAIR: [], "attack": []}
         for norm, outcome in self.norms.items():

@@ -27,7 +27,7 @@ _BISECTIONS = 6
 
 
 class Run:
-    """The attacks in one norm; a store keeps finished parts."""
+    """The attacks in one norm; a store saves finished parts."""
 
     def __init__(self, problem: Problem, norm: str, store: Store | None, progress: bool) -> None:
         self._base = replace(problem, norm=NORMS[norm])
@@ -99,10 +99,7 @@ class Run:
         return Outcome(limits, undefended, distances, frame, best.x)
 
     def _undefended(self) -> np.ndarray:
-        """Return the smallest changes that mislead the model alone, (N,).
-
-        Budgets are tried in ascending order; an image is attacked until one succeeds.
-        """
+        """Return the smallest changes that mislead the model alone, (N,), by ascending budget."""
         alone = replace(self._base, pair=Pair(self._base.pair.im), substitute=None)
         best = Nearest(alone, alone.x)
         for budget in self._largest * _UNDEFENDED:
@@ -132,9 +129,9 @@ class Run:
     def _kept(
         self, name: str, problem: Problem, make: Callable[[], Tried], *arrays: np.ndarray
     ) -> Tried:
-        """Return a part from the store; compute and save it if it is missing.
+        """Return a part from the store, or compute and save it.
 
-        `arrays` are what it is computed from besides the problem.
+        `arrays` are its inputs apart from the problem.
         """
         if self._store is None:
             return make()
@@ -157,7 +154,7 @@ def _refined(problem: Problem, x: np.ndarray, found: np.ndarray) -> Tried:
 
 
 def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
-    """Attack some of the images with orthogonal PGD, and leave the others unchanged."""
+    """Attack some of the images with orthogonal PGD and leave the others unchanged."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     x[rows], found[rows] = orthogonal(problem.rows(rows))
     return Tried(x, found)

@@ -1,7 +1,4 @@
-"""The adaptive attacks by name.
-
-Adding one: write a function from `Problem` to `Tried`, and add it to the table here.
-"""
+"""The adaptive attacks by name; to add one, add a function from `Problem` to `Tried` here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +17,11 @@ class AdaptiveAttack:
         name: Its name.
         kind: `"white-box"` (knows the pair), `"black-box"` (queries it) or `"transfer"` (knows
             another detector).
-        run: Computes the changed inputs.
-        from_guides: Whether it starts at normal inputs of other classes; if so, success without
-            a bound on the change is trivial and proves nothing.
+        run: The attack's function.
+        from_guides: Whether it starts at normal inputs of other classes, so that success without a
+            bound is trivial.
         smallest: Whether it minimises the change, and so runs once for all budgets.
-        refines: Whether it starts from the nearest successes of the other attacks, and so runs
-            last.
+        refines: Whether it starts from the other attacks' nearest successes, and so runs last.
     """
 
     name: str

@@ -1,13 +1,10 @@
 """The 17 attacks of the NNSlicer paper's Table 4, under its names, for Keras models.
 
-Thirteen come from Foolbox; JSMA, ADef, SinglePixel and LocalSearch are not in Foolbox 3
-and are implemented here as Foolbox attacks, one per file (`jsma`, `adef`, `single_pixel`,
-`local_search`). Importing this package does not import Foolbox; calling an entry of
-`ATTACKS` does.
+Thirteen come from Foolbox; JSMA, ADef, SinglePixel and LocalSearch are implemented here as Foolbox
+attacks. Foolbox is imported when an entry of `ATTACKS` is called.
 
-Adding an attack: subclass Foolbox's `Attack`, or `ArrayAttack` with one method
-`perturb(query, x, labels)`, and add a line to `ATTACKS`; or pass an `AttackSpec` of your own
-to `generate`.
+To add an attack, subclass Foolbox's `Attack`, or `ArrayAttack` with one method `perturb(query, x,
+labels)`, and add a line to `ATTACKS` or pass an `AttackSpec` to `generate`.
 """
 
 from typing import Any

@@ -1,10 +1,8 @@
-"""ADef: adversarial deformations.
+"""ADef: adversarial deformations (Alaifari, Alberti, Gauksson, ICLR 2019, algorithm 1).
 
-Alaifari, Alberti, Gauksson, "ADef: an iterative algorithm to construct adversarial
-deformations", ICLR 2019, algorithm 1. An image is deformed by a smooth vector field τ,
-x(s) ↦ x(s + τ(s)); to first order, the logit difference f to another class changes by
-⟨α, τ⟩ with α the product of f's gradient and the image's derivative. The smoothed field
-of least norm that brings f to zero is applied repeatedly.
+A smooth vector field τ deforms an image, x(s) ↦ x(s + τ(s)). To first order, the logit difference f
+to another class changes by ⟨α, τ⟩ with α the product of f's gradient and the image's derivative.
+The smoothed field of least norm that brings f to zero is applied repeatedly.
 
 Cost: one gradient per candidate class and step, for all images not yet misclassified.
 """
@@ -25,11 +23,9 @@ class ADefAttack(ArrayAttack):
 
     Args:
         steps: The largest number of deformations.
-        candidates: How many classes are considered, including the label's.
-        smoothness: The standard deviation, in pixels, of the Gaussian that smooths the
-            field; 0 for none.
-        max_shift: The farthest, in pixels, that the deformations together may move any
-            pixel; the attack gives up on images that need more.
+        candidates: Number of classes considered, including the label's.
+        smoothness: Standard deviation in pixels of the field's Gaussian smoothing; 0 for none.
+        max_shift: Largest total displacement of a pixel; the attack gives up beyond it.
         overshoot: The field is multiplied by 1 + overshoot, to pass the boundary.
     """
 
@@ -49,7 +45,7 @@ class ADefAttack(ArrayAttack):
             )
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the attacked images; see the base class."""
+        """Return the attacked images."""
         logits = query.logits(x)
         active = np.flatnonzero(logits.argmax(axis=1) == labels)
         logits[np.arange(len(x)), labels] = -np.inf
@@ -97,12 +93,7 @@ class ADefAttack(ArrayAttack):
 
 
 def deform(x: np.ndarray, field: np.ndarray) -> np.ndarray:
-    """Return the images s ↦ x(s + field(s)), interpolated bilinearly, with repeated edges.
-
-    Args:
-        x: (N, height, width, channels).
-        field: (N, height, width, 2) shifts in rows and columns.
-    """
+    """Return x(s + field(s)), bilinear with repeated edges; the field is (N, height, width, 2)."""
     count, height, width, _ = x.shape
     rows = np.clip(np.arange(height)[:, None] + field[..., 0], 0, height - 1)
     columns = np.clip(np.arange(width) + field[..., 1], 0, width - 1)

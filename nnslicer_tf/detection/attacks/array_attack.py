@@ -1,4 +1,4 @@
-"""The base class of this package's own attacks: Foolbox attacks written in NumPy."""
+"""`ArrayAttack`: the base class of attacks of this package, for Foolbox, in NumPy."""
 
 from abc import abstractmethod
 from typing import Any
@@ -15,12 +15,7 @@ _BATCH = 512
 
 
 class Query:
-    """The attacker's access to the attacked model.
-
-    Attributes:
-        low: The smallest value of an input.
-        high: The largest.
-    """
+    """The attacker's access to the model, whose inputs have values from `low` to `high`."""
 
     def __init__(self, model: Model, like: ep.Tensor):
         self._model = model
@@ -28,7 +23,7 @@ class Query:
         self.low, self.high = model.bounds
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Return the logits (N, classes) of images, however many."""
+        """Return the logits (N, classes) of any number of images."""
         parts = [
             self._model(self._tensor(x[i : i + _BATCH])).numpy() for i in range(0, len(x), _BATCH)
         ]
@@ -39,12 +34,7 @@ class Query:
         return self.logits(x).argmax(axis=1)
 
     def gradient(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the gradients, with respect to x, of each image's sum of weights × logits.
-
-        Args:
-            x: (N, height, width, channels) float32.
-            weights: (N, classes).
-        """
+        """Return the gradient of each image's Σ weights · logits; weights are (N, classes)."""
         factors = self._tensor(weights)
 
         def weighted(inputs: ep.Tensor) -> ep.Tensor:
@@ -58,7 +48,7 @@ class Query:
 
 
 class ArrayAttack(MinimizationAttack):
-    """An untargeted attack on images, written in NumPy."""
+    """An untargeted attack on images, written in NumPy; a subclass implements `perturb`."""
 
     @abstractmethod
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:

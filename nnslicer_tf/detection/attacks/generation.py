@@ -1,7 +1,6 @@
 """Generate adversarial examples for a Keras model, in batches, with a cache to resume from.
 
-Works on every backend of Keras, except for the spatial attack. Cost: that of the attack, shown by
-a progress bar; memory: one batch and the results.
+Works on every backend of Keras, except for the spatial attack. Memory: one batch and the results.
 """
 
 import hashlib
@@ -40,8 +39,8 @@ class AdversarialExamples(ShownAsTable):
 
     Attributes:
         attack: The attack with its parameters.
-        x: (N, height, width, channels) float32 in [0, 1], the attacked inputs; where the
-            attack failed, its last attempt or the input itself.
+        x: (N, height, width, channels) float32 in [0, 1], the attacked inputs; where the attack
+            failed, its last attempt or the input itself.
         success: (N,) bool: the model was right on the input and is wrong on `x`.
         predicted: (N,) int64, the model's classes on `x`.
     """
@@ -52,7 +51,7 @@ class AdversarialExamples(ShownAsTable):
     predicted: np.ndarray
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per input: whether it misleads, and the model's class."""
+        """Return one row per input: whether it misleads, and the model's class."""
         import pandas as pd
 
         frame = pd.DataFrame({"success": self.success, "predicted": self.predicted})
@@ -77,19 +76,18 @@ def generate(
     batch_size: int = 64,
     progress: bool = True,
 ) -> AdversarialExamples:
-    """Attack inputs that the model classifies correctly; leave the others alone.
+    """Attack inputs that the model classifies correctly; leave the others unchanged.
 
     Args:
         model: A Keras model that ends in logits or a softmax (N, classes).
         attack: A name of `ATTACKS`, or an `AttackSpec`.
         x: (N, height, width, channels), values in [0, 1].
         y: (N,) integer classes.
-        normalise: The normalisation that `model` was trained with, if it takes values outside
-            [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks work in [0, 1],
-            and the normalisation becomes part of the attacked model.
+        normalise: The normalisation that `model` was trained with, if it takes values outside [0,
+            1] (`datasets.normalisation("cifar10", "standard")`); it becomes part of the attacked
+            model, and attacks work in [0, 1].
         rng: The seed; each batch's random numbers depend only on it and on the batch.
-        cache: A folder in which finished batches are kept and reused, by attack, parameters,
-            model, data and seed.
+        cache: A folder for finished batches, by attack, parameters, model, data and seed.
         batch_size: Inputs attacked together.
         progress: Show a progress bar.
 
@@ -157,15 +155,9 @@ def generate(
 def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> keras.Model:
     """Return `model` without its final softmax, log-softmax or sigmoid; itself if it has none.
 
-    Attacks work on logits. The new model shares all weights. For one sigmoid with the logit z, it
-    has the logits 0 and z of two classes. A model that cannot be instrumented is returned as it is.
-
-    Args:
-        model: A model with one output (N, classes).
-        input_shape: Shape of one input, if the model does not specify it.
-
-    Raises:
-        InvalidArgumentError: if the model has several outputs, or several sigmoids.
+    The new model shares all weights. One sigmoid with logit z becomes the logits 0 and z. Models
+    that cannot be instrumented are returned unchanged. Raises InvalidArgumentError for several
+    outputs or sigmoids. `input_shape` is needed if the model does not specify it.
     """
     if len(getattr(model, "outputs", None) or ["one"]) != 1:
         raise InvalidArgumentError(
@@ -298,10 +290,7 @@ def _attacked(
 
 @contextmanager
 def _foolbox_randomness(seed: int) -> Iterator[None]:
-    """Seed the global generators, from which Foolbox draws, and restore NumPy's afterwards.
-
-    The backend's cannot be read, so it stays set.
-    """
+    """Seed NumPy's and the backend's global generators for Foolbox; restore NumPy's afterwards."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     backend = keras.backend.backend()

@@ -1,12 +1,10 @@
-"""The Jacobian-based saliency map attack.
+"""The Jacobian-based saliency map attack (Papernot et al., EuroS&P 2016, algorithms 2 and 3).
 
-Papernot, McDaniel, Jha, Fredrikson, Celik, Swami, "The limitations of deep learning in
-adversarial settings", EuroS&P 2016, algorithms 2 and 3. In every step the pair of values
-that most helps the target class, and hurts the others, is set to its largest value.
+In every step the pair of values that most raises the target class's logit and lowers the others is
+set to its maximum. The pair is chosen among the best values by three orderings, not among all
+pairs.
 
-Cost: two gradients per step for all images not yet misclassified, and at most
-share × values / 2 steps. The best pair is searched for among the best values by three
-orderings, not among all pairs.
+Cost: two gradients per step for all images not yet misclassified; ≤ share · values / 2 steps.
 """
 
 import numpy as np
@@ -33,7 +31,7 @@ class JSMAAttack(ArrayAttack):
         self.share = share
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the attacked images; see the base class."""
+        """Return the attacked images."""
         flat = x.reshape(len(x), -1)  # a view: writing to it writes to x
         logits = query.logits(x)
         classes = logits.shape[1]
@@ -61,18 +59,11 @@ class JSMAAttack(ArrayAttack):
 def best_pairs(
     towards: np.ndarray, away: np.ndarray, free: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each image's pair of values with the largest saliency, and where there is one.
+    """Return each image's pair of values with the largest saliency, (N, 2), and if any, (N,) bool.
 
-    The saliency of (p, q) is -(t_p + t_q)(a_p + a_q) where the first factor is positive
-    and the second negative.
-
-    Args:
-        towards: (N, values) the target logit's gradient t.
-        away: (N, values) the gradient a of the sum of all other logits.
-        free: (N, values) bool, the values that may still change.
-
-    Returns:
-        Indices (N, 2), and (N,) bool.
+    The saliency of (p, q) is -(t_p + t_q)(a_p + a_q), for a positive first and a negative second
+    factor; t (`towards`) is the target logit's gradient, a (`away`) that of the other logits' sum,
+    both (N, values). Only `free` values may change.
     """
     up = np.where(free, towards, -np.inf)
     down = np.where(free, -away, -np.inf)

@@ -1,11 +1,9 @@
-"""The greedy local-search attack.
+"""The greedy local-search attack (Narodytska and Kasiviswanathan, CVPR Workshops 2017, alg. 1).
 
-Narodytska and Kasiviswanathan, "Simple black-box adversarial attacks on deep neural
-networks", CVPR Workshops 2017, algorithm 1 (LocSearchAdv). In every round each candidate
-pixel is strongly perturbed on its own and the label's probability is read; the pixels that
-lower it most are changed permanently, wrapping around at the bounds; the next candidates are
-the pixels around them. Here each pixel changes only once, since repeated changes would bring
-it back to its original value.
+In every round each candidate pixel is strongly perturbed on its own. The pixels that lower the
+label's probability most are changed permanently, wrapping around at the bounds; the next candidates
+are the pixels around them. Unlike in the paper, each pixel changes only once, since repeated
+changes would restore its original value.
 
 Cost: `candidates` images per round, for every image not yet misclassified.
 """
@@ -23,7 +21,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 @dataclass(eq=False)
 class LocalSearchAttack(ArrayAttack):
-    """LocSearchAdv, with the paper's names in brackets.
+    """LocSearchAdv; the paper's names are in brackets.
 
     Args:
         rounds: The largest number of rounds (R).
@@ -53,7 +51,7 @@ class LocalSearchAttack(ArrayAttack):
             )
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the attacked images; see the base class."""
+        """Return the attacked images."""
         generator = as_generator(self.rng)
         _, height, width, _ = x.shape
         middle, scale = (query.low + query.high) / 2, query.high - query.low

@@ -1,9 +1,7 @@
-"""The single-pixel attack: one pixel, all channels, set to the smallest or largest value.
+"""The single-pixel attack (Narodytska and Kasiviswanathan, CVPR Workshops 2017, section 4).
 
-Narodytska and Kasiviswanathan, "Simple black-box adversarial attacks on deep neural
-networks", CVPR Workshops 2017, section 4 (the random search for a critical pixel).
-
-Cost: at most two images for each pixel tried, for all images not yet misclassified.
+It sets all channels of one pixel to the smallest or largest value. Cost: at most two images for
+each pixel tried, for all images not yet misclassified.
 """
 
 import numpy as np
@@ -18,8 +16,8 @@ class SinglePixelAttack(ArrayAttack):
     """Try pixels in random order until one changes the prediction.
 
     Args:
-        max_pixels: How many pixels of an image are tried.
-        rng: The order of the pixels.
+        max_pixels: Number of pixels tried in an image.
+        rng: Draws the order of the pixels.
     """
 
     distance = l0
@@ -31,7 +29,7 @@ class SinglePixelAttack(ArrayAttack):
         self.rng = rng
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the attacked images; see the base class."""
+        """Return the attacked images."""
         count, height, width, _ = x.shape
         order = as_generator(self.rng).permuted(
             np.tile(np.arange(height * width), (count, 1)), axis=1

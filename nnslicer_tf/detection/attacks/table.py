@@ -1,4 +1,4 @@
-"""The table of attacks, with their parameters and budgets."""
+"""The attacks by name, with their parameters and budgets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,16 @@ class AttackSpec:
 
     Attributes:
         name: The name in the paper's Table 4.
-        family: `"gradient"`, `"score"` or `"decision"`, as the paper groups them.
+        family: `"gradient"`, `"score"` or `"decision"`, as in the paper.
         factory: `"module:class"` of the Foolbox attack.
         parameters: Keyword arguments of the class.
         norm: The norm that the attack bounds or minimises.
-        epsilon: The bound on the change in that norm, for values in [0, 1]; None if the
-            attack minimises the change.
-        framework: `"tensorflow"` if gradients or operations of images are needed, which then are
-            those of Keras's backend, else `"numpy"`.
-        start: The attack that finds the adversarial starting points of a decision-based
-            attack; images on which it fails are not attacked.
+        epsilon: The bound on the change in that norm, for values in [0, 1]; None if the attack
+            minimises the change.
+        framework: `"tensorflow"` if the attack needs gradients or operations on tensors, of Keras's
+            backend; else `"numpy"`.
+        start: The attack that finds the starting points of a decision-based attack; images on which
+            it fails are not attacked.
     """
 
     name: str
@@ -42,12 +42,10 @@ class AttackSpec:
     start: "AttackSpec | None" = None
 
     def __call__(self, rng: int | np.random.Generator = 0) -> "foolbox.Attack":
-        """Return the Foolbox attack; `rng` is passed to classes that take it.
+        """Return the Foolbox attack, with `rng` if its class takes it.
 
-        Foolbox's own attacks draw from the global generators of NumPy and of the backend.
-
-        Raises:
-            MissingPackageError: if Foolbox is not installed.
+        Foolbox's own attacks draw from the global generators of NumPy and of the backend. Raises
+        MissingPackageError if Foolbox is not installed.
         """
         require("foolbox", f"The attack {self.name} is one of")
         module, _, name = self.factory.partition(":")
