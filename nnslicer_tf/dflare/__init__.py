@@ -1,11 +1,10 @@
-"""DFlare: inputs on which a compressed model deviates from its original.
+"""DFlare: find inputs on which a compressed model deviates from its original.
 
     pair = ModelPair(model, "model.tflite", preprocess=lambda x: x / 255)
     found = find_deviations(pair, images)
     found.summary(); found.images; found[0].deviation.trace
 
-The search is `DFlare` or `DiffChaser`, the kind of input a `Domain`. `compress` makes compressed
-models, `minimise` and `verify` take deviations, and `repair_labels` corrects them.
+`DFlare` and `DiffChaser` are the searches; a `Domain` is a kind of input.
 """
 
 from nnslicer_tf.dflare.agreement import agreement

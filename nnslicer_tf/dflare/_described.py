@@ -1,7 +1,6 @@
-"""Stable descriptions of options, so that a later run can recognise them.
+"""Stable descriptions of options, by which a later run recognises them.
 
-A `repr` does not suffice: the default one contains the object's address in memory, that of a large
-array omits most of it, and that of a subclass may omit what it adds.
+`repr` is not enough: by default it contains a memory address, and it abbreviates large arrays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +16,10 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
 def described(value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Return text that is equal for equal options, in this process and in a later one.
+    """Return a text that is equal for equal options, in this process and in later ones.
 
-    An object is described by its class and its variables, a function by its name, its code and the
-    values that it holds.
-
-    Args:
-        value: Numbers, text, arrays, functions, models, containers and objects of these.
-        inside: Ids of the objects being described, which may refer to one another.
+    Objects are described by class and variables, functions by name, code and closure. `inside`
+    holds the ids of the enclosing objects, to stop at cycles.
     """
     if id(value) in inside:
         return "..."

@@ -1,7 +1,6 @@
-"""Do the seeds suit the models? Answered by asking both models about a few of them.
+"""Check on a few seeds that they suit the models, for example that images are scaled correctly.
 
-A search finds "deviations" from any inputs, also from those that the models were not made for:
-images that were not scaled, or scaled twice. Such findings do not exist on proper inputs.
+With unsuitable inputs a search reports "deviations" that do not occur on proper ones.
 """
 
 import warnings
@@ -28,16 +27,9 @@ _SCALINGS = {
 
 
 def check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
-    """Reject seeds for which the models do not seem to be made; warn of models that are equal.
+    """Raise `InvalidArgumentError` if the first 64 seeds do not suit the models.
 
-    Args:
-        pair: The models.
-        seeds: The seeds; the first 64 are used, or fewer large ones.
-        truth: Their true classes, if known.
-
-    Raises:
-        InvalidArgumentError: if another scaling of the images seems to be right, the original is
-            wrong on most seeds, or the two models disagree on most.
+    Warn if the models are equal. `truth` holds the true classes, if known.
     """
     seeds = seeds[: max(_MIN_SEEDS, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
     truth = None if truth is None else truth[: len(seeds)]
@@ -76,9 +68,8 @@ def _check_scale(
 ) -> None:
     """Reject images that the original recognises only, or better, when scaled differently.
 
-    Unscaled images saturate a network that was trained on scaled ones: it is certain of
-    everything. A network that scales by itself takes images that were scaled before for black
-    ones, and gives all of them the same class.
+    A network trained on scaled images saturates on unscaled ones and is certain of everything. One
+    that scales its inputs itself sees images scaled before as black, and gives all the same class.
     """
 
     def original(x: np.ndarray, divisor: float, offset: float = 0) -> np.ndarray:
@@ -90,7 +81,7 @@ def _check_scale(
         return len(classes) == 1 and len(seeds) >= _MIN_SEEDS
 
     def recognises(probabilities: np.ndarray, divisor: float, offset: float = 0) -> bool:
-        """Whether the original is mostly sure, and of something else than for black images."""
+        """Whether the original is mostly confident, and not of a black image's class."""
         sure = probabilities.max(axis=1).mean() >= (1 + 1 / probabilities.shape[1]) / 2
         if not sure or is_one_class(probabilities):
             return False

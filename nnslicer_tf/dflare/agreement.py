@@ -22,8 +22,8 @@ class Agreement(ShownAsTable):
 
     Attributes:
         labels: The original's and the compressed model's label, `(inputs, 2) int64`.
-        differs: Whether the labels differ, `(inputs,) bool`; ties between an output's two best
-            classes, which are common with 8-bit outputs, do not count.
+        differs: Whether the labels differ, `(inputs,) bool`; a tie between an output's two best
+            classes, common with 8-bit outputs, does not count.
         distance: Largest difference of a probability, `(inputs,) float64`.
         truth: The true classes `(inputs,)`, or None.
     """
@@ -42,7 +42,7 @@ class Agreement(ShownAsTable):
         return float(original), float(compressed)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per input: both labels, whether they differ, distance."""
+        """Return a table with one row per input."""
         import pandas as pd
 
         columns = {"original": self.labels[:, 0], "compressed": self.labels[:, 1]}
@@ -62,16 +62,16 @@ class Agreement(ShownAsTable):
 
 
 def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
-    """Ask two models about all inputs of a test set.
+    """Compare two models on a test set.
 
     Args:
-        pair: The models, and how the inputs are preprocessed.
+        pair: The models and their preprocessing.
         x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
-        y: Their true classes `(inputs,)`, if known.
+        y: The true classes `(inputs,)`, if known.
 
     Raises:
         InvalidArgumentError: if the outputs differ in size or are not probabilities.
-        InputShapeError: if there are no inputs, or a model takes others.
+        InputShapeError: if there are no inputs, or a model expects another shape.
     """
     if isinstance(x, Dataset):
         y = x.y if y is None and len(x.y) else y

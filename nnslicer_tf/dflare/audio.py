@@ -1,10 +1,8 @@
 """One-dimensional audio: the operators of the DFlare paper's section 6.1.
 
-Signals are `(samples,) float32` in −1 … 1 and keep their length: longer results are cut,
-shorter ones padded with silence. Time stretching and pitch shifting use a phase vocoder
-(short-time Fourier transform with 75 % overlap), so that neither affects the other.
-
-Cost: about 1 ms per second of 16 kHz audio.
+Signals are `(samples,) float32` in −1 … 1; results are cut, or padded with silence, to the
+original length. Time stretching and pitch shifting use a phase vocoder (short-time Fourier
+transform with 75 % overlap). Cost: about 1 ms per second of 16 kHz audio.
 """
 
 from collections.abc import Sequence
@@ -67,11 +65,7 @@ AUDIO_OPERATORS = (
 
 
 class AudioDomain(Domain):
-    """Signals `(samples,) float32` in −1 … 1.
-
-    Args:
-        operators: The pool of mutation operators.
-    """
+    """Signals `(samples,) float32` in −1 … 1, mutated by `operators`."""
 
     def __init__(self, operators: Sequence[MutationOperator] = AUDIO_OPERATORS) -> None:
         super().__init__(operators)
@@ -91,7 +85,7 @@ class AudioDomain(Domain):
 
 
 def _valid(signal: np.ndarray, length: int) -> np.ndarray:
-    """Return `signal` cut or padded to `length` and clipped to −1 … 1."""
+    """Cut or pad a signal to `length`, and clip it to −1 … 1."""
     result = np.zeros(length, np.float32)
     overlap = min(length, len(signal))
     result[:overlap] = np.clip(signal[:overlap], -1, 1)
@@ -99,7 +93,7 @@ def _valid(signal: np.ndarray, length: int) -> np.ndarray:
 
 
 def _stretched(x: np.ndarray, rate: float) -> np.ndarray:
-    """Return `x` played `rate` times as fast, using a phase vocoder."""
+    """Play `x` at `rate` times its speed, with a phase vocoder."""
     window = min(_WINDOW, len(x))
     hop = max(1, window // 4)
     spectrum = stft(x, nperseg=window, noverlap=window - hop)[2]

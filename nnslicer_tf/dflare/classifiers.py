@@ -1,14 +1,12 @@
 """Models under test as black boxes: from a batch of inputs to probabilities.
 
-The last bits of a floating-point result can depend on the size of the batch, and a search that
-compares nearly equal numbers then takes another path. Keras models are therefore always called
-with one fixed, padded batch size, and TFLite models with one input at a time, so that the output
-for an input does not depend on the others in its batch. (For Keras models the last bits can still
-depend on the position in the batch, on processors whose kernels sum the last rows in another order.
-A function that is passed in must ensure all of this itself.)
+The last bits of a floating-point result can depend on the batch size, which would change the path
+of a search. Keras models therefore always run with one padded batch size, and TFLite models with
+one input at a time. (On some processors a Keras result can still depend on its position in the
+batch; functions passed in must ensure this themselves.)
 
-Cost: a Keras call computes a whole batch even for one input. TFLite's kernels are not faster on
-batches (its quantised ones are slower), so several interpreters run in threads.
+Cost: a Keras call computes a whole batch even for one input. TFLite kernels are not faster on
+batches, so several interpreters run in threads.
 """
 
 import math
@@ -38,7 +36,7 @@ _STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def rows_within_memory(shape: tuple[int, ...], most: int) -> int:
-    """Return how many float32 rows of a shape fit into `MAX_BATCH_BYTES`: 1 … `most`."""
+    """Return how many float32 rows of this shape fit into `MAX_BATCH_BYTES`: 1 … `most`."""
     return int(np.clip(MAX_BATCH_BYTES // max(1, 4 * math.prod(shape)), 1, most))
 
 
@@ -46,32 +44,26 @@ class Classifier(ABC):
     """A black box that returns class probabilities.
 
     Attributes:
-        resolution: The step between two output values (0 for floating point of 32 bits or more);
-            quantised outputs sum to one only up to half a step per class.
+        resolution: The step between two output values, 0 for floats of 32 bits or more; quantised
+            outputs sum to one only up to half a step per class.
     """
 
     resolution: float = 0.0
 
     @abstractmethod
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the probabilities `(batch, classes) float32` for `(batch, ...)` inputs."""
+        """Return the probabilities `(batch, classes) float32` of `(batch, ...)` inputs."""
 
     def content(self) -> str | None:
-        """Return a digest of all that the outputs depend on; None if it cannot be read."""
+        """Return a digest of everything that determines the outputs; None if it cannot be read."""
         return None
 
 
 class KerasClassifier(Classifier):
-    """A Keras model, called with one fixed batch size for each shape of inputs.
+    """A Keras model with one input and one output, with one fixed batch size per input shape.
 
-    Args:
-        model: A Keras model with one input and one output.
-        batch_size: Inputs per call; the last batch is padded with copies of its first input.
-            Fewer, if the largest activation of so many would take more than `MAX_BATCH_BYTES`.
-
-    Raises:
-        InvalidArgumentError: if the batch size is below 1, or the model has several outputs.
-        SeveralInputsError: if the model has several inputs.
+    The last batch is padded with copies of its first input. Batches are smaller where an activation
+    would take more than `MAX_BATCH_BYTES`.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
@@ -98,7 +90,7 @@ class KerasClassifier(Classifier):
         return model_fingerprint(self.model)
 
     def batch_size(self, shape: tuple[int, ...]) -> int:
-        """Return the inputs of a shape per call: fewer if their activations are large."""
+        """Return the batch size for inputs of this shape."""
         largest, waiting = math.prod(shape), [self.model]
         while waiting:
             layer = waiting.pop()
@@ -113,11 +105,7 @@ class KerasClassifier(Classifier):
         return rows_within_memory((largest,), self._batch_size)
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the model's outputs as float32.
-
-        Raises:
-            InputShapeError: if the model takes inputs of another shape.
-        """
+        """Return the outputs as float32; raise `InputShapeError` for inputs of another shape."""
         shape = inputs.shape[1:]
         if self._shape is not None and not shape_fits(shape, self._shape):
             raise InputShapeError(
@@ -133,18 +121,14 @@ class KerasClassifier(Classifier):
 
 
 class TFLiteClassifier(Classifier):
-    """A TFLite model, run by LiteRT's interpreter, one input at a time.
+    """A TFLite model with one input and one output, run by LiteRT one input at a time.
 
-    Float inputs are quantised and integer outputs dequantised as the file specifies. Free axes take
-    the shape of the inputs.
+    Float inputs are quantised and integer outputs dequantised as the file specifies; free axes take
+    the inputs' shape.
 
     Args:
         model: A path or the file's content.
-        workers: Interpreters that run in parallel threads; None: one per core, at most 4.
-
-    Raises:
-        CorruptFileError: if it is damaged or not a TFLite model.
-        InvalidArgumentError: unless it has exactly one input and one output.
+        workers: Interpreters in parallel threads; None: one per core, at most 4.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
@@ -158,11 +142,7 @@ class TFLiteClassifier(Classifier):
         self._fitted: tuple[int, ...] | None = None
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the model's outputs, dequantised.
-
-        Raises:
-            InputShapeError: if the model takes inputs of another shape.
-        """
+        """Return the dequantised outputs; raise `InputShapeError` for inputs of another shape."""
         if self._fitted != inputs.shape[1:]:
             for model in self._models:
                 model.fit(inputs.shape[1:])
@@ -197,11 +177,7 @@ class FunctionClassifier(Classifier):
         self.function = function
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the function's result.
-
-        Raises:
-            InvalidArgumentError: if it does not have one row for each input.
-        """
+        """Return the function's result, which must have one row per input."""
         outputs = as_array(self.function(inputs))
         if outputs.shape == (len(inputs),):
             outputs = outputs[:, None]

@@ -1,10 +1,9 @@
-"""Compressed versions of a Keras model, to compare with it (paper, sections 2.2 and 5.4).
+"""Compressed versions of a Keras model (paper, sections 2.2 and 5.4).
 
-8-bit quantisation (TFLite files, as bytes), magnitude pruning, mutation of a share of the weights,
-and knowledge distillation. The given model is never changed. Pruned models are not fine-tuned, so
-that deviations are due to pruning alone.
-
-Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
+8-bit quantisation (TFLite files, as bytes), magnitude pruning, weight mutation and knowledge
+distillation. The original model is not changed. Pruned models are not fine-tuned, so that pruning
+is the only cause of deviations. Quantisation needs TensorFlow's converter; the rest runs on every
+Keras backend.
 """
 
 import warnings
@@ -53,29 +52,26 @@ def compress(
             - "dynamic": 8-bit weights; activations are quantised at run time. TFLite leaves
               kernels of fewer than 1,024 values in floating point.
             - "int8": 8-bit integers from input to output.
-            - "int16": 8-bit weights and 16-bit activations throughout. TensorFlow's converter
-              supports this only for whole models.
-            - "ai_edge": what a recipe of the AI Edge Quantizer says.
-            - "prune": a Keras copy whose smallest weights are zero, the same share in every kernel.
-            - "mutate": a Keras copy in which a share of the weights of all kernels together is
-              10 % larger or smaller (section 5.4.1).
-        samples: For "int8", "int16" and recipes with integer activations: preprocessed inputs
-            `(samples, ...)` for calibrating the range of every activation; a few hundred are
-            enough.
+            - "int16": 8-bit weights and 16-bit activations, for whole models only.
+            - "ai_edge": as the recipe of an AI Edge Quantizer says.
+            - "prune": the smallest weights are zero, the same share in every kernel.
+            - "mutate": a share of the weights of all kernels together is 10 % larger or smaller
+              (section 5.4.1).
+        samples: For "int8", "int16" and recipes with integer activations: a few hundred
+            preprocessed inputs `(samples, ...)` that calibrate the activations' ranges.
         ratio: For "prune" and "mutate": the share of the weights, 0 … 1; biases and other vectors
             are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
-        keep: For "int8": names of the tensors whose steps stay in floating point, such as those
-            of `debugging.Recipe.tensors`.
-        recipe: For "ai_edge": the quantizer's recipe as JSON: its own, such as
+        keep: For "int8": tensors whose steps stay in floating point, such as those of
+            `debugging.Recipe.tensors`.
+        recipe: For "ai_edge": the quantizer's own recipe as JSON, such as
             `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, followed by the result of
             `debugging.Recipe.ai_edge`.
-        rng: For "mutate": chooses the weights, and the sign of each change.
+        rng: For "mutate": chooses the weights and the sign of each change.
 
     Raises:
-        InvalidArgumentError: if the method is unknown, an option is out of range or names what the
-            model does not have, there are no samples, or the model is not built, takes integers,
-            or cannot be copied.
+        InvalidArgumentError: if an option is invalid or names what the model does not have,
+            samples are missing, or the model is not built, takes integers or cannot be copied.
         InputShapeError: if samples have another shape.
         SeveralInputsError: if the model has several inputs.
         UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
@@ -134,7 +130,7 @@ def _changed(
 def _converted(
     model: keras.Model, method: str, samples: DataLike | None, keep: Sequence[str]
 ) -> bytes:
-    """Return a TFLite model, suppressing the converter's output and warnings."""
+    """Convert to TFLite, with the converter's output and warnings suppressed."""
     import tensorflow as tf
     from tensorflow.lite.python.convert import ConverterError
 
@@ -275,21 +271,18 @@ def distill(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> keras.Model:
-    """Train a copy of `student` to reproduce the teacher's softened probabilities.
+    """Train a copy of `student` to reproduce the teacher's softened probabilities, and return it.
 
     Args:
         teacher: A model that returns probabilities.
-        student: One that returns probabilities of the same classes, usually a smaller network.
+        student: One for the same classes, usually smaller; training starts from its weights.
         x: Training inputs `(samples, ...)`.
         temperature: Softening of both models' probabilities, p^(1/T) normalised.
         epochs: Passes over `x`.
         batch_size: Samples per step.
         learning_rate: Learning rate of Adam.
-        rng: Order of the samples, and dropout. Training starts from the weights of `student`.
+        rng: Order of the samples, and dropout.
         progress: Whether to show a progress bar.
-
-    Returns:
-        The trained student.
 
     Raises:
         InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
@@ -329,7 +322,7 @@ def distill(
 
 
 def _check_one_output(model: keras.Model, several: bool = False) -> None:
-    """Reject a model that is not built, functional or sequential, or has several outputs."""
+    """Reject a model that is not built, not functional or sequential, or has several outputs."""
     if not model.built:
         raise InvalidArgumentError(
             f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "

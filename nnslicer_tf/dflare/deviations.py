@@ -1,6 +1,6 @@
-"""Results of searches: one `Deviation`, and a `DeviationSet` for many seeds, saved in one file.
+"""Results of searches: a `Deviation`, and a `DeviationSet` for many seeds.
 
-Files are compressed `.npz` without pickle; traces are JSON inside.
+They are saved as compressed `.npz` without pickle, with traces as JSON.
 """
 
 import json
@@ -30,9 +30,8 @@ _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 def structural_similarity(a: np.ndarray, b: np.ndarray) -> float:
     """Return the SSIM of two images `(height, width, channels)` of values 0 … 255: 1 if equal.
 
-    It is the mean over pixels and channels, with the window and constants of Wang, Bovik, Sheikh
-    and Simoncelli, "Image quality assessment", IEEE TIP 2004; NaN for images smaller than the
-    window.
+    The mean over pixels and channels, with the window and constants of Wang et al., "Image quality
+    assessment", IEEE TIP 2004; NaN for images smaller than the window.
     """
     sigma, radius, k1, k2 = 1.5, 5, 0.01, 0.03
     if min(a.shape[:2]) < 2 * radius + 1:
@@ -61,11 +60,11 @@ class Deviation(ShownAsTable):
 
     Attributes:
         image: The triggering input, of the seed's shape and dtype.
-        queries: Number of inputs that both models were queried with, including the seed.
+        queries: Number of inputs put to both models, including the seed.
         seconds: The search's share of the time of all concurrent searches.
         labels: The original's and the compressed model's label.
-        trace: The mutations from the seed to `image`, see `Domain.replay`; None if the search
-            does not use a chain of mutations (`DiffChaser`).
+        trace: The mutations from the seed to `image`, see `Domain.replay`; None for searches that
+            do not chain mutations (`DiffChaser`).
     """
 
     image: np.ndarray
@@ -75,14 +74,14 @@ class Deviation(ShownAsTable):
     trace: tuple[Mutation, ...] | None
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per mutation of the trace: operator and parameters."""
+        """Return a table with one row per mutation of the trace."""
         import pandas as pd
 
         rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
         return pd.DataFrame(rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the input, an image, titled with the two models' labels."""
+        """Draw an image, titled with the two models' labels."""
         from nnslicer_tf.report.figures import new_axes, show_image
 
         ax = new_axes(ax)
@@ -101,12 +100,12 @@ class Deviation(ShownAsTable):
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """The outcome of the search of one seed.
+    """The outcome of the search from one seed.
 
     Attributes:
-        status: One of `found`, `already_deviates`, `query_budget`, `timeout`.
-        queries: Number of inputs that both models were queried with.
-        seconds: The search's share of the time.
+        status: `found`, `already_deviates`, `query_budget` or `timeout`.
+        queries: Number of inputs put to both models.
+        seconds: The search's share of the time of all concurrent searches.
         deviation: The deviation found, or None.
     """
 
@@ -120,13 +119,13 @@ class DeviationSet(ShownAsTable):
     """The outcomes for a batch of seeds, in the seeds' order.
 
     Args:
-        outcomes: One for each seed.
+        outcomes: One per seed.
         seeds: The seeds `(seeds, ...)`, for distances and figures; None if unknown.
         truth: Their true labels `(seeds,)`, if known.
-        confidences: The original's and the compressed model's probability of its label, for each
-            deviation found, `(found, 2)`; None if unknown.
-        max_distance: Largest change of a value that the search allowed, which `verify` needs to
-            replay it; None: any. Files of older versions do not have it: set it after `load`.
+        confidences: For each deviation found, each model's probability of its own label,
+            `(found, 2)`; None if unknown.
+        max_distance: The search's limit on the change of a value, which `verify` needs; None: no
+            limit. Files of older versions lack it: set it after `load`.
         features: Names of a table's columns, if known.
     """
 
@@ -188,11 +187,7 @@ class DeviationSet(ShownAsTable):
         return np.array(labels, np.int64).reshape(-1, 2)
 
     def known_seeds(self) -> np.ndarray:
-        """Return the seeds.
-
-        Raises:
-            InvalidArgumentError: if they are not known.
-        """
+        """Return the seeds; raise `InvalidArgumentError` if they are unknown."""
         if self.seeds is None:
             raise InvalidArgumentError(
                 "These deviations have no seeds: search again with find_deviations, or make the "
@@ -205,7 +200,7 @@ class DeviationSet(ShownAsTable):
         return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
 
     def _of_found(self) -> dict[str, np.ndarray]:
-        """Return the confidences and distances of the deviations found, if known."""
+        """Return the known confidences and distances of the deviations."""
         known = {}
         if self.confidences is not None:
             known = {"confidence": self.confidences[:, 0]}
@@ -224,10 +219,9 @@ class DeviationSet(ShownAsTable):
         return known
 
     def figure(self, most: int = 6) -> "Figure":
-        """Return a figure of the deviations found: seed, mutant and change, with labels.
+        """Draw deviations: seed, mutant and change, with labels.
 
-        Images are shown as images, signals as lines, and rows of a table as bars of the values
-        that changed.
+        Signals are drawn as lines, rows of a table as bars of the changed values.
 
         Args:
             most: Number of deviations to draw; those with the smallest L∞ first.
@@ -258,10 +252,9 @@ class DeviationSet(ShownAsTable):
         return float(self.found[valid].mean()) if valid.any() else float("nan")
 
     def summary(self) -> dict[str, float]:
-        """Return the paper's metrics: success rate, time and queries.
+        """Return the metrics of the paper's section 5.2: success rate, time and queries.
 
-        Times and queries are over the successful searches, as in the paper's section 5.2;
-        `distinct` counts different triggering inputs.
+        Times and queries are over successful searches; `distinct` counts distinct inputs.
         """
         found = self.found
         queries, seconds = self.queries[found], self.seconds[found]
@@ -278,9 +271,8 @@ class DeviationSet(ShownAsTable):
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
-        If seeds are known, it also has the true label, the models' confidences in their labels,
-        and the distances of deviations from their seeds: L∞, L2 and for images SSIM (1: equal), or
-        for sentences the number of edited words.
+        With known seeds it adds the true label, the confidences, and the distances from the seed:
+        L∞, L2 and SSIM for images, or the number of edited words for sentences.
         """
         import pandas as pd
 
@@ -296,11 +288,7 @@ class DeviationSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw a histogram of the queries of the successful searches.
-
-        Raises:
-            InvalidArgumentError: if none succeeded.
-        """
+        """Draw a histogram of the queries of successful searches, of which there must be one."""
         from nnslicer_tf.report import plot_queries
 
         return plot_queries(self.queries[self.found], ax=ax)
@@ -355,7 +343,7 @@ def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray
 
 
 def pack(outcomes: Sequence[SearchOutcome]) -> dict[str, np.ndarray]:
-    """Return outcomes as arrays that `unpack` reads, for a `.npz` file."""
+    """Return outcomes as the arrays of a `.npz` file, for `unpack`."""
     deviations = [outcome.deviation for outcome in outcomes if outcome.deviation]
     traces = [None if d.trace is None else [asdict(m) for m in d.trace] for d in deviations]
     return {
@@ -371,11 +359,7 @@ def pack(outcomes: Sequence[SearchOutcome]) -> dict[str, np.ndarray]:
 
 
 def unpack(file: Archive) -> list[SearchOutcome]:
-    """Return the outcomes from a file with the arrays that `pack` made.
-
-    Raises:
-        CorruptFileError: if they are not those of outcomes.
-    """
+    """Return the outcomes that `pack` wrote; raise `CorruptFileError` if the arrays are others."""
     deviations = zip(
         file.array("images", np.number, "deviations ..."),
         file.array("labels", np.integer, "deviations 2").tolist(),

@@ -1,14 +1,11 @@
 """DiffChaser, the baseline: a genetic search guided by k-uncertainty.
 
-Source: Xie et al., "DiffChaser: Detecting Disagreements for Deep Neural Networks" (IJCAI
-2019), as described in sections 2.5 and 4.4 of the DFlare paper. A pool of mutants of the
-seed is bred in two branches, one for each model: a branch prefers inputs on which its
-model is uncertain, that is, with a small difference between the highest and the k-highest
-probability. Details that the descriptions omit (tournaments, uniform crossover, rates) are
-options.
+Source: Xie et al., "DiffChaser: Detecting Disagreements for Deep Neural Networks" (IJCAI 2019), as
+described in sections 2.5 and 4.4 of the DFlare paper. A pool of mutants is bred in two branches,
+one per model; each prefers inputs with a small difference between its model's highest and k-highest
+probability. Details that the descriptions omit (tournaments, uniform crossover, rates) are options.
 
-Cost: `population` queries per generation, thousands per seed; few searches run together, since
-each queries a whole generation at once.
+Cost: `population` queries per generation, thousands per seed.
 """
 
 from dataclasses import dataclass
@@ -22,17 +19,17 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class DiffChaser(SearchAlgorithm):
-    """The genetic search.
+    """The genetic search; few searches run together, as each queries a whole generation at once.
 
     Args:
         population: Inputs in the pool, and new ones per generation.
-        k: Which probability is compared with the highest.
+        k: Which probability is compared with the highest; checked against the number of classes
+            when a search starts.
         tournament: How many inputs compete to become a parent.
         mutation_rate: The share of children that are mutated after the crossover.
 
     Raises:
-        InvalidArgumentError: if an option is out of range; `k` above the number of classes is
-            only detected when a search starts.
+        InvalidArgumentError: if an option is out of range.
     """
 
     population: int = 1000

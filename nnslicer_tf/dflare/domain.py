@@ -1,8 +1,7 @@
 """Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-There are domains for images, tables, signals, audio and sentences; `ModelPair` chooses one by the
-seeds. To add one, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are
-not class probabilities, `check_outputs` and `judge`.
+`ModelPair` chooses a domain by the seeds. To add one, subclass `Domain` with its operators and
+`check_seeds`, and, if the outputs are not class probabilities, `check_outputs` and `judge`.
 
 A mutation is first drawn, then applied: `apply` uses only the drawn parameters, including any
 noise seed, so that a deviation can be replayed from its trace.
@@ -30,7 +29,7 @@ with 8-bit outputs, is no label."""
 
 @dataclass(frozen=True)
 class Mutation:
-    """One applied operator: its name, and all that is needed to repeat it exactly.
+    """One applied operator, repeatable exactly.
 
     Attributes:
         operator: The operator's name.
@@ -50,8 +49,7 @@ class MutationOperator:
     Attributes:
         name: The operator's name in traces and tables.
         draw: `draw(rng, x)` draws the parameters of one mutation of `x`.
-        apply: `apply(x, parameters)` returns a mutated copy of `x`, of the same shape and dtype
-            and in its valid range.
+        apply: `apply(x, parameters)` returns a valid mutant of the same shape and dtype.
     """
 
     name: str
@@ -64,9 +62,9 @@ class Answers:
     """The outputs of the two models for a batch, and their comparison.
 
     Attributes:
-        original: Probabilities of the original model, `(batch, classes) float32`; of a model with
-            one sigmoid, those of both classes.
-        compressed: Probabilities of the compressed model, the same shape.
+        original: The original's probabilities `(batch, classes) float32`; both classes' for a
+            single sigmoid.
+        compressed: Likewise of the compressed model.
         labels: Top-1 labels `(batch, 2) int64`, original then compressed.
         deviates: `(batch,) bool`.
         distance: Difference of the top-1 probabilities, `(batch,) float64`.
@@ -84,7 +82,7 @@ class Answers:
 
     @classmethod
     def joined(cls, parts: Sequence["Answers"]) -> "Answers":
-        """Return the answers for several batches, one after the other."""
+        """Concatenate the answers for several batches."""
         return cls(
             *(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls))
         )
@@ -94,10 +92,10 @@ class Domain(ABC):
     """The mutation operators of one kind of input, and the comparison of outputs.
 
     Args:
-        operators: The pool; names must differ.
+        operators: The pool, with distinct names.
 
     Raises:
-        InvalidArgumentError: if the pool is empty or has two operators of the same name.
+        InvalidArgumentError: if the pool is empty or two operators have the same name.
     """
 
     def __init__(self, operators: Sequence[MutationOperator]) -> None:
@@ -112,10 +110,7 @@ class Domain(ABC):
         """Raise `InputShapeError` if `seeds` is not a batch of valid inputs."""
 
     def near(self, seed: np.ndarray, max_distance: float | None) -> Self:
-        """Return a copy whose mutants' values differ from a seed's by at most `max_distance`.
-
-        Mutants are clipped, so that every operator can be used.
-        """
+        """Return a copy that clips mutants to within `max_distance` of the seed, value by value."""
         if max_distance is None:
             return self
         if seed.dtype.kind in "iu":
@@ -137,9 +132,9 @@ class Domain(ABC):
         return self._within(chosen.apply(x, parameters), x), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Interpolate linearly between `x` (share 0) and `mutant` (share 1).
+        """Interpolate linearly between `x` (share 0) and `mutant` (share 1), rounding integers.
 
-        Integers are rounded. Override it if inputs do not form a convex set.
+        Override it if inputs do not form a convex set.
         """
         mutant = self._within(mutant, x)
         if share == 1:
@@ -149,25 +144,20 @@ class Domain(ABC):
         return self.valid(rounded.astype(x.dtype), x)
 
     def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a child of each pair of inputs, taking every value from either at random.
+        """Return a child of each pair `(batch, …)`, taking every value from either at random.
 
         Override it if such mixtures are not valid inputs.
-
-        Args:
-            first: `(batch, …)`.
-            second: Of the same shape.
-            rng: Draws the mixtures.
         """
         return np.where(rng.random(first.shape) < 0.5, first, second)
 
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
-        """Return the model inputs if there is no preprocessing: the values as float32."""
+        """Return the inputs of models without preprocessing: the values as float32."""
         return batch.astype(np.float32)
 
     def replay(self, seed: np.ndarray, trace: Iterable[Mutation]) -> np.ndarray:
-        """Apply a trace to the seed from which it started.
+        """Apply a trace to its seed.
 
-        Of a search with `max_distance`, `domain.near(seed, max_distance)` replays it.
+        For a search with `max_distance`, call it on `domain.near(seed, max_distance)`.
 
         Raises:
             InvalidArgumentError: if the trace names an operator that the domain lacks.
@@ -186,14 +176,9 @@ class Domain(ABC):
     def smaller(
         self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
     ) -> np.ndarray:
-        """Return an input nearer to the seed on which the models still disagree.
+        """Return an input nearer to the seed than `x` for which `deviates` is still true.
 
         Bisects between the two, then resets `blocks` to the seed one by one, and bisects again.
-
-        Args:
-            seed: The seed.
-            x: An input on which they disagree.
-            deviates: Whether they disagree on an input.
         """
 
         def bisected(x: np.ndarray) -> np.ndarray:
@@ -217,15 +202,14 @@ class Domain(ABC):
         return bisected(x) if blocks else x
 
     def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
-        """Return the parts of an input of a shape that `smaller` resets; none by default."""
+        """Return the parts of an input that `smaller` resets; none by default."""
         return ()
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
         """Reject outputs that are not probabilities of two or more classes.
 
         Args:
-            outputs: One model's outputs for a batch, `(batch, classes)`, or `(batch, 1)` of a
-                sigmoid, the probability of class 1.
+            outputs: One model's outputs, `(batch, classes)`, or `(batch, 1)` of a sigmoid.
             resolution: The step between two output values, see `Classifier`.
             whose: The model's role, for the message.
 
@@ -266,9 +250,7 @@ class Domain(ABC):
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
         """Compare top-1 labels and probabilities (paper, sections 3.1 and 3.3.2).
 
-        Args:
-            original: `(batch, classes)` probabilities, or `(batch, 1)` of a sigmoid.
-            compressed: The same shape.
+        Both models' outputs are `(batch, classes)` probabilities, or `(batch, 1)` of a sigmoid.
         """
         original, compressed = class_probabilities(original), class_probabilities(compressed)
         labels, tops, leads = [], [], []
@@ -293,11 +275,7 @@ class Domain(ABC):
 
 
 def class_probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Return the probability of each class, `(batch, classes)`.
-
-    Args:
-        outputs: `(batch, classes)`, which is returned, or `(batch, 1)` of a sigmoid.
-    """
+    """Return `(batch, classes)` probabilities; `(batch, 1)` sigmoids become two classes."""
     if outputs.shape[1] > 1:
         return outputs
     return np.concatenate([1 - outputs, outputs], axis=1)

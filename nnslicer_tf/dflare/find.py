@@ -1,13 +1,11 @@
 """`find_deviations`: run many searches at once, within their budgets.
 
-Searches advance in rounds. A round queries both models with one batch of inputs from all
-running searches. A finished search is replaced by the next seed, so memory and batch size stay
-bounded however many seeds there are; of large inputs fewer searches run at once.
+Each round queries both models with one batch of inputs from all running searches. A finished
+search makes room for the next seed, so memory and batch size stay bounded.
 
-A seed's result depends only on the seed, the models, the options and `rng`: its random stream
-comes from `rng` and the seed's content, and the models' outputs do not depend on the batch
-(except for the last bits of some, see `classifiers`). It is the same in any order, with any other
-seeds and after a resumption, unless a timeout cuts it off.
+A seed's result depends only on the seed, the models, the options and `rng`, not on the order, the
+other seeds or a resumption, unless a timeout ends it: its random stream comes from `rng` and the
+seed's content, and the outputs do not depend on the batch (but see `classifiers` on last bits).
 """
 
 import math
@@ -41,7 +39,7 @@ _LONG = 60.0  # seconds left that are worth an announcement
 
 @dataclass
 class _Running:
-    """A search in progress: what it asks now, and what it has used."""
+    """A search in progress: the inputs that it asks about, and the queries and time used so far."""
 
     steps: SearchSteps
     asked: np.ndarray
@@ -61,8 +59,8 @@ def find_deviations(
 ) -> DeviationSet:
     """Search from many seeds at once (paper, Algorithm 1, one search per seed).
 
-    Before a search both models are asked about the first 64 seeds. A warning says so if they give
-    the same answers to all: then the compression may have changed nothing.
+    A warning says so if the models give the same answers to the first 64 seeds: the compression may
+    have changed nothing.
 
     Args:
         pair: The models, and how seeds become their inputs.
@@ -70,23 +68,21 @@ def find_deviations(
             `(seeds, columns)`, signals `(seeds, steps, channels)`, sentences `(seeds, length)`
             of integers.
         labels: The true classes of the seeds, integers or one-hot. If given, the original must
-            be right on half of the first 64, and they are included in the table.
-        search: How to search, and the budget of each search; None: `DFlare()`.
+            classify half of the first 64 correctly.
+        search: The algorithm and its budget per seed; None: `DFlare()`.
         rng: Seed or generator of all random choices.
-        checkpoint: A folder that keeps the finished searches; an interrupted call resumes
-            from it when it is repeated.
+        checkpoint: A folder for finished searches; repeat an interrupted call to resume from it.
         progress: Whether to show a progress bar.
 
     Returns:
-        One outcome per seed; a seed on which the models already disagree is reported as
-        `already_deviates` and not searched.
+        One outcome per seed; seeds on which the models already disagree are not searched, and have
+        the status `already_deviates`.
 
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if the models' outputs differ in size or are not probabilities, an
-            argument is out of range, or `preprocess` seems to be missing or wrong: the original
-            recognises images better when they are scaled differently, it is wrong on most seeds,
-            by `labels`, or the two models disagree on most.
+        InvalidArgumentError: if the outputs differ in size or are not probabilities, an argument is
+            out of range, or `preprocess` seems wrong: the original recognises images better when
+            scaled differently or misclassifies most seeds, or the models mostly disagree.
         CorruptFileError: if the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
@@ -215,12 +211,7 @@ def find_deviations(
 def _checked(
     pair: ModelPair, seeds: np.ndarray | Dataset, search: SearchAlgorithm
 ) -> tuple[np.ndarray, ModelPair]:
-    """Return the seeds as an array, and the pair with their domain; reject what cannot be searched.
-
-    Raises:
-        InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if `max_distance` does not suit them.
-    """
+    """Return the seeds as an array, and the pair with its domain; reject invalid seeds."""
     x = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
     if x.ndim == 0:
         raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(x)[:60]}")
@@ -245,7 +236,7 @@ def _checked(
 
 
 def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int]) -> None:
-    """Write some outcomes to a checkpoint, if there are any."""
+    """Write the outcomes with these indices, if any, to a checkpoint."""
     if indices:
         arrays = pack([outcomes[index] for index in indices])
         store.save(f"seed{indices[0]:08d}", {"seeds": indices}, arrays)

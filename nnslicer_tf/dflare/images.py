@@ -1,9 +1,7 @@
 """8-bit images: the mutation operators of the DFlare paper (Table 3).
 
-The paper names the operators, but not their strength. Here every application draws its own
-strength, between barely visible and strong, and values saturate at 0 and 255. The smallest
-blur has size 2, as size 1 changes nothing.
-
+The paper does not give their strength. Here every application draws one, between barely visible
+and strong, and values saturate at 0 and 255. Blur starts at size 2, as size 1 changes nothing.
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """
 
@@ -20,13 +18,9 @@ Noise = Callable[[np.random.Generator, np.ndarray, float], np.ndarray]
 
 
 def noise_operator(name: str, weakest: float, strongest: float, noise: Noise) -> MutationOperator:
-    """Return an operator with a strength from a range, and noise from a recorded seed.
+    """Return an operator that applies `noise(rng, x, strength)`, with a recorded noise seed.
 
-    Args:
-        name: Its name.
-        weakest: Smallest strength, above 0.
-        strongest: Largest strength; strengths are drawn uniformly on a log scale.
-        noise: `noise(rng, x, strength)` returns the changed image.
+    Strengths are drawn uniformly on a log scale from `weakest`, above 0, to `strongest`.
     """
 
     def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
@@ -114,11 +108,7 @@ IMAGE_OPERATORS = (
 
 
 class ImageDomain(Domain):
-    """Images `(height, width, channels) uint8`.
-
-    Args:
-        operators: The pool of mutation operators.
-    """
+    """Images `(height, width, channels) uint8`, mutated by `operators`."""
 
     def __init__(self, operators: Sequence[MutationOperator] = IMAGE_OPERATORS) -> None:
         super().__init__(operators)

@@ -1,8 +1,8 @@
 """Minimise deviations by undoing every change that is not needed.
 
-The domain defines what can be undone: an image is reset to its seed block by block, a row value by
-value, a sentence edit by edit, as long as the models still disagree (as in delta debugging, Zeller
-and Hildebrandt, 2002). Cost: a few hundred queries per image, one at a time; a few per sentence.
+While the models still disagree, images are reset to the seed block by block, rows value by value,
+sentences edit by edit (as in delta debugging, Zeller and Hildebrandt, 2002). Cost: a few hundred
+queries per image, one at a time; a few per sentence.
 """
 
 from dataclasses import replace
@@ -17,15 +17,15 @@ from nnslicer_tf.dflare.model_pair import ModelPair
 def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> DeviationSet:
     """Return the deviations with their changes from the seeds minimised.
 
-    Any disagreement counts, so the labels may change. Minimised deviations have no trace.
+    Any disagreement counts, so labels may change. Minimised deviations have no trace.
 
     Args:
         pair: The models of the search.
-        found: Deviations with their seeds, from `find_deviations`.
-        progress: Show a progress bar.
+        found: Deviations with their seeds.
+        progress: Whether to show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the set has no seeds.
+        InvalidArgumentError: if the seeds are unknown.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()

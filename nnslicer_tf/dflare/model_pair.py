@@ -26,7 +26,7 @@ Preprocess = Callable[[np.ndarray], np.ndarray]
 
 
 class ModelPair:
-    """An original model and its compressed one.
+    """An original model and its compressed version.
 
     Args:
         original: A Keras model, an `InstrumentedModel`, a .keras, .h5 or .tflite file, the bytes
@@ -36,8 +36,8 @@ class ModelPair:
         preprocess: Maps a batch of seeds to the models' inputs; None: the values as float32,
             sentences as they are.
         domain: The kind of input; None: chosen by the seeds, see `for_seeds`.
-        batch_size: Fixed batch size for Keras models; smaller for large inputs, whose activations
-            would not fit into memory.
+        batch_size: Fixed batch size for Keras models; reduced where activations would not fit into
+            memory.
 
     Raises:
         InvalidArgumentError: if a model is none of these.
@@ -61,19 +61,19 @@ class ModelPair:
 
     @property
     def domain(self) -> Domain:
-        """The kind of input: how outputs are checked and compared; images if none was chosen."""
+        """The kind of input; images if none was chosen."""
         return ImageDomain() if self._domain is None else self._domain
 
     def for_seeds(self, seeds: np.ndarray) -> "ModelPair":
-        """Return the pair with the domain of some seeds, unless it has one.
+        """Return the pair with the domain of these seeds, unless it has one already.
 
-        Four axes, and bytes of three, are images; `(seeds, length)` integers are sentences if the
-        original is a Keras model with an embedding, which defines similar words; other numbers
-        `(seeds, columns)` are rows of a table, or signals from 1,000 columns on; numbers
-        `(seeds, steps, channels)` are signals. Tables and signals have the seeds' ranges.
+        Arrays of four axes, and bytes of three, are images. `(seeds, length)` integers are
+        sentences if the original is a Keras model with an embedding, which defines similar words.
+        Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, and
+        `(seeds, steps, channels)` are signals; their ranges are those of the seeds.
 
         Raises:
-            InputShapeError: if seeds of this shape have no domain.
+            InputShapeError: if there is no domain for this shape.
         """
         if self._domain is not None:
             return self
@@ -107,7 +107,7 @@ class ModelPair:
         return pair
 
     def one_by_one(self) -> "ModelPair":
-        """Return the pair with Keras models that compute one input at a time."""
+        """Return the pair with Keras models at batch size 1."""
         pair = copy.copy(self)
         pair.original, pair.compressed = (
             KerasClassifier(one.model, 1) if isinstance(one, KerasClassifier) else one
@@ -141,11 +141,10 @@ class ModelPair:
         return parts[0] if len(parts) == 1 else Answers.joined(parts)
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
-        """Return what the outputs depend on: the models, and their inputs for the seeds.
+        """Return digests of the models and of their inputs for the seeds.
 
-        Models are identified by their content: the bytes of a file, or architecture and weights.
-        A function is identified by its outputs for all seeds; a change that does not affect
-        these goes unnoticed.
+        Models are identified by their content. A function is identified by its outputs for all
+        seeds; changes that do not affect these go unnoticed.
         """
         models = [
             classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
@@ -154,7 +153,7 @@ class ModelPair:
         return {"inputs": digest(self._chunks(seeds)), "models": " ".join(models)}
 
     def _chunks(self, batch: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the models' inputs, as many at a time as fit into memory."""
+        """Yield the models' inputs in chunks that fit into memory."""
         size = rows_within_memory(batch.shape[1:], MAX_CHUNK)
         for start in range(0, len(batch), size):
             yield self.inputs(batch[start : start + size])

@@ -54,11 +54,11 @@ def test_the_compressed_model_answers_as_the_original_did(compressed, case):
 def export_suite(
     found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
 ) -> Path:
-    """Write the deviations that were found as a folder of tests.
+    """Write deviations as a folder of pytest tests.
 
     Args:
         found: The deviations.
-        folder: Where `test_deviations.py` and `deviations.npz` are written.
+        folder: Receives `test_deviations.py` and `deviations.npz`.
         preprocess: As in the search; the file stores the models' inputs. None: the values as
             float32, sentences as they are.
 

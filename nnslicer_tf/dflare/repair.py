@@ -1,9 +1,7 @@
 """DRepair: correct a compressed model's labels from its probabilities (paper, section 5.5).
 
-A perceptron with a single hidden layer learns the original model's label from the compressed
-one's probability vector, on seeds and the triggering inputs found for them. The compressed
-model stays a black box.
-
+A perceptron with one hidden layer learns the original's label from the compressed model's
+probability vector, on seeds and triggering inputs. The compressed model stays a black box.
 Cost: a second or two to fit 1,000 inputs; microseconds per input afterwards.
 """
 
@@ -20,12 +18,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 class RepairedClassifier(Classifier):
-    """A compressed model whose labels a perceptron corrects.
+    """A compressed model whose labels a fitted perceptron corrects.
 
-    Args:
-        compressed: The compressed model.
-        network: Maps its probabilities to the original's label; fitted.
-        classes: Number of classes; one that the network never saw gets the probability 0.
+    Classes that the network never saw, of all `classes`, get the probability 0.
     """
 
     def __init__(self, compressed: Classifier, network: MLPClassifier, classes: int) -> None:
@@ -47,17 +42,17 @@ class RepairedClassifier(Classifier):
 def repair_labels(
     pair: ModelPair, found: DeviationSet, *, hidden: int = 100, max_iter: int = 500, rng: int = 0
 ) -> RepairedClassifier:
-    """Return the compressed model with its labels corrected by what deviations teach.
+    """Return the compressed model with its labels corrected by DRepair.
 
     Args:
         pair: The models of the search.
-        found: Its outcomes.
+        found: The outcomes of the search.
         hidden: Units of the hidden layer.
         max_iter: Passes over the training data.
         rng: Seed of the initial weights and of the order of the samples.
 
     Raises:
-        InvalidArgumentError: if nothing was found, or the seeds are not known.
+        InvalidArgumentError: if nothing was found, or the seeds are unknown.
     """
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])
@@ -76,14 +71,10 @@ def fit_repair(network: MLPClassifier, probabilities: np.ndarray, y: np.ndarray)
 def repair_data(
     pair: ModelPair, found: DeviationSet
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Query the models with the seeds of successful searches and the triggering inputs found.
+    """Query the models with the successful searches' seeds and triggering inputs.
 
-    Returns:
-        The compressed model's probabilities on the seeds and on the triggering inputs, each
-        `(pairs, classes)`, and the original's labels on both, each `(pairs,)`.
-
-    Raises:
-        InvalidArgumentError: if nothing was found, or the seeds are not known.
+    Returns the compressed model's probabilities on both, each `(pairs, classes)`, and the
+    original's labels on both, each `(pairs,)`.
     """
     if not found.found.any():
         raise InvalidArgumentError("A repair needs triggering inputs, and none was found.")

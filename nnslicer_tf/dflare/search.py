@@ -1,21 +1,13 @@
 """Algorithm 1: the search for one deviation, as a coroutine.
 
-A search yields a batch of inputs and is sent the two models' `Answers`; it returns when it has
-found a deviation, and otherwise never ends. Its caller counts queries and time. So one caller can
-advance many searches in step, and query the models with all their inputs at once.
+A search yields batches of inputs, is sent the two models' `Answers`, and returns once it has found
+a deviation. Its caller counts queries and time, and can run many searches in step.
 
-Two things go beyond the paper; each has an option that turns it off.
-
-*Patience.* The search is stuck where no mutant reaches the fitness of the best input: the
-difference D has a local maximum there, perhaps at the seed itself if the compressed model's
-probabilities are coarse. The last of `patience` rejected mutants in a row is accepted,
-whatever its fitness.
-
-*Bisection.* The two models have nearly the same decision boundary, and deviate between
-one's and the other's. When a mutation moves the input across it (both models change their
-label, to the same one), the search applies less of that mutation: it bisects until the models
-disagree, or for `bisections` halvings, or until two neighbours differ only by rounding. The
-input nearest to the boundary is then accepted or rejected by its fitness, like any mutant.
+Two extensions to the paper can be turned off. *Patience*: at a local maximum of the fitness, such
+as a seed with coarse probabilities, the last of `patience` rejected mutants in a row is accepted.
+*Bisection*: the models deviate only between their two nearly equal decision boundaries. When a
+mutation crosses both at once, the search halves it until the models disagree, `bisections` times at
+most, and judges the input nearest to the boundary by its fitness.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +36,7 @@ class Trigger(NamedTuple):
     Attributes:
         x: The triggering input.
         labels: The labels of the original and the compressed model.
-        trace: The mutations that lead from the seed to it; None if there is no such chain.
+        trace: The mutations from the seed to `x`; None if there is no such chain.
     """
 
     x: np.ndarray
@@ -57,16 +49,15 @@ SearchSteps = Generator[np.ndarray, Answers, Trigger]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAlgorithm(ABC):
-    """A search and its budget; it holds options only, so that one object serves many seeds.
+    """The options and budget of a search; one object serves many seeds.
 
     Args:
         max_queries: Queries after which a search gives up; None: no limit.
         timeout: Seconds after which a search gives up; a search's time is its share of the time
             of all concurrent searches.
-        max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
-            mutations of images change single pixels by up to 255. Fractions only matter for
-            seeds that are not integers.
-        together: How many searches run at once, at most.
+        max_distance: Largest change of a value of the seed, L∞; None: no limit, where mutations of
+            images change single pixels by up to 255. Fractions matter only for float seeds.
+        together: Maximum number of concurrent searches.
 
     Raises:
         InvalidArgumentError: if an option is out of range.
@@ -94,7 +85,7 @@ class SearchAlgorithm(ABC):
             rng: The only source of randomness.
 
         Yields:
-            Batches of inputs `(k, ...)`. `Answers` for them must be sent in.
+            Batches of inputs `(k, ...)`; send in the `Answers` for each.
 
         Returns:
             The triggering input.
@@ -109,7 +100,7 @@ def uniform(values: np.ndarray, last: int | None, rng: np.random.Generator) -> i
 def metropolis_hastings(values: np.ndarray, last: int | None, rng: np.random.Generator) -> int:
     """Select as Algorithm 2: accept a random operator with (1 − p)^(rank − rank of the last).
 
-    Ranks count from the operator with the highest value; p is one over the number of operators.
+    Ranks start at the operator with the highest value; p is one over the number of operators.
     """
     if last is None:
         return uniform(values, last, rng)
@@ -144,18 +135,18 @@ class DFlare(SearchAlgorithm):
     `DFlare(patience=None, bisections=0)` is exactly Algorithm 1.
 
     Args:
-        fitness: Which mutants are accepted: "novelty" is the paper's H = D / δ + O, which
-            compares the difference D of the top-1 probabilities first; if two D lie within δ, a
-            mutant whose pair of probability vectors is new wins. "distance" is H = D, DFlare_D
-            of the ablation (section 5.3). Or a function `(distance, best, new) -> bool`.
+        fitness: Which mutants are accepted. "novelty" is the paper's H = D / δ + O: the larger
+            difference D of the top-1 probabilities wins; if two D lie within δ, a mutant whose
+            pair of probability vectors is new wins. "distance" is H = D, the ablation DFlare_D
+            (section 5.3). Or a function `(distance, best, new) -> bool`.
         selection: How the next operator is chosen: "metropolis_hastings" (Algorithm 2),
             "uniform" (DFlare_R), or a function `(values, last, rng) -> index`.
         patience: Number of rejected mutants in a row after which the last one is accepted;
             None: never.
         bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
         delta: δ, the difference in D below which O decides.
-        radius: A pair of probability vectors is new if its nearest neighbour among those seen
-            lies farther than this (L2 over both vectors together).
+        radius: A pair of probability vectors is new if it lies farther than this from all earlier
+            ones (L2 over both vectors together).
 
     Raises:
         InvalidArgumentError: if an option is out of range.
@@ -216,7 +207,7 @@ class DFlare(SearchAlgorithm):
     def _bisect(
         self, best: _Candidate, mutant: _Candidate, domain: Domain, seen: "_SeenStates"
     ) -> Generator[np.ndarray, Answers, _Candidate]:
-        """Bisect between `best` and `mutant`; return a deviation, or the largest distance."""
+        """Bisect between `best` and `mutant`; return a deviation, or the input of largest D."""
         *earlier, mutation = mutant.trace
         near, far, low, high = best, mutant, 0.0, 1.0
         for _ in range(self.bisections):
@@ -239,7 +230,7 @@ class DFlare(SearchAlgorithm):
 def _ask(
     x: np.ndarray, trace: tuple[Mutation, ...], seen: "_SeenStates"
 ) -> Generator[np.ndarray, Answers, _Candidate]:
-    """Query the models with one input, and remember the answers."""
+    """Query the models with one input, and record the answers."""
     answers = yield x[None]
     state = np.concatenate([answers.original[0], answers.compressed[0]])
     first, second = answers.labels[0].tolist()
@@ -248,7 +239,7 @@ def _ask(
 
 
 class _SeenStates:
-    """The pairs of probability vectors that one search has seen, in an array that grows."""
+    """The pairs of probability vectors seen by one search, in a growing array."""
 
     def __init__(self, radius: float) -> None:
         self._squared_radius = radius**2
@@ -256,7 +247,7 @@ class _SeenStates:
         self._count = 0
 
     def add(self, state: np.ndarray) -> bool:
-        """Remember the pair `(2 × classes,) float32`; return whether it was new."""
+        """Add the pair `(2 × classes,) float32`; return whether it was new."""
         state = state.ravel()
         if self._count:
             difference = self._states[: self._count] - state

@@ -1,10 +1,8 @@
 """Rows of a table, and signals: domains whose ranges come from data.
 
-Mutants stay within the range that each column, or the signals, have in the data. Columns of whole
-numbers in the data, such as counts and codes, stay whole. One-hot columns are changed one by one;
-to keep them consistent, write operators of your own.
-
-Cost: microseconds per mutation.
+Mutants stay within the range of each column or channel in the data, and columns of whole numbers,
+such as counts and codes, stay whole. One-hot columns are changed one by one; write operators of
+your own to keep them consistent. Cost: microseconds per mutation.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ _PARTS = (4, 16, 64)  # numbers of parts of a signal that are reset to the seed
 
 
 def replace_value(data: np.ndarray) -> MutationOperator:
-    """Return an operator that replaces one value of a row by that of another row of `data`."""
+    """Return an operator that copies one value from another row of `data`."""
 
     def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         # A column, among those that differ from the row's value.
@@ -85,9 +83,8 @@ class TableDomain(Domain):
     """Rows of a table, `(columns,)` of numbers.
 
     Args:
-        data: Rows from which ranges, spreads and replacements come, `(rows, columns)`.
-        operators: The pool of mutation operators; by default a value is replaced by that of
-            another row, or noise is added.
+        data: Rows that define ranges, spreads and replacements, `(rows, columns)`.
+        operators: The pool; None: replace a value by another row's, or add noise.
 
     Raises:
         InputShapeError: if `data` is not a table of finite numbers.
@@ -106,7 +103,7 @@ class TableDomain(Domain):
         super().__init__(self._operators(data) if operators is None else operators)
 
     def _ranges(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the least and the largest value of each column, and whether all are whole."""
+        """Return the minimum and maximum of each column, and whether all its values are whole."""
         return data.min(axis=0), data.max(axis=0), (data == np.rint(data)).all(axis=0)
 
     def _operators(self, data: np.ndarray) -> Sequence[MutationOperator]:
@@ -126,7 +123,7 @@ class TableDomain(Domain):
             )
 
     def valid(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Return the mutant within the ranges, with whole numbers where the data have them."""
+        """Clip the mutant to the ranges, and round where the data are whole."""
         rounded = np.where(self._whole, np.rint(mutant), mutant)
         return np.clip(rounded, self._low, self._high).astype(x.dtype)
 
@@ -139,10 +136,9 @@ class SignalDomain(TableDomain):
     """Signals `(steps,)` or `(steps, channels)` of numbers.
 
     Args:
-        data: Signals from which the range and the spread of each channel come,
-            `(signals, steps)` or `(signals, steps, channels)`.
-        operators: The pool of mutation operators; by default noise, amplification, shifts and
-            smoothing.
+        data: Signals that define range and spread of each channel, `(signals, steps)` or
+            `(signals, steps, channels)`.
+        operators: The pool; None: noise, amplification, shifts and smoothing.
 
     Raises:
         InputShapeError: if `data` is not a batch of signals of finite numbers.

@@ -1,8 +1,8 @@
 """Sentences as word indices: a domain whose mutations are small edits.
 
 The operators are those of "easy data augmentation" (Wei and Zou, EMNLP 2019): replace a word with
-a similar one, insert one, swap two neighbours, delete one. Similar words are the nearest ones in
-an embedding, as in TextFooler (Jin et al., AAAI 2020), instead of a dictionary of synonyms.
+a similar one, insert one, swap two neighbours, delete one. Similar words are neighbours in an
+embedding, as in TextFooler (Jin et al., AAAI 2020).
 
 A sentence is `(length,)` integers: words, then 0 as padding. Cost: microseconds per mutation.
 """
@@ -21,21 +21,10 @@ _PIECE = 1024  # words whose similarities are computed at a time
 
 
 def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
-    """Return for each word the words with the most similar vectors, by cosine.
+    """Return the `count` most similar words of each word by cosine, `(words, count)` int64.
 
-    Padding and the unknown word never appear among the similar words, but have similar words
-    themselves, so that an unknown word in a sentence can be replaced.
-
-    Args:
-        embedding: Vectors of the words `(words, features)`, such as the weights of an
-            `Embedding`.
-        count: How many words to return for each.
-
-    Returns:
-        `(words, count)` int64, the most similar first.
-
-    Raises:
-        InvalidArgumentError: if there are too few words.
+    `embedding` is `(words, features)`. Padding and the unknown word never appear among the similar
+    words but have similar words themselves, so that unknown words can be replaced.
     """
     check_count("count", count)
     vectors = np.array(embedding, np.float32)
@@ -75,11 +64,7 @@ def word_edits(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def text_operators(similar: np.ndarray) -> tuple[MutationOperator, ...]:
-    """Return the four edits.
-
-    Args:
-        similar: Similar words of each word, `(words, count)`, from `similar_words`.
-    """
+    """Return the four edits; `similar` is the result of `similar_words`."""
 
     def draw_replaced(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         place = int(rng.integers(word_count(x)))
@@ -129,9 +114,9 @@ class TextDomain(Domain):
     """Sentences `(length,)` of integers: words, then 0 as padding.
 
     Args:
-        embedding: Vectors of the words `(words, features)`, which define similarity; that of
-            the model under test works.
-        operators: The pool of mutation operators; None for the four edits.
+        embedding: Vectors `(words, features)` that define similarity, for example those of the
+            model under test.
+        operators: The pool of mutation operators; None: the four edits.
     """
 
     def __init__(

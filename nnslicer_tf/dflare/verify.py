@@ -7,23 +7,20 @@ from nnslicer_tf.dflare.model_pair import ModelPair
 
 
 def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
-    """Check every deviation.
+    """Check which deviations can be reproduced.
 
     A deviation holds if its trace leads from its seed to its exact image, and the models, queried
-    with this image alone, return the two recorded labels. Traces of a search with `max_distance`
-    are replayed within that limit, which `found` records.
+    with this image alone, return the two recorded labels. The limit `found.max_distance` applies.
 
     Args:
-        pair: The models, best freshly loaded, so that nothing of the search is left; preprocessing
-            and domain as in the search.
+        pair: The models, best freshly loaded; preprocessing and domain as in the search.
         found: The deviations, with their seeds.
 
     Returns:
-        Which of the found deviations hold, `(found,) bool`, in the order of `found.images`.
+        Whether each deviation holds, `(found,) bool`, in the order of `found.images`.
 
     Raises:
-        InvalidArgumentError: if a trace names an operator that the domain lacks, or the set has
-            no seeds.
+        InvalidArgumentError: if the domain lacks an operator of a trace, or the seeds are unknown.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()
