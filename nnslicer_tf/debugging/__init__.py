@@ -1,10 +1,10 @@
 """Find the parts of a network that cause wrong outputs, and repair them (NNSlicer, section 7).
 
-- `suspicious` scores neurons and synapses by how much wrong outputs are due to them;
-- `repair` changes few weights so that given inputs, or segments, are provably right;
-- `static_slice` finds what can reach an output, whatever the input is;
-- `compare_layers` finds which layers and channels make a compressed model deviate from its
-  original, and `recipe` which layers a quantiser should leave in floating point.
+- `suspicious` scores neurons and synapses by how much they cause wrong outputs;
+- `repair` changes few weights so that given inputs, or segments, are provably correct;
+- `static_slice` finds what can reach an output, for any input;
+- `compare_layers` finds the layers and channels by which a compressed model deviates from its
+  original, and `recipe` the layers that a quantiser should leave in floating point.
 """
 
 import lazy_loader as _lazy

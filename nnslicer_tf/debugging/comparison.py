@@ -1,10 +1,9 @@
 """Explain why a compressed model deviates: where its errors arise, and which of them matter.
 
-On an input x, the compressed model's value at place l is q_l. Computed in floating point from the
-compressed model's own values before it, the place would have the value f_l(q). The difference
-e_l = q_l − f_l(q) is the error made there. The original network with e_l added at each place l
-has, by construction, the compressed model's values on x; without them it has its own. Each place,
-or channel, can be switched separately.
+At place l the compressed model has the value q_l. From its own earlier values, floating-point
+arithmetic would give f_l(q); e_l = q_l − f_l(q) is the error made there. Adding e_l at every place
+of the original yields exactly the compressed model's values, and each place's or channel's error
+can be switched off separately.
 """
 
 import functools
@@ -52,7 +51,7 @@ class _HeldErrors:
         self._gradients = compiled_function(self._gradients_of_margin)
 
     def made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
-        """Return for a batch q, f(q), and q − f(q): operation → `(batch, …)`."""
+        """Return q, f(q) and q − f(q) for a batch: operation → `(batch, …)`."""
         values = self.counterpart.values(x)
         computed: dict[str, Any] = {}
 
@@ -75,20 +74,12 @@ class _HeldErrors:
             yield ops.convert_to_numpy(self._outputs(x, errors, ops.convert_to_tensor(keep)))
 
     def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
-        """Return how much each error contributes to the fall of the margin.
+        """Return each error's contribution to the fall of the margin: operation → `(batch, …)`.
 
-        The margin is the score of the original's label minus that of the compressed model's. Its
-        fall from the original to the compressed model is divided among the elements of all errors
-        by the integral of gradient × error, while all errors grow from zero to their full size: the
-        attributions of a sample add up to the fall.
-
-        Args:
-            x: One batch of samples.
-            made: The errors made.
-            labels: The original's and the compressed model's label, `(batch, 2)`.
-
-        Returns:
-            Operation → `(batch, …)`, positive for errors that favour the compressed model's label.
+        The margin is the score of the original's label minus that of the compressed model's;
+        `labels` is `(batch, 2)`. The integral of gradient × error, as all errors grow from zero to
+        full size, divides its fall among the elements; positive contributions favour the compressed
+        model's label.
         """
         # Scores are linear in the logits, also those of one sigmoid: −z and z.
         units = self.im[self.im.logit_operation].size
@@ -130,26 +121,26 @@ class LayerComparison(ShownAsTable):
     """A model and its compressed copy, layer by layer, on inputs on which they deviate.
 
     A *place* is a value that both models have. Errors are root mean squares of differences,
-    relative to the root mean square of the original's values; the errors that a place makes and
-    passes on add up, element by element, to the error that leaves it.
+    relative to that of the original's values. A place's own error and the error that it passes on
+    add up, element by element, to the error that leaves it.
 
     Attributes:
         places: The places, in topological order.
         x: The deviating samples `(samples, *input_shape)`.
-        rows: Their indices among the samples that were given. Inside values exist only in LiteRT's
-            reference kernels, which round differently from those that run a file usually: a few
-            samples that deviate there do not deviate here, and are left out.
-        given: Number of samples that were given.
+        rows: Their indices among all samples passed. LiteRT's reference kernels, the only ones to
+            expose inner values, round differently from the usual ones, so a few samples that
+            deviate otherwise do not deviate here.
+        given: Number of samples passed.
         labels: The original's and the compressed model's label on them, `(samples, 2)`.
-        errors: Kind of error → operation of a place → its relative size. The kinds are "enters",
-            the error of the place's inputs, relative to them; "passed", its effect on the output;
-            "made", what the place adds; and "leaves", both together.
-        causes: Operation of a place → its share of the fall of the margin, the logit of the
-            original's label minus that of the compressed model's, due to its error. All shares
-            add up to 1; a negative one supports the original's label.
+        errors: Kind of error → operation of a place → its relative size: "enters", the error of
+            the place's inputs; "passed", its effect on the output; "made", the place's own error;
+            "leaves", the sum of the last two.
+        causes: Operation of a place → share of its error in the fall of the margin, the logit of
+            the original's label minus that of the compressed model's. Shares add up to 1; negative
+            ones support the original's label.
         channels: Operation of a place → the same for each channel, `(channels,)`.
         alone: Operation of a place → share of the samples that get the original's label if only
-            the error made there is removed, with all others held fixed.
+            the place's own error is removed, with all others fixed.
     """
 
     def __init__(
@@ -232,7 +223,7 @@ class LayerComparison(ShownAsTable):
 
     @cached_property
     def ranking(self) -> tuple[Place, ...]:
-        """The places, sorted by how much of the deviation they cause."""
+        """The places, sorted by their share of the deviation."""
         return tuple(sorted(self.places, key=lambda place: -self.causes[place.operation]))
 
     @cached_property
@@ -247,8 +238,8 @@ class LayerComparison(ShownAsTable):
         """Return the share of samples that get the original's label without some errors.
 
         Args:
-            switched: For each result, the operations of places whose errors are removed; all
-                other errors are held fixed.
+            switched: For each result, the operations of places whose errors are removed; all others
+                are fixed.
 
         Returns:
             `(results,)` float64.
@@ -270,8 +261,7 @@ class LayerComparison(ShownAsTable):
     ) -> tuple[Slice, Slice]:
         """Return the slices of the original and of `twin` for the original's labels.
 
-        Their differences show what compression changed in the evidence for the label: `first -
-        second` is what it removed, `second - first` what it added.
+        `first - second` is the evidence that compression removed, `second - first` what it added.
 
         Args:
             data: Samples of the profile, such as training data.
@@ -293,11 +283,11 @@ class LayerComparison(ShownAsTable):
         return found[0], found[1]
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> "pd.DataFrame":
-        """Return a table ranked by the share of the deviation that each place causes.
+        """Return a table ranked by the share of the deviation.
 
         Args:
-            level: "layer" (one row per place, with its kernel, how that is stored, its share of
-                the weights, and the errors) or "channel".
+            level: "layer" (one row per place: kernel, its storage and share of the weights, errors)
+                or "channel".
             most: Largest number of rows; all by default.
 
         Raises:
@@ -332,7 +322,7 @@ class LayerComparison(ShownAsTable):
         return frame
 
     def figure(self) -> "Figure":
-        """Plot, for each place in order, its errors and the share that it causes."""
+        """Plot each place's errors and share of the deviation, in topological order."""
         from nnslicer_tf.report.results import errors_figure
 
         frame = self.to_frame().set_index("operation")
@@ -370,17 +360,14 @@ def compare_layers(
         compressed: The path or the content of a LiteRT file (8-bit weights, 8-bit integers
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
             with the original's layers and other weights.
-        x: Samples `(samples, *input_shape)` as the original takes them, such as those that
-            `dflare.find_deviations` finds, preprocessed. Those on which the models agree are
-            skipped; the result's `rows` are the others.
-        batch_size: Samples at once. Several copies of their activations at all places are in
-            memory.
+        x: Preprocessed samples `(samples, *input_shape)`, such as the results of
+            `dflare.find_deviations`; those on which the models agree are skipped.
+        batch_size: Samples at once; several copies of all their activations are in memory.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the original is not a classifier of two or more classes, if the
-            models agree on all samples, or if they do not correspond; the message names the
-            first layer without a counterpart.
+        InvalidArgumentError: if the original is not a classifier of two or more classes, the
+            models agree on all samples, or a layer, named in the message, has no counterpart.
         CorruptFileError: if a LiteRT file is damaged.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """

@@ -23,11 +23,10 @@ class Place:
 
     Attributes:
         operation: Name of the original's operation that computes it.
-        kernel: Name of the kernel that it is computed with; None if it has none.
+        kernel: Name of that operation's kernel, if any.
         tensor: Name of the value in the compressed model; for a value with a kernel, the output
             of the step that multiplies by it.
-        stored: How the compressed model stores the kernel, or the value if there is no kernel,
-            such as "int8".
+        stored: Storage of the kernel, or else of the value, such as "int8".
         weights: Number of weights of the kernel.
     """
 
@@ -43,8 +42,8 @@ class Counterpart(ABC):
 
     Attributes:
         im: The original.
-        places: The values that both models have, in topological order; the input comes first,
-            unless it consists of tokens, which are not rounded; the output last.
+        places: The values that both models have, in topological order, from the input (unless it
+            consists of tokens, which are not rounded) to the output.
     """
 
     im: InstrumentedModel
@@ -61,9 +60,8 @@ class Counterpart(ABC):
     def twin(self) -> keras.Model:
         """Return a copy of the original with the compressed model's weights, in floating point.
 
-        Unlike the compressed model it does not round activations. It has all weights of a Keras
-        model, but only the kernels of a file: biases and normalisations are the original's, as
-        normalisations may be folded into the kernels.
+        Of a Keras model it has all weights, of a file only the kernels: biases and normalisations,
+        which a file may fold into the kernels, are the original's. Activations are not rounded.
         """
         twin = copy_model(self.im.model)
         kernels = InstrumentedModel(twin).kernels
@@ -88,11 +86,10 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
         im: The original.
         compressed: A Keras model with the original's layers, or the path or content of a LiteRT
             file.
-        x: Samples used to recognise values; only the first ones are needed.
+        x: Samples to recognise values by; only the first ones are used.
 
     Raises:
-        InvalidArgumentError: if the models do not correspond; the message names the first layer
-            without a counterpart.
+        InvalidArgumentError: if a layer, named in the message, has no counterpart.
         CorruptFileError: if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
@@ -193,11 +190,7 @@ class _QuantisedLayers(Counterpart):
         return {name: kernel.kernel() for name, kernel in kernels.items()}
 
     def twin(self) -> keras.Model:
-        """Return a copy of the original with all weights of the layers, dequantised.
-
-        Raises:
-            InvalidArgumentError: if a layer is quantised in an unsupported way.
-        """
+        """Return a copy of the original with all weights of the layers, dequantised."""
         twin = copy_model(self.im.model)
         for layer in twin.layers:
             same = self._layers.get(layer.name)

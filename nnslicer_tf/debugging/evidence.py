@@ -1,7 +1,7 @@
 """Evidence about neurons and synapses from runs: each method returns `SuspicionScores`.
 
-Spectra are formulas on how often a component takes part in failures: in `failed` of the failing
-runs and in `passed` of the passing ones.
+Spectra are formulas on the numbers of failing and passing runs (`failed`, `passed`) in which a
+component takes part.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,12 +34,9 @@ _NO_CLASS = (
 
 @dataclass(frozen=True, eq=False)
 class SuspicionScores:
-    """Signed scores of neurons and synapses: float64 arrays by operation and kernel.
+    """Signed float64 scores of neurons (by operation) and synapses (by kernel), of their shapes.
 
-    Attributes:
-        neurons: Operation name → array of its shape.
-        synapses: Kernel name → array of its shape.
-        add_up: Whether the score of a channel is the sum over its positions; otherwise the mean.
+    A channel's score is the sum over its positions if `add_up`, otherwise the mean.
     """
 
     neurons: Arrays
@@ -93,7 +90,7 @@ FORMULAS: dict[str, Formula] = {
 
 
 def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
-    """Return a formula's scores from membership in the slices for the predicted class."""
+    """Apply a formula to membership in the slices for the predicted class."""
     failed, passed = (
         _weighted(slicer, part.x, "predicted", None, lambda values: values != 0)
         for part in (runs.failing, runs.passing)
@@ -107,10 +104,10 @@ def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
 
 
 def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
-    """Return a formula's scores from the samples for which a neuron is active (positive).
+    """Apply a formula to neurons' activity (positive values).
 
-    DeepFault (Eniser et al., FASE 2019) defines them only for neurons; a synapse gets the score of
-    the neuron that it feeds, which is all that the original says about synapses.
+    DeepFault (Eniser et al., FASE 2019) scores only neurons; a synapse gets that of the neuron it
+    feeds.
     """
     failed, passed = (
         _sums(im, samples.x, lambda values: values > 0) for samples in (runs.failing, runs.passing)
@@ -123,10 +120,9 @@ def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionSc
 
 
 def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
-    """Return how much contributions to the right class differ between failing and passing samples.
+    """Return the difference of contributions to the right class in failing and passing samples.
 
-    It is the absolute difference of the means in each class, with the classes weighted by their
-    numbers of failing samples.
+    It is the absolute difference of the means in each class, weighted by its failing samples.
     """
     passing = dict(runs.passing.by_class())
     shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
@@ -151,8 +147,8 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
 def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return contributions to the rise of the wrong class minus those to that of the right one.
 
-    A contribution has the sign of its effect on the output's change from the profile, so that
-    those to an output that fell are negative.
+    Signs follow the output's change from the profile: contributions to an output that fell are
+    negative.
     """
     samples, im = runs.failing, slicer.im
     mean = slicer.profile.means[im.logit_operation]
@@ -175,9 +171,9 @@ def _weighted(
     weights: np.ndarray | None,
     of: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> tuple[Arrays, Arrays]:
-    """Return sums over samples of a function of the contributions, for neurons and synapses.
+    """Return sums over samples of `of(contributions)`, for neurons and synapses.
 
-    Each sample has a weight, one by default; `of` is applied element by element.
+    `weights` has one weight per sample, by default 1.
     """
     weights = np.ones(len(x)) if weights is None else weights
     neurons: Arrays = {}
@@ -204,8 +200,7 @@ def gradient(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
 def gradient_contrast(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return gradient × difference of the activation from passing samples of the same class.
 
-    To first order it is how much of the wrong logit's lead over the right one is due to the
-    neuron's deviation from its value on passing samples.
+    To first order, the part of the wrong logit's lead that is due to the neuron's deviation.
     """
     means = _class_means(im, runs.passing)
     if not any(label in means for label, _ in runs.failing.by_class()):
@@ -218,20 +213,17 @@ def _attributed(
     samples: ClassifiedSamples,
     references: Callable[[int], Mapping[str, np.ndarray] | None],
 ) -> SuspicionScores:
-    """Return the mean of gradient × (value − reference) over samples of classes with a reference.
+    """Return the mean of gradient × (value − reference) over failing samples.
 
-    Args:
-        im: The model.
-        samples: Failing samples.
-        references: Maps a class to the reference values of its samples: operation name → array;
-            zero for operations that are missing; None to skip the class.
+    `references` maps a class to its reference values (operation name → array; missing ones are
+    zero), or to None to skip the class.
     """
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
 
     def gradients(x: np.ndarray, classes: np.ndarray) -> Arrays:
-        """Return those of the score of one class per sample; of one sigmoid, −z or z."""
+        """Return the gradients of one class's score per sample; of a single sigmoid, −z or z."""
         outputs, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
         slopes = im.gradients(x, outputs, names, batch_size=len(x))
         signs = signs.astype(np.float32)
@@ -274,7 +266,7 @@ def _attributed(
 def _sums(
     im: InstrumentedModel, x: np.ndarray, of: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Arrays:
-    """Return the sums over samples of a function of all values."""
+    """Return the sums over samples of `of(values)`."""
     sums: Arrays = {}
     for batch in im.capture_batches(x, _BATCH):
         for name, values in batch.items():
@@ -299,10 +291,9 @@ def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int,
 def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
-    The score is the rise of the right logit's lead over the largest other one, averaged over at
-    most 64 failing samples, for each channel of the operations with a kernel, one at a time: it
-    is exact, unlike the first-order `gradient_contrast`. Each position of a channel has the
-    channel's score; a synapse that of the channel it feeds. Costs a forward pass per channel.
+    The exact mean rise of the right logit's lead, over at most 64 failing samples, for channels of
+    operations with a kernel. Positions, and the synapses that feed a channel, get the channel's
+    score. Costs a forward pass per channel.
     """
     means = _class_means(im, runs.passing)
     samples = runs.failing

@@ -1,8 +1,8 @@
-"""LiteRT files: their steps, matched with the operations of the Keras model that they were made of.
+"""LiteRT files: their steps, matched in order with operations of the original Keras model.
 
-Steps are matched in order. A step is matched to the operation after the step's inputs whose value,
-computed in floating point from the file's own inputs of the step, is nearest. So an error made at
-one layer does not affect the recognition of later ones.
+A step matches the operation, among those after the step's inputs, with the nearest value, computed
+in floating point from the file's own inputs of the step. Thus an error made at one layer does not
+affect the recognition of later ones.
 """
 
 import os
@@ -43,7 +43,7 @@ class FileStep:
         kind: Its LiteRT name, such as "CONV_2D".
         inputs: Indices of the tensors that depend on the input.
         output: Index of the tensor that it computes.
-        weights: Index of its kernel's tensor; None without one.
+        weights: Index of its kernel's tensor, if any.
         others: Indices of the other tensors that it computes.
     """
 
@@ -55,22 +55,10 @@ class FileStep:
 
 
 class LiteRTGraph:
-    """The steps of a LiteRT file.
+    """The steps of a LiteRT file, in the order in which they run.
 
-    Args:
-        model: A path, or the content of the file.
-        shape: Shape of one sample.
-
-    Attributes:
-        name: The file's name in messages.
-        steps: The steps, in the order in which they run.
-        input: Index of the input's tensor.
-        output: Index of the output's tensor.
-
-    Raises:
-        CorruptFileError: if it is damaged or not a LiteRT model.
-        InputShapeError: if it takes inputs of another shape.
-        InvalidArgumentError: unless it has exactly one input and output, for one sample.
+    `model` is a path or the file's content, with one input and one output; `shape` is that of one
+    sample; `input` and `output` are indices of tensors.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, shape: tuple[int, ...]) -> None:
@@ -118,14 +106,9 @@ class LiteRTGraph:
         return dequantised(stored, tensor).transpose(_AXES[step.kind]).astype(np.float32)
 
     def run(self, x: np.ndarray, tensors: Iterable[int]) -> dict[int, np.ndarray]:
-        """Run the file and return the dequantised values of tensors, for every sample.
+        """Run the file on `(samples, *input shape)` float32; return dequantised tensors.
 
-        Args:
-            x: Samples `(samples, *input shape)` float32.
-            tensors: Indices of tensors with a first axis of one sample.
-
-        Returns:
-            Index → `(samples, …)` float32.
+        Index → `(samples, …)` float32; the tensors' first axis must be one sample.
         """
         parts: dict[int, list[np.ndarray]] = {index: [] for index in tensors}
         for sample in quantised(x, self._tensors[self.input]):
@@ -172,7 +155,7 @@ class _Origin:
     Attributes:
         places: The operations of the nearest places before it.
         kernels: Number of kernels since then.
-        multiplied: The last step with a kernel since then, if there is one.
+        multiplied: The last step with a kernel since then, if any.
     """
 
     places: frozenset[str]
@@ -186,10 +169,10 @@ class _Match:
 
     Attributes:
         output: Index of the tensor.
-        step: The step that computes it; for a value with a kernel, the one that multiplies by it.
-        kernel: Name of the kernel, if it has one.
+        step: The step that computes it, or that multiplies by its kernel.
+        kernel: Name of the kernel, if any.
         computed: The operation's value in floating point.
-        error: Relative error to it.
+        error: The tensor's error relative to it.
     """
 
     output: int
@@ -202,14 +185,8 @@ class _Match:
 class LiteRTCounterpart(Counterpart):
     """A LiteRT file as the counterpart of a model.
 
-    Args:
-        im: The original.
-        model: The path or the content of the file.
-        x: Samples, of which the first ones are used to recognise values.
-
-    Raises:
-        InvalidArgumentError: if a kernel, or the output, has no counterpart.
-        CorruptFileError: if the file is damaged.
+    The first samples of `x` serve to recognise values. Raises `InvalidArgumentError` if a kernel,
+    or the output, has no counterpart.
     """
 
     def __init__(
@@ -319,7 +296,7 @@ class LiteRTCounterpart(Counterpart):
     def _behind(
         self, origin: _Origin, known: dict[str, np.ndarray], masks: dict[str, np.ndarray]
     ) -> Iterator[tuple[Operation, np.ndarray, str | None]]:
-        """Yield operations after places, with their values and the kernel that they used."""
+        """Yield operations after places, with their values and kernels."""
         values: dict[str, Any] = masks | {name: known[name] for name in origin.places}
         kernels: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
         for operation in self.im.operations:
@@ -364,7 +341,7 @@ class LiteRTCounterpart(Counterpart):
 
 
 def _error(value: np.ndarray, operation: Operation, computed: np.ndarray) -> float:
-    """Return a tensor's error relative to an operation's value; ∞ if the shapes do not fit."""
+    """Return a tensor's error relative to an operation's value; ∞ if the shapes differ."""
     # Shapes fit if one is the other with some axes split, ignoring axes of size 1.
     shapes = operation.shape, value.shape[1:]
     ends, others = (set(np.cumprod([1, *shape[::-1]]).tolist()) for shape in shapes)

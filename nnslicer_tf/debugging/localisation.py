@@ -1,4 +1,4 @@
-"""Fault localisation: score neurons and synapses by how suspicious wrong outputs make them."""
+"""Fault localisation: score how suspicious neurons and synapses are."""
 
 from typing import TYPE_CHECKING
 
@@ -30,15 +30,14 @@ class Suspicion(ShownAsTable):
     """Non-negative scores of how suspicious each neuron and each synapse is.
 
     They are magnitudes: raising the right output too far is as suspicious as holding it back.
-    Scores are comparable within a method, but not between methods.
+    Scores are comparable only within a method.
 
     Attributes:
         method: Name of the method.
         neurons: Operation name → float64 array of its shape.
         synapses: Kernel name → float64 array of its shape.
-        channels: Name of an operation with a kernel → `(channels,)` float64: for a filter or
-            unit, the magnitude of the sum over its positions, or of the mean for methods whose
-            scores do not add up.
+        channels: Name of an operation with a kernel → `(channels,)` float64: magnitude of a
+            filter's or unit's sum over positions, or mean for methods whose scores do not add up.
     """
 
     def __init__(self, im: InstrumentedModel, method: str, scores: SuspicionScores) -> None:
@@ -100,19 +99,19 @@ def suspicious(
     rng: int = 0,
     progress: bool = True,
 ) -> Suspicion:
-    """Score neurons and synapses by how much wrong outputs are due to them.
+    """Score neurons and synapses by how much they cause wrong outputs.
 
     Args:
         im: The model, a classifier.
-        failing: Samples that it gets wrong, and their right classes.
-        passing: Samples that it gets right, and their classes, which must include some of the
+        failing: Misclassified samples, and their right classes.
+        passing: Correctly classified samples and their classes, which must include some of the
             failing samples' right classes.
         method: One of `METHODS`.
 
             - "gradient_contrast": gradient of the wrong logit minus the right one, times the
               neuron's difference from passing samples of the same class.
-            - "patching": the gain when a channel is given its value on passing samples, one
-              channel at a time. Exact, but costs a forward pass per channel.
+            - "patching": the gain when a channel takes its value on passing samples, one channel
+              at a time. Exact, but costs a forward pass per channel.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
@@ -120,8 +119,7 @@ def suspicious(
               "DeepFault", FASE 2019).
             - "gradient": gradient × activation.
             - "random": for comparison.
-        profile: For methods on slices: the model's profile; by default that of the passing
-            samples.
+        profile: For methods on slices: the model's profile; by default of the passing samples.
         theta: For methods on slices: threshold θ of the exclusion. At 0 nearly everything is in
             every slice, so membership says little.
         rng: Seed of "random".

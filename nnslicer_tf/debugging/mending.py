@@ -1,4 +1,4 @@
-"""Mend a model by changing only its most suspicious part: masking, scaling or retraining it."""
+"""Mend a model by masking, scaling or retraining only its most suspicious channels."""
 
 import keras
 import numpy as np
@@ -32,13 +32,13 @@ def mend(
     learning_rate: float = 1e-3,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return a copy of a model in which only its most suspicious channels were changed.
+    """Return a copy of a model in which only the most suspicious channels are changed.
 
     Args:
         im: The model, whose outputs are logits or probabilities.
-        suspicion: Scores of its channels; those of the output layer are not changed.
-        x: A few samples `(samples, *input_shape)`: some that the model gets wrong, and some that
-            it gets right and should still get right afterwards.
+        suspicion: Scores of its channels; the output layer's are not changed.
+        x: A few samples `(samples, *input_shape)`, both misclassified ones and correctly
+            classified ones that should stay correct.
         y: Their right classes `(samples,)`.
         how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
             the factor with the smallest loss on the samples; "train" trains only them, with Adam.
@@ -97,10 +97,9 @@ def mend(
 
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
-    """Return the synapses that feed the most suspicious channels, excluding those of the output.
+    """Return the synapses that feed the most suspicious channels, except the output's.
 
-    Returns:
-        Kernel name → bool of its shape, for the kernels that have some.
+    They are bool masks of the kernels' shapes, by kernel name.
     """
     ranked = suspicion.to_frame("channel", None)
     ranked = ranked[ranked["operation"] != im.logit_operation].head(channels)

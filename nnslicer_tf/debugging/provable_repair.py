@@ -1,14 +1,12 @@
 """Provable repair: the smallest change of a layer's weights that corrects given inputs.
 
-With the pattern of a piecewise-linear network fixed (which ReLU is active, which input of a pool is
-the largest), its outputs are affine in the weights of any one layer. A linear program changes these
-weights as little as possible, so that every given input keeps its pattern after the layer and is
-classified correctly by a margin. If both ends of a segment on which the network is affine keep the
-segment's pattern, so does everything in between: whole segments are repaired by their ends.
+With a fixed activation pattern (which ReLU is active, which input of a pool is largest), outputs
+are affine in the weights of any one layer. A linear program changes them as little as possible,
+such that every input keeps its pattern after the layer and is classified correctly by a margin.
+Where the network is affine, this holds between the two ends of a segment as well.
 
-Based on Sotoudeh and Thakur, "Provable repair of deep neural networks", PLDI 2021 (PRDNN), which
-fixes patterns with a second copy of the network, and Tao et al., "Architecture-preserving provable
-repair of deep neural networks", PLDI 2023 (APRNN), which like this keeps the architecture.
+Based on Sotoudeh and Thakur, PLDI 2021 (PRDNN), which fixes patterns with a second copy of the
+network, and Tao et al., PLDI 2023 (APRNN), which keeps the architecture, as here.
 """
 
 from collections.abc import Sequence
@@ -45,7 +43,7 @@ class ProvableRepair(ShownAsTable):
         model: A copy of the model with the new weights.
         kernel: Name of the kernel that was changed.
         change: The change added to the weights, float32, of the kernel's shape.
-        points: Number of inputs that are provably right.
+        points: Number of provably correct inputs.
         margin: Smallest lead of the right logit, in exact arithmetic.
     """
 
@@ -56,7 +54,7 @@ class ProvableRepair(ShownAsTable):
     margin: float
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row: what was changed, and by how much."""
+        """Return a table with one row: kernel, size of the change, points and margin."""
         import pandas as pd
 
         changed = np.abs(self.change[self.change != 0])
@@ -90,13 +88,12 @@ def repair(
     most: float | None = None,
     groups: Sequence[int] | None = None,
 ) -> ProvableRepair:
-    """Change few weights of one layer so that inputs are provably right.
+    """Change few weights of one layer so that inputs are provably classified correctly.
 
     Args:
         im: The model, a classifier with ReLUs, max pooling and affine layers after the kernel.
         kernel: Name of the kernel whose weights may change; see `InstrumentedModel.kernels`.
-        x: Inputs `(samples, *input_shape)`: those that should become right, and others that
-            should remain right.
+        x: Inputs `(samples, *input_shape)` to correct, and others that should stay correct.
         y: Their right classes `(samples,)`.
         among: Which weights may change, bool, of the kernel's shape, such as a slice's members;
             all by default.
@@ -104,14 +101,13 @@ def repair(
             unchanged, or the "largest" of them.
         margin: Required lead of the right logit.
         most: Largest change of a weight; None for no limit.
-        groups: For segments: which inputs share one pattern, `(samples,)` integers. The pattern
-            is that at the mean of the group's inputs, so pass the two ends of each part of an
-            exact line, on which the network is affine; everything in between is then right as
-            well. By default each input has its own.
+        groups: For segments: which inputs share one pattern, that at their mean, `(samples,)`
+            integers. Pass the two ends of each affine part of an exact line: everything between
+            them is then correct as well. By default each input has its own pattern.
 
     Raises:
-        InfeasibleRepairError: if no change of these weights makes all inputs right with their
-            patterns kept. Fewer inputs, a later layer or more weights may be feasible.
+        InfeasibleRepairError: if no change of these weights corrects all inputs within their
+            patterns. Try fewer inputs, a later layer or more weights.
         InvalidArgumentError: if an argument is out of range, or the program would be too large.
         UnsupportedLayerError: if the network after the kernel is not piecewise linear.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
@@ -161,11 +157,7 @@ def repair(
 def _least(
     slopes: np.ndarray, bounds: np.ndarray, size: str, most: float | None, kernel: str
 ) -> np.ndarray:
-    """Return the smallest w with slopes · w ≤ bounds.
-
-    Raises:
-        InfeasibleRepairError: if there is none.
-    """
+    """Return the smallest w with slopes · w ≤ bounds; raise `InfeasibleRepairError` without one."""
     from scipy.optimize import linprog
 
     # Changes are differences of two non-negative variables, whose sum or bound is minimised.
@@ -194,18 +186,9 @@ def _least(
 class _FixedPattern:
     """The network after a kernel with a fixed activation pattern, affine in the kernel's weights.
 
-    Its conditions at an input, in float64, state that the pattern is kept and that a class wins.
-    Each is a number that is at most 0 if it holds: for each ReLU minus its input if it is active,
-    else its input; for each window of a max pooling every other value minus the chosen one; for
-    each other class its logit minus the right one.
-
-    Attributes:
-        conditions: Number of conditions.
-        others: Number of other classes, whose conditions come last.
-
-    Raises:
-        UnsupportedLayerError: if the kernel is used more than once, or an operation after it is
-            not piecewise linear.
+    A condition, float64, holds if it is at most 0: for each active ReLU minus its input, for each
+    inactive one its input; for each max-pooling window every other value minus the chosen one; and
+    last, for each of the `others` classes, its logit minus the right one.
     """
 
     def __init__(self, im: InstrumentedModel, kernel: str) -> None:
@@ -237,15 +220,10 @@ class _FixedPattern:
     def conditions_of(
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the conditions at an input, and their gradients by the kernel's weights.
+        """Return the conditions at `x`, and their gradients by the kernel's weights, float64.
 
-        Args:
-            x: The input `(*input shape)`.
-            pattern_at: The input whose pattern is fixed.
-            label: The class that should win.
-
-        Returns:
-            `(conditions,)` and `(conditions, *kernel shape)`, float64.
+        They are `(conditions,)` and `(conditions, *kernel shape)`. The pattern is that of the input
+        `pattern_at`; `label` is the right class. No input has a batch axis.
         """
         names = {self._logits, self._owner.name, *self._owner.inputs}
         names.update(name for o in self._behind for name in (o.name, *o.inputs))

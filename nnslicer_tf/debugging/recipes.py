@@ -48,12 +48,12 @@ class Recipe(ShownAsTable):
     """Layers to leave in floating point.
 
     Attributes:
-        comparison: The comparison that it was made from.
+        comparison: The comparison on which it is based.
         places: The layers' places, the most important first; empty if no layer fits the budget.
-        budget: The largest share of the weights that was allowed.
+        budget: The largest allowed share of the weights.
         weights: The share of the weights left in floating point.
         mended: Share of the deviating samples that then get the original's label, with all other
-            errors held fixed: a prediction, to be verified by searching again.
+            errors fixed: a prediction, to be verified by searching again.
     """
 
     comparison: LayerComparison
@@ -74,13 +74,13 @@ class Recipe(ShownAsTable):
         return tuple(dict.fromkeys(layers))
 
     def tensors(self, file: str | os.PathLike | bytes | None = None) -> tuple[str, ...]:
-        """Return the layers' names in a LiteRT file: those of the tensors that they compute.
+        """Return the names of the layers' outputs in a LiteRT file.
 
         They are the `denylisted_nodes` of TensorFlow's `lite.experimental.QuantizationDebugger`.
 
         Args:
             file: A file made from the original by the converter to be configured, such as the
-                floating-point one; by default the compressed file that was compared.
+                floating-point one; by default the compared file.
 
         Raises:
             InvalidArgumentError: if the file does not correspond to the original.
@@ -100,9 +100,9 @@ class Recipe(ShownAsTable):
 
         Args:
             file: As in `tensors`.
-            kept: "float", or "int16" for 16-bit activations and 8-bit weights: for recipes with
-                integer activations, such as `static_wi8_ai8`. It nearly removes the layers' loss
-                from rounding activations, but not that from rounding weights.
+            kept: "float", or "int16" for 16-bit activations and 8-bit weights, in recipes with
+                integer activations such as `static_wi8_ai8`; this removes nearly all the loss from
+                rounding activations, but none from rounding weights.
 
         Raises:
             InvalidArgumentError: if layers cannot be kept in that way.
@@ -119,7 +119,7 @@ class Recipe(ShownAsTable):
         return layer.name not in self.layers
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per layer: its weights, and the share that it causes."""
+        """Return a table with one row per layer: its weights, and its share of the deviation."""
         frame = self.comparison.to_frame()
         return frame[frame["operation"].isin([p.operation for p in self.places])]
 
@@ -139,10 +139,10 @@ def recipe(
     Layers are chosen by priority, if they fit into the remaining budget.
 
     Args:
-        comparison: A model and its compressed copy, compared.
+        comparison: The comparison of a model and its compressed copy.
         budget: The largest share of the weights that may stay in floating point, 0 … 1.
-        places: The layers' places, by priority; by default in the order of how much of the
-            deviation they cause, if it is 1 % or more.
+        places: The layers' places by priority; by default those that cause at least 1 % of the
+            deviation, in order of their share.
 
     Raises:
         InvalidArgumentError: if the budget is out of range.

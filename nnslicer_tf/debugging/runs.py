@@ -17,12 +17,9 @@ Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedSamples:
-    """Samples with their right classes, and the classes that the model predicts.
+    """Samples `x` `(samples, *input_shape)` float32, with right and predicted classes.
 
-    Attributes:
-        x: `(samples, *input_shape)` float32.
-        right: `(samples,)` int64.
-        predicted: `(samples,)` int64.
+    Both are `(samples,)` int64.
     """
 
     x: np.ndarray
@@ -44,12 +41,7 @@ class ClassifiedSamples:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Samples that a model gets wrong, and samples that it gets right.
-
-    Attributes:
-        failing: Those that it gets wrong.
-        passing: Those that it gets right.
-    """
+    """A model's failing (misclassified) and passing (correctly classified) samples."""
 
     failing: ClassifiedSamples
     passing: ClassifiedSamples
@@ -60,12 +52,12 @@ class Runs:
 
         Args:
             im: The model, a classifier.
-            failing: Samples `(samples, *input_shape)` and their right classes `(samples,)`.
-            passing: The same for samples that the model gets right.
+            failing: Misclassified samples `(samples, *input_shape)` and their right classes.
+            passing: The same for correctly classified samples.
 
         Raises:
-            InvalidArgumentError: if there are none of either kind, or the model gets a failing
-                one right or a passing one wrong.
+            InvalidArgumentError: if either kind is empty, a failing sample is classified correctly,
+                or a passing one is not.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         runs = cls(_classified(im, failing, "failing"), _classified(im, passing, "passing"))
@@ -84,7 +76,7 @@ class Runs:
 
     @classmethod
     def split(cls, im: InstrumentedModel, x: DataLike, y: ArrayLike | None = None) -> "Runs":
-        """Split samples into those that the model gets wrong and those it gets right.
+        """Split samples into failing and passing ones.
 
         Args:
             im: The model, a classifier.
@@ -92,7 +84,7 @@ class Runs:
             y: Their right classes `(samples,)`; None if `x` has them.
 
         Raises:
-            InvalidArgumentError: if the model gets all of them right, or all wrong.
+            InvalidArgumentError: if all samples pass, or all fail.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         whole = _classified(im, im.labelled(x, y), "given")
@@ -131,11 +123,7 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
 
 
 def check_classifier(im: InstrumentedModel) -> None:
-    """Check that a model gives each sample one of two or more classes.
-
-    Raises:
-        InvalidArgumentError: if it predicts a number, a map or several labels.
-    """
+    """Raise `InvalidArgumentError` unless a model assigns one of two or more classes."""
     shape, classes = im[im.logit_operation].shape, im.classes
     if len(shape) != 1 or classes.count < 2 or classes.is_multi_label:
         raise InvalidArgumentError(

@@ -26,10 +26,10 @@ def static_slice(
 ) -> Slice:
     """Return what can change an output, for any input or for the inputs of a box.
 
-    A neuron is a member if its value may vary over the inputs, as far as intervals show, and
-    it is connected to an output by non-zero weights and non-constant operations; so is a synapse
-    between two members. Everything else is dead: it can be removed without changing the outputs
-    on these inputs. Members may still have no effect, as intervals overestimate.
+    A neuron is a member if its value may vary, by interval arithmetic, and non-zero weights and
+    non-constant operations connect it to an output; so is a synapse between two members.
+    Everything else can be removed without changing the outputs on these inputs. Members may still
+    have no effect, as intervals overestimate.
 
     Args:
         im: The model.
@@ -167,7 +167,7 @@ def _sum_interval(
 
 
 def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return, for each input, which of its neurons the operation's reached neurons depend on."""
+    """Return, for each input, the neurons on which the operation's reached neurons depend."""
     mask, kind, shapes = reached[operation.name], kind_of(operation), operation.input_shapes
 
     def read_by(function: Any, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
