@@ -5,8 +5,8 @@
     robust = readapt(model, critical, x, y, adversarial)  # train only these
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
-One slicer tries many thresholds at the cost of one. `METRICS` are the contribution metrics;
-`compress` prunes single weights, and `remove_layers` whole layers (see `deeparc`).
+`METRICS` are the contribution metrics; `compress` prunes single weights, and `remove_layers` whole
+layers.
 """
 
 from nnslicer_tf.semantic.deeparc import remove_layers

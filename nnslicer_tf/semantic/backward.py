@@ -1,10 +1,8 @@
 """A backward pass from the logits through the operations, with a pluggable rule.
 
-With `gradient_rule` it is back-propagation; with `rescale_rule` it gives DeepLIFT's
-multipliers (Shrikumar et al., "Learning Important Features Through Propagating Activation
-Differences", ICML 2017, sections 3.2 and 3.5.1). One compiled function processes a batch:
-two forward passes (for the rescale rule: of the samples and of the reference) and one
-backward pass.
+`gradient_rule` gives back-propagation, `rescale_rule` DeepLIFT's multipliers (Shrikumar et al.,
+ICML 2017, sections 3.2 and 3.5.1). Cost per batch: a forward and a backward pass, and for the
+rescale rule a forward pass of the reference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +26,8 @@ Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
 class Backward:
     """Computes values, reference values and multipliers of chosen operations, batch by batch.
 
-    `seed` maps logits and labels to the cotangent of the logits; `rule` an operation, its inputs,
-    its inputs for the reference, and its output's multipliers to its inputs' multipliers.
+    `seed` maps logits and labels to the cotangent of the logits; `rule` maps an operation, its
+    inputs, its reference inputs and its output's multipliers to its inputs' multipliers.
     """
 
     def __init__(
@@ -94,8 +92,8 @@ class Backward:
     ) -> Any:
         """Return the gradients with respect to a recurrent operation's values, through time.
 
-        The graph does not record how the steps depend on each other, so the layer is run again.
-        `received` has the gradients with respect to its operations, from the layer's consumers.
+        The graph does not record dependencies between steps, so the layer is run again. `received`
+        has the gradients from the layer's consumers, by operation.
         """
         member: Member = operation.params
         inputs = [values[name] for name in operation.inputs]
@@ -137,7 +135,7 @@ def label_logit(logits: Any, y: Any) -> Any:
 def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
     """Return the gradient of each sample's cross-entropy with respect to the logits.
 
-    With `sigmoid`, of one sigmoid, or of independent ones of which the label's should be 1.
+    With `sigmoid`: one sigmoid, or independent ones of which only the label's should be 1.
     """
     if not sigmoid:
         return keras.activations.softmax(logits) - label_logit(logits, y)

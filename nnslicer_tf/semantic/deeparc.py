@@ -1,8 +1,8 @@
 """DeepArc, the layer-level baseline (Ren et al., ICSE 2023; NeuSemSlice, section 2.2).
 
-A layer whose embedding landscape is almost that of the layer before it is redundant and is
-removed. If its output has another shape than its input, a sewing layer takes its place: a 1×1
-convolution (a dense layer for vectors), fitted to the removed layer's output by least squares.
+A layer whose embedding landscape is similar to that of the layer before it is redundant and is
+removed. If its output has another shape than its input, a 1×1 convolution (a dense layer for
+vectors), fitted to its output by least squares, takes its place: the sewing layer.
 """
 
 from collections.abc import Iterable
@@ -24,19 +24,10 @@ from nnslicer_tf.semantic.similarity import landscape, similarity
 def layer_similarities(
     im: InstrumentedModel, x: DataLike, batch_size: int = 256
 ) -> dict[str, float]:
-    """Return each layer's similarity with the layer before it (Equation 2).
+    """Return each layer's similarity with the layer before it (Equation 2), in topological order.
 
-    Padding counts as zeros.
-
-    Args:
-        im: A classifier.
-        x: Samples `(samples, *input shape)`; the landscapes are samples × samples, so a few
-            hundred to a few thousand.
-        batch_size: Samples in one pass.
-
-    Returns:
-        Layer → similarity, in topological order: the layers with neurons and the output
-        layer, except for the first, which has no predecessor.
+    Layers are those with neurons and the output layer, except for the first. Padding counts as
+    zeros. Landscapes are samples × samples, so use a few hundred to a few thousand samples.
     """
     similarities = {}
     before = None
@@ -50,11 +41,7 @@ def layer_similarities(
 
 
 def removable_layers(im: InstrumentedModel) -> list[str]:
-    """Return the hidden layers that `remove_layers` can remove, in topological order.
-
-    Args:
-        im: A classifier.
-    """
+    """Return the hidden layers that `remove_layers` can remove, in topological order."""
     firsts = {name: layer.chain[0] for name, layer in _hidden_layers(im).items()}
     return [n for n, first in firsts.items() if _keeps_shape(first) or _is_sewn(first)]
 
@@ -64,8 +51,7 @@ def remove_layers(
 ) -> keras.Model:
     """Return a copy of a model without some of its hidden layers.
 
-    A convolution or dense layer is removed with its batch normalisation; the activation stays,
-    even if it is part of the layer.
+    A convolution or dense layer is removed with its batch normalisation; its activation stays.
 
     Args:
         model: A model without nested ones; the copy of a subclassed one is functional.
@@ -75,8 +61,8 @@ def remove_layers(
 
     Raises:
         InvalidArgumentError: if the model has no such hidden layer.
-        UnsupportedLayerError: if a layer of another output shape is neither a dense layer
-            nor a convolution whose strides alone change its positions.
+        UnsupportedLayerError: if a layer of another output shape is neither a dense layer nor a
+            convolution whose strides alone change its positions.
     """
     im = instrumented(model)
     hidden = _hidden_layers(im)
@@ -125,7 +111,7 @@ def _keeps_shape(operation: Operation) -> bool:
 
 
 def _is_sewn(operation: Operation) -> bool:
-    """Whether a dense layer, or a 1×1 convolution with the layer's strides, has its shape."""
+    """Whether a dense layer, or a 1×1 convolution with the layer's strides, can replace it."""
     if len(operation.shape) != 3:
         return len(operation.shape) == 1
     extents = zip(operation.input_shapes[0][:-1], _strides(operation), strict=True)

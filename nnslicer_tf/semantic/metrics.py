@@ -1,26 +1,11 @@
 """Contribution metrics: how much every neuron matters on a data set (section 2.3).
 
-| metric | score of a neuron |
-|---|---|
-| `avg` | mean activation |
-| `var` | variance of the activation |
-| `ens` | mean of both, each scaled to [0, 1] within its layer |
-| `deeplift` | mean absolute DeepLIFT contribution to the label's logit |
-| `taylor` | mean absolute product of activation and gradient of the cross-entropy |
-| `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
-
 A filter's activation on a sample is the mean over its positions, a recurrent unit's that over its
-steps; contributions and Taylor terms are summed over them. Padding does not count as a position.
-Gradients with respect to the states of recurrent units go through time; DeepLIFT and
-`taylor_weights` reject such layers. Data are streamed; only means and squares are kept.
+steps, without padding; contributions and Taylor terms are summed. Gradients of recurrent units go
+through time; DeepLIFT and `taylor_weights` reject recurrent layers.
 
-DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
-Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
-(ICLR 2017), `taylor_weights` that of their "Importance Estimation for Neural Network
-Pruning" (CVPR 2019, eq. 8, the neuron's weights as one group) on batches of one sample.
-
-Adding a metric: add a `Metric` to `METRICS`. Cost: a forward pass for the first three, about
-three for the Taylor metrics, six for DeepLIFT.
+Cost: a forward pass for `avg`, `var` and `ens`, about three for the Taylor metrics, six for
+DeepLIFT. Data are streamed; memory holds only means and squares.
 """
 
 import os
@@ -56,12 +41,12 @@ Baseline = np.ndarray | Mapping[str, np.ndarray] | None
 
 @dataclass(frozen=True)
 class Metric:
-    """A contribution metric.
+    """A contribution metric; to add one, add it to `METRICS`.
 
     Attributes:
-        prepare: Maps the instrumented model, its layers with neurons and the baseline
-            `(1, *input shape)` to a function from samples and labels to one value per
-            sample and neuron, layer → `(samples, units)`.
+        prepare: Maps the instrumented model, its layers with neurons and the baseline `(1, *input
+            shape)` to a function from samples and labels to one value per sample and neuron, layer
+            → `(samples, units)`.
         score: Maps their means and variances over samples, float64 `(units,)`, to scores.
         labels: Whether the values depend on the labels.
     """
@@ -114,18 +99,26 @@ def contributions(
 
     Args:
         im: A classifier.
-        x: Samples in any form of `DataLike`; a `tf.data.Dataset`, loader or generator is read
-            batch by batch.
-        metric: A name of `METRICS`.
-        y: Labels `(samples,)`, integers or one-hot. By default those in `x`; for an array, which
-            has none, the model's own predictions.
+        x: Samples in any form of `DataLike`; data sets, loaders and generators are streamed.
+        metric: A name of `METRICS`:
+            `avg`: the mean activation.
+            `var`: the variance of the activation.
+            `ens`: the mean of both, each scaled to [0, 1] within its layer.
+            `deeplift`: the mean absolute DeepLIFT contribution to the label's logit, by the rescale
+                rule (Shrikumar et al., ICML 2017).
+            `taylor`: the mean absolute product of activation and gradient of the cross-entropy
+                (Molchanov et al., ICLR 2017).
+            `taylor_weights`: the mean squared sum of weight × gradient over the neuron's weights
+                (Molchanov et al., CVPR 2019, eq. 8), per sample.
+        y: Labels `(samples,)`, integers or one-hot. By default those in `x`; for an array, the
+            model's own predictions.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
-        batch_size: Samples in one pass. It does not change the scores.
+        batch_size: Samples in one pass; it does not change the scores.
         progress: Show a progress bar.
 
     Returns:
-        Layer's name → scores `(units,)` float64, larger for neurons that matter more. Only
-        their order within a layer is meaningful.
+        Layer's name → scores `(units,)` float64, larger for neurons that matter more. Only their
+        order within a layer is meaningful.
 
     Raises:
         InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
@@ -161,17 +154,8 @@ def labelled(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples float32 and labels int64 as arrays, checked against the model.
 
-    Args:
-        im: A classifier.
-        x: The samples.
-        y: Their labels; None for those in `x`, or the predictions if `x` is an array.
-        batch_size: Samples in one pass.
-        needs_labels: Whether labels are used; if not, and none are given, they are 0.
-
-    Raises:
-        InvalidArgumentError: if there are no samples, labels are missing or do not fit samples or
-            outputs, or labels are used and the model is not a classifier.
-        InputShapeError: if the samples have another shape.
+    If labels are neither given nor part of `x`, they are the predictions for an array, or 0 if they
+    are not needed. Raises InvalidArgumentError for bad labels, InputShapeError for bad samples.
     """
     check_batch_size(batch_size)
     if y is None and needs_labels and _has_labels(x, im):
@@ -196,7 +180,7 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
 
 
 def mask_names(layers: Iterable[NeuronLayer]) -> list[str]:
-    """Return the names of the mask operations that mark which positions of layers are data."""
+    """Return the names of the operations that mark the layers' padding."""
     return sorted({layer.mask for layer in layers if layer.mask is not None})
 
 

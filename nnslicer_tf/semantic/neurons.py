@@ -1,19 +1,4 @@
-"""Neurons and sets of critical neurons.
-
-A neuron is an output unit of a dense layer, a filter of a convolution, a head of a
-`MultiHeadAttention` layer, whose value is its context, or a unit of a `SimpleRNN`, `LSTM` or `GRU`,
-whose value is its state at all steps. The value of a unit or filter is taken after any batch
-normalisation, activation and depthwise convolution that follow it, as long as these map zero to
-zero, channel to channel, and nothing else reads the values in between. So a neuron whose
-parameters are zero has the value zero: it is masked.
-
-These neurons exclude the output layer's units (the classes), layers followed by a
-function that does not map zero to zero (a convolution that gates others through a sigmoid, a
-dense layer before a layer normalisation), grouped and depthwise convolutions, layers that
-are called more than once, queries, keys and values, and units of recurrent layers that are wrapped
-(`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. In attention
-layers other than `MultiHeadAttention`, the neurons are the output channels.
-"""
+"""Neurons and sets of critical neurons; `neuron_layers` says which layers have neurons."""
 
 import math
 import os
@@ -70,11 +55,11 @@ class NeuronLayer:
 
     @property
     def mask(self) -> str | None:
-        """Name of the operation that marks which positions are data; None without padding."""
+        """Name of the operation that marks padded positions; None without padding."""
         return self.chain[-1].mask
 
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the masks that keep only chosen neurons: kernel's name → bools of its shape."""
+        """Return masks that keep only chosen neurons: kernel's name → bools of its shape."""
         shape = self.kernel.shape
         return {self.kernel.name: np.broadcast_to(along(neurons, len(shape), self._axis), shape)}
 
@@ -83,11 +68,9 @@ class NeuronLayer:
         return []
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return values as `(samples, …, units)`, with zeros at padding.
+        """Return values of `sum` or `value` as `(samples, …, units)`, with zeros at padding.
 
-        Args:
-            values: Values of the operations `sum` or `value`.
-            masks: Name of a mask's operation → its values, as captured.
+        `masks` maps the name of a mask's operation to its values.
         """
         if self.mask is None:
             return values
@@ -118,7 +101,7 @@ class NeuronLayer:
 class HeadLayer(NeuronLayer):
     """The heads of an attention layer.
 
-    The chain is the projection of the heads' outputs; in it, the weights of a masked head are zero.
+    The chain is the projection of the heads' outputs, in which a masked head's weights are zero.
     """
 
     _axis = 0  # of the output kernel, `(heads, features, channels)`
@@ -151,9 +134,6 @@ class RecurrentLayer(NeuronLayer):
     """The units of a recurrent layer.
 
     A masked unit's candidate is 0, and so is its state at every step, whatever its gates are.
-
-    Attributes:
-        im: The model.
     """
 
     im: InstrumentedModel
@@ -255,7 +235,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return int(sum(map(len, self.values())))
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per layer: neurons, critical ones, their share."""
+        """Return one row per layer: its neurons, its critical neurons, and their share."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -268,7 +248,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         )
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw a bar for every layer: the share of its neurons that are critical."""
+        """Draw each layer's share of critical neurons as a bar."""
         from nnslicer_tf.report import plot_bars
 
         ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
@@ -294,7 +274,20 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
 
 
 def neuron_layers(im: InstrumentedModel, classes: bool = False) -> dict[str, NeuronLayer]:
-    """Return the layers with neurons, in topological order; see the module for which.
+    """Return the layers with neurons, in topological order.
+
+    A neuron is an output unit of a dense layer, a filter of a convolution, a head of
+    `MultiHeadAttention`, whose value is its context, or a unit of a `SimpleRNN`, `LSTM` or `GRU`,
+    whose value is its state at all steps. A unit's or filter's value is taken after any batch
+    normalisation, activation and depthwise convolution that follow, if these map zero to zero,
+    channel to channel, and nothing else reads the values in between. So a neuron with zero
+    parameters has the value zero: it is masked.
+
+    Excluded are the output layer's units (the classes); layers before a function that does not map
+    zero to zero (a sigmoid gate, a layer normalisation); grouped and depthwise convolutions; layers
+    that are called more than once; queries, keys and values; and recurrent layers that are wrapped
+    (`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. In other
+    attention layers, the neurons are the output channels.
 
     Args:
         im: The model.
@@ -353,11 +346,7 @@ def neuron_layers(im: InstrumentedModel, classes: bool = False) -> dict[str, Neu
 
 
 def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
-    """Reject masks that do not match a model's layers.
-
-    Raises:
-        InvalidArgumentError: for a layer that the model does not have, or another width.
-    """
+    """Raise InvalidArgumentError for masks that do not match a model's layers."""
     for name, mask in critical.items():
         check_name("layer with neurons", name, layers)
         if len(mask) != layers[name].units:

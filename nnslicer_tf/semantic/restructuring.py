@@ -1,7 +1,7 @@
 """Masked and restructured models (section 4.1).
 
-Masking a neuron sets its parameters, and thus its value, to zero. Restructuring removes it:
-its row of weights, its normalisation, and the weights that read it. The outputs are the same.
+Masking a neuron sets its parameters, and thus its value, to zero. Restructuring removes it with its
+normalisation and the weights that read it; the outputs are the same.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,8 @@ from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
 class Masker:
-    """Applies masks to a reusable working copy of a model.
+    """Applies masks to a reusable working copy of a model, without rebuilding or recompiling it.
 
-    This is cheaper than a new model for each of many masks, as nothing is rebuilt or recompiled.
     `neurons` and `kernels` return the same model; the next mask changes it.
 
     Args:
@@ -91,17 +90,16 @@ class Masker:
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a smaller model with only the critical neurons (section 4.1).
 
-    Its outputs are those of the model with the other neurons masked. Masked neurons that cannot
-    be removed, such as those that are added to critical ones, remain as zeros.
+    Its outputs are those of the model with the other neurons masked. Masked neurons that cannot be
+    removed, such as those that are added to critical ones, remain as zeros.
 
     Args:
         model: A Keras model; it is not changed.
-        critical: Layer → bool array `(units,)`, as a semantic slice; layers that are not
-            named are unchanged.
+        critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
 
     Raises:
-        InvalidArgumentError: if the masks do not match the model's layers, or leave a layer
-            without neurons.
+        InvalidArgumentError: if the masks do not match the model's layers, or leave a layer without
+            neurons.
     """
     im = maskable(model)
     check_critical(critical, neuron_layers(im))

@@ -1,18 +1,9 @@
 """Selective training: only the parameters of chosen neurons change (sections 4.2 and 4.3).
 
-Re-adaptation trains only the critical neurons, on samples and their adversarial versions.
-Incremental development trains only the others, on a new task, so that the critical ones
-preserve what the model knows.
-
-A neuron's parameters are its incoming weights and bias (for a recurrent unit, those of all its
-gates), and its share of the batch normalisation and the depthwise convolution after it. Batch
-normalisation uses its moving statistics, as at inference, and does not update them: otherwise the
-values of frozen neurons would change. Parameters that belong to no neuron are frozen.
-
-A neuron's outgoing weights belong to the neurons that read it. So in development the new classes
-also learn from critical neurons, and may be predicted for old samples, which are not shown again.
-`freeze_outgoing` freezes the outgoing weights of critical neurons as well: the new task is then
-learned from the other neurons alone.
+A neuron's parameters are its incoming weights and bias (for a recurrent unit, of all gates), and
+its share of the batch normalisation and the depthwise convolution after it. Batch normalisation
+uses its moving statistics and does not update them, which would change the values of frozen
+neurons. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,9 +50,8 @@ def readapt(
 ) -> keras.Model:
     """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
-    The loss is the sum of the cross-entropies of samples and adversarial samples, up to a
-    factor (Equation 6); only parameters of critical neurons and of the output layer change
-    (Equation 7).
+    The loss is the sum of the cross-entropies of samples and adversarial samples, up to a factor
+    (Equation 6); only parameters of critical neurons and of the output layer change (Equation 7).
 
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed.
@@ -103,16 +93,19 @@ def develop(
     """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 
     Only parameters of neurons that are not critical, and of the new classes, change (Equation 9).
+    Outgoing weights belong to the neurons that read them, so the new classes also learn from
+    critical neurons, and may be predicted for samples of earlier tasks. With `freeze_outgoing` they
+    learn from the other neurons alone.
 
     Args:
-        model: A classifier that ends in logits or a softmax, with outputs for the new
-            classes too; it is not changed.
+        model: A classifier that ends in logits or a softmax, with outputs for the new classes too;
+            it is not changed.
         critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
-        x: Samples of the new task `(samples, *input shape)`, plus any samples of earlier tasks
-            to replay.
+        x: Samples of the new task `(samples, *input shape)`, plus any samples of earlier tasks to
+            replay.
         y: Their labels `(samples,)`.
         learned: The classes of the earlier tasks, whose outputs are frozen.
-        freeze_outgoing: Also freeze the outgoing weights of critical neurons (see the module).
+        freeze_outgoing: Also freeze the outgoing weights of critical neurons.
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
     Raises:
@@ -156,12 +149,12 @@ def train_neurons(
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed. The copy of a
             subclassed model is functional.
-        neurons: Layer → bool array `(units,)`, True for the neurons to train; the output
-            layer's units are the classes. Layers that are not named are not trained.
+        neurons: Layer → bool array `(units,)`, True for the neurons to train; the output layer's
+            units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained
-            either, whichever neuron these belong to.
+        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained either,
+            even if the neurons that read them are.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -210,12 +203,7 @@ def train_neurons(
 def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
     """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
 
-    Args:
-        model: A Keras model.
-        neurons: As for `train_neurons`.
-
-    Raises:
-        InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
+    Arguments and errors are those of `train_neurons`.
     """
     im = instrumented(model)
     masks = parameter_masks(im, neurons)
@@ -226,11 +214,7 @@ def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
 def parameter_masks(
     im: InstrumentedModel, neurons: NeuronMasks, frozen_outgoing: NeuronMasks | None = None
 ) -> dict[int, np.ndarray]:
-    """Return the id of each variable → bools of its shape, True for what `train_neurons` trains.
-
-    Raises:
-        InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
-    """
+    """Return the id of each variable → bools of its shape, True for what `train_neurons` trains."""
     layers = neuron_layers(im, classes=True)
     frozen_outgoing = frozen_outgoing or {}
     for name, mask in (*neurons.items(), *frozen_outgoing.items()):

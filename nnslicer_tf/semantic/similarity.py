@@ -1,14 +1,12 @@
-"""Semantic similarity of layers and of their neurons (Equations 1, 2 and 4).
+"""Semantic similarity of layers and of their neurons (Equations 1, 2 and 4), in float64.
 
-The embedding landscape of a layer on N samples is M = F·Fᵀ, where each row of F holds the values
-of the layer on one sample; the similarity of two landscapes is their cosine, not centred.
+The embedding landscape of a layer on N samples is M = F·Fᵀ; each row of F holds the layer's values
+on one sample. The similarity of two landscapes is their cosine, not centred.
 
-`prefix_similarities` compares the first k neurons of an order with the whole layer, for
-every k. With F_i, `(N, positions)`, for the values of neuron i, M is the sum of the
-F_i·F_iᵀ, so the landscape of a prefix grows by one term at a time, and a scan of all
-prefixes costs little more than M itself: 2·N²·positions for each neuron, and 4·N² for the
-two products with it. If samples outnumber values, the same sums are read from the Gram
-matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖², without any N×N matrix. All in float64.
+M is the sum of F_i·F_iᵀ over neurons i, with F_i `(N, positions)`. So the landscape of a prefix of
+an order of neurons grows by one term at a time, and all prefixes cost little more than M:
+2·N²·positions for each neuron, and 4·N² for two products. If samples outnumber values, the sums are
+read from the Gram matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖².
 """
 
 import numpy as np
@@ -18,11 +16,10 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 def centre(features: np.ndarray) -> np.ndarray:
-    """Centre values by subtracting their means over samples, which centres their landscape.
+    """Subtract the means over samples, which centres the landscape.
 
-    The similarity of centred landscapes is the centred kernel alignment of Kornblith et al.
-    ("Similarity of Neural Network Representations Revisited", ICML 2019, section 3), which
-    Equation 2 refers to and, as printed, leaves uncentred.
+    The similarity is then the centred kernel alignment of Kornblith et al. (ICML 2019, section 3),
+    which Equation 2 refers to but, as printed, does not centre.
     """
     return features - features.mean(axis=0, dtype=np.float64)
 
@@ -34,16 +31,10 @@ def landscape(features: np.ndarray) -> np.ndarray:
 
 
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the similarity of two landscapes, 0 … 1 (Equation 2, not centred).
+    """Return the similarity of two landscapes `(samples, samples)`, 0 … 1 (Equation 2).
 
-    All-zero landscapes are similar to each other, and to nothing else.
-
-    Args:
-        first: A landscape `(samples, samples)`.
-        second: Another, on the same samples.
-
-    Raises:
-        InvalidArgumentError: if their shapes do not match.
+    All-zero landscapes are similar to each other, and to nothing else. Raises InvalidArgumentError
+    for different shapes.
     """
     if first.shape != second.shape:
         raise InvalidArgumentError(
@@ -56,15 +47,9 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the similarity of every prefix of an order of neurons with the whole layer.
 
-    Args:
-        features: Values `(samples, …, units)` of a layer.
-        order: The neurons' indices `(units,)`, each once, the first prefix first.
-
-    Returns:
-        `(units,)` float64; entry k - 1 is the similarity of the first k neurons.
-
-    Raises:
-        InvalidArgumentError: if `order` is not a permutation of the units.
+    Of values `(samples, …, units)` and an order of the units `(units,)`; entry k - 1 of the result,
+    `(units,)` float64, belongs to the first k neurons. Raises InvalidArgumentError if the order is
+    not a permutation.
     """
     units = features.shape[-1]
     if not np.array_equal(np.sort(order), np.arange(units)):
@@ -76,7 +61,7 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `prefix_similarities` on all threads of BLAS, for an order that is valid."""
+    """Return `prefix_similarities` for a valid order, on all threads of BLAS."""
     samples, units = len(features), features.shape[-1]
     positions = features[0].size // units
     if (units * positions) ** 2 * samples < units * (positions + 4) * samples**2:
@@ -85,7 +70,7 @@ def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the same by growing the landscape of the prefix neuron by neuron."""
+    """Return the same by growing the prefix's landscape neuron by neuron."""
     features = features.reshape(len(features), -1, features.shape[-1])
     whole = landscape(features)
     grown = np.zeros_like(whole)
@@ -101,7 +86,7 @@ def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _through_values(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Sum the products of the neurons' landscapes, read from the Gram matrix of the values."""
+    """Return the same from the Gram matrix of the values."""
     samples, positions, units = features.shape
     ordered = np.ascontiguousarray(features[:, :, order].transpose(0, 2, 1), dtype=np.float64)
     flat = ordered.reshape(samples, units * positions)

@@ -1,13 +1,13 @@
 """Selection of critical neurons: global, category-wise and semantic slicing (section 3).
 
-All use a metric's scores. Global slicing selects the top share of every layer by the scores on
-the whole data set; category-wise slicing by those on each category, and takes the union;
-semantic slicing selects, for each category, the fewest top-scoring neurons whose
-embedding landscape is similar enough to the whole layer's (Algorithm 1), and takes the union.
+Global slicing selects the top-scoring share of every layer on the whole data set, category-wise
+slicing the union of those on each category. Semantic slicing selects, for each category, the fewest
+top-scoring neurons whose embedding landscape is similar enough to the whole layer's (Algorithm 1),
+and takes the union.
 
-Memory: the values of some layers for one category's samples (`MAX_CAPTURED` numbers at most,
-or one layer), and a matrix samples × samples or values × values in float64. Time: the
-metric's, one forward pass, and about one such matrix product for each category and layer.
+Memory: the values of some layers for one category's samples (`MAX_CAPTURED` numbers at most, or one
+layer), and a float64 matrix samples × samples or values × values. Time: the metric's, one forward
+pass, and about one such matrix product for each category and layer.
 """
 
 import copy
@@ -40,28 +40,23 @@ MAX_CAPTURED = 50_000_000  # numbers, 200 MB
 class SemanticSlicer:
     """Computes scores and similarities of a model's neurons on a data set, and slices from them.
 
-    Once the scores (and, for semantic slicing, the similarities) are computed, a slice costs
-    next to nothing: use one slicer to try many thresholds.
+    The scores and similarities are computed once; use one slicer to try many thresholds.
 
     Args:
         im: A classifier.
         x: Samples in any form of `DataLike`.
-        y: Labels `(samples,)`, integers or one-hot; by default those in `x`, or for an array,
-            which has none, the model's own predictions.
+        y: Labels `(samples,)`, integers or one-hot; by default those in `x`, or for an array, the
+            model's own predictions.
         metric: A name of `METRICS`.
-        centred: Compare centred landscapes (see `similarity.centre`), not those of
-            Equation 2 as printed. Within one category values vary little around their mean,
-            which a few neurons suffice to reproduce; centred landscapes require the
-            differences between samples as well.
-        categories: The labels whose samples are used, in all kinds of slices; by default all that
-            occur.
+        centred: Compare centred landscapes, unlike Equation 2 as printed. Within one category,
+            values vary little around their mean, which a few neurons suffice to reproduce; centred
+            landscapes require the differences between samples as well.
+        categories: The labels whose samples are used; by default all that occur.
         baseline: DeepLIFT's reference sample; zeros by default.
-        batch_size: Samples in one pass. It does not change the result.
+        batch_size: Samples in one pass; it does not change the result.
         progress: Show progress bars.
 
     Attributes:
-        metric: The metric's name.
-        centred: Whether landscapes are centred.
         categories: The labels, ascending, `(categories,)`.
         scores: Layer → scores on all samples of the categories `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
@@ -117,8 +112,8 @@ class SemanticSlicer:
     def similarities(self) -> dict[str, np.ndarray]:
         """Layer → similarity of each category's prefixes `(categories, units)`.
 
-        Entry [c, k - 1] compares the k top-scoring neurons for category c with the whole
-        layer, on the samples of c.
+        Entry [c, k - 1] compares the k top-scoring neurons for category c with the whole layer, on
+        the samples of c.
         """
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
@@ -143,7 +138,7 @@ class SemanticSlicer:
         return {name: np.stack(parts) for name, parts in rows.items()}
 
     def with_centred(self, centred: bool) -> "SemanticSlicer":
-        """Return a slicer with the same scores, whose landscapes are centred, or are not."""
+        """Return a slicer with the same scores and centred, or uncentred, landscapes."""
         other = copy.copy(self)
         other.__dict__.pop("similarities", None)
         other.centred = centred
@@ -153,10 +148,8 @@ class SemanticSlicer:
         """Return the top share of every layer by the scores on all samples of the categories.
 
         Args:
-            share: Share of the neurons, (0, 1]; at least one neuron is selected.
-
-        Raises:
-            InvalidArgumentError: if `share` is out of range.
+            share: Share of the neurons, (0, 1], else InvalidArgumentError is raised; at least one
+                neuron is selected.
         """
         _check_fraction(share, "share")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
@@ -165,10 +158,7 @@ class SemanticSlicer:
         """Return the union over categories of the top share of every layer by their scores.
 
         Args:
-            share: Share of the neurons, (0, 1], for each category.
-
-        Raises:
-            InvalidArgumentError: if `share` is out of range.
+            share: Share of the neurons for each category, as for `global_slice`.
         """
         _check_fraction(share, "share")
         return CriticalNeurons(

@@ -1,17 +1,8 @@
 """Four unstructured compressors: which weights to keep at a given density.
 
-All keep the largest weights of each kernel; they differ in how many each kernel keeps.
-
-| name | |
-|---|---|
-| `lamp` | the largest w² / Σ of w'² over the kernel's weights that are not smaller, over all kernels (Lee et al., "Layer-adaptive Sparsity for the Magnitude-based Pruning", ICLR 2021, eq. 2) |
-| `global` | the largest |w| over all kernels (Morcos et al., "One Ticket to Win Them All", NeurIPS 2019) |
-| `uniform_plus` | the same share of every kernel, but all of a first convolution, and at least 20 % of the last kernel (Gale et al., "The State of Sparsity in Deep Neural Networks", 2019, section 6.2) |
-| `erk` | shares in proportion to (sum of the kernel's extents) / (product of them), none above 1 (Evci et al., "Rigging the Lottery", ICML 2020, section 3) |
-
-`compress` iteratively removes a tenth of the remaining weights until the accuracy falls. As
-all keep the largest weights and shares only shrink, a removed weight stays removed.
-"""  # noqa: E501
+All keep the largest weights of each kernel; they differ in the density of each kernel. Since shares
+only shrink, a removed weight stays removed in later iterations.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,14 +51,14 @@ class Compression(ShownAsTable):
     history: tuple[float, ...]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per iteration: its number and accuracy."""
+        """Return one row per iteration: its number and accuracy."""
         import pandas as pd
 
         numbers = range(1, len(self.history) + 1)
         return pd.DataFrame({"iteration": numbers, "accuracy": self.history})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the accuracy after each iteration; a dashed line marks the last one kept."""
+        """Draw the accuracy after each iteration; a dashed line marks the iteration of `model`."""
         from nnslicer_tf.report.figures import new_axes
 
         ax = new_axes(ax)
@@ -93,15 +84,20 @@ def compress(
     most: int = 40,
     progress: bool = False,
 ) -> Compression:
-    """Iteratively remove a share of the remaining weights until the accuracy falls.
-
-    The model is not retrained in between.
+    """Iteratively remove weights, without retraining, until the accuracy falls.
 
     Args:
         model: A Keras model; it is not changed.
-        method: `"lamp"`, `"global"`, `"uniform_plus"` or `"erk"`; see the module.
-        evaluate: Returns the accuracy of a model; called once per iteration with a working
-            copy that it must not keep.
+        method: How weights compete:
+            "lamp": by w² / Σ w'² over the kernel's weights w' that are not smaller, over all
+                kernels (Lee et al., ICLR 2021, eq. 2).
+            "global": by |w| over all kernels (Morcos et al., NeurIPS 2019).
+            "uniform_plus": the same share of every kernel, except for all of a first convolution
+                and at least 20 % of the last kernel (Gale et al., 2019, section 6.2).
+            "erk": shares in proportion to (sum of the kernel's extents) / (product of them), at
+                most 1 (Evci et al., "Rigging the Lottery", ICML 2020, section 3).
+        evaluate: Returns the accuracy of a model; called once per iteration with a working copy, of
+            which it must not keep a reference.
         lowest: The accuracy below which compression stops; the previous iteration is the result.
         share: Share of the remaining weights that an iteration removes, (0, 1).
         most: Largest number of iterations, at least 1.
@@ -142,9 +138,7 @@ def compress(
 def weight_scores(kernels: Mapping[str, np.ndarray], method: str) -> dict[str, np.ndarray]:
     """Return the scores by which a compressor ranks weights, of the kernels' shapes.
 
-    Args:
-        kernels: Kernel name → weights, in topological order.
-        method: A name of `COMPRESSORS`.
+    Kernels are in topological order; `method` is a name of `COMPRESSORS`.
     """
     scores = {}
     for name, weights in kernels.items():
@@ -163,20 +157,10 @@ def weight_scores(kernels: Mapping[str, np.ndarray], method: str) -> dict[str, n
 def keep_masks(
     scores: Mapping[str, np.ndarray], method: str, density: float
 ) -> dict[str, np.ndarray]:
-    """Return which weights a compressor keeps.
+    """Return which weights a compressor keeps at a density: kernel name → bools of its shape.
 
-    If the exceptions of `uniform_plus` alone exceed a density, the other kernels keep nothing.
-
-    Args:
-        scores: Kernel name → scores from `weight_scores`, in topological order.
-        method: A name of `COMPRESSORS`.
-        density: Share of all weights to keep, 0 ≤ density ≤ 1.
-
-    Returns:
-        Kernel name → bool array of its shape, True for weights to keep.
-
-    Raises:
-        InvalidArgumentError: if the density is out of range.
+    If the exceptions of `uniform_plus` alone exceed the density, it removes the other kernels.
+    Raises InvalidArgumentError if the density is not in [0, 1].
     """
     if not 0 <= density <= 1:
         raise InvalidArgumentError(
