@@ -1,5 +1,5 @@
-"""The inner loops, compiled by Numba; independent of Keras, so that workers start fast.
+"""Inner loops over NumPy arrays, compiled by Numba; without Keras, so that workers start fast.
 
-For slices: `sums` (weighted sums, using `exclusion` and `vectors`), `pools`, `pointwise` and
-`rows`; `paths` for effective paths, `lines` for exact lines. All take and return NumPy arrays only.
+`sums`, `products`, `pools`, `pointwise` and `rows` are for slices, `paths` for effective paths. The
+other modules serve these; see README.md.
 """

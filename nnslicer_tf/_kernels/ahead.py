@@ -33,13 +33,9 @@ _started: set[str] = set()
 
 
 def compile_ahead(parts: Iterable[str] = USUAL) -> None:
-    """Start processes that compile the slicing kernels, unless they are on disk.
+    """Start a process for each of these `PARTS` that compiles its kernels, unless they are on disk.
 
-    Each part has its own process. A kernel that is called in the meantime waits for them. If they
-    fail, kernels are compiled when they are called.
-
-    Args:
-        parts: Names of parts, from `PARTS`.
+    Kernels called in the meantime wait; if a process fails, they are compiled when called.
     """
     path = [str(_PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     for part in parts:
@@ -58,11 +54,7 @@ def compile_ahead(parts: Iterable[str] = USUAL) -> None:
 
 
 def compile_part(part: str) -> None:
-    """Compile some of the slicing kernels, or load them from disk.
-
-    Args:
-        part: Name of a part, from `PARTS`.
-    """
+    """Compile the slicing kernels of one of the `PARTS`, or load them from disk."""
     for kernel in PARTS[part]:
         kernel.compile()
 

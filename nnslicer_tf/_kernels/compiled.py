@@ -30,13 +30,8 @@ COMPILING: list[subprocess.Popen] = []
 def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a function with Numba's `njit` at its first call.
 
-    The function runs without the GIL, and is compiled once per machine.
-
-    Args:
-        signature: Numba types of the arguments. The function is compiled only for these, so that
-            a read-only array, for example, does not cause another compilation. None: compiled for
-            all argument types that occur.
-        options: Further options of `njit`.
+    The function runs without the GIL, and is compiled once per machine: for Numba argument types
+    `signature` only (so that a read-only array causes no other compilation), or for all that occur.
     """
 
     def compile_lazily(function: Callable) -> Any:
@@ -58,20 +53,14 @@ def is_compiled(dispatcher: Any) -> bool:
 
 
 def argument(dtype: types.Type, dimensions: int) -> types.Array:
-    """Return the type of a C-ordered array that is only read, so that it may be read-only."""
+    """Return the type of a C-ordered array that is only read, and may be read-only."""
     return types.Array(dtype, dimensions, "C", readonly=True)
 
 
 class _Compiled:
     """A function that is compiled for one signature when it is first called.
 
-    Args:
-        function: The function.
-        dispatcher: Numba's dispatcher for it.
-        signature: Types of the arguments.
-
-    Attributes:
-        ready: Whether it is compiled in this process.
+    `ready`: whether it is compiled in this process.
     """
 
     def __init__(self, function: Callable, dispatcher: Any, signature: tuple) -> None:
@@ -112,14 +101,9 @@ def _source(folder: Path) -> str:
 class _SharedCache(FunctionCache):
     """Numba's cache, used by one process at a time, and only for the same sources.
 
-    Numba numbers the files of a function's signatures by an index that it reads and writes
-    back without a lock. Two workers that compile two signatures at the same time assign the same
-    number to both, and the function that a later process loads interprets its arguments with the
-    other signature's types: wrong results without an error. After a change of the source, Numba
-    writes the index before the code, so a process that reads in between gets the old code.
-
-    Numba checks only the function's own file for changes, and would run old code after a change
-    to functions in other files that it calls.
+    Numba reads and writes a function's index without a lock. Two workers that compile two
+    signatures at once give both the same number, and a later process gets wrong results without an
+    error. Numba also ignores changes of the functions that a function calls. See README.md.
     """
 
     def __init__(self, function: Callable) -> None:

@@ -1,28 +1,25 @@
 """The exclusion rule: finds which values of a sum are kept, from sums above a few bounds.
 
-The rule orders the local values v by magnitude, ascending, and excludes the longest
-prefix whose sum is below the threshold in magnitude. Equivalently: remove values from
-the whole sum, largest first, until the remainder is below the threshold; the removed
-values are kept. So only one magnitude has to be found, the *bound*:
+The rule orders the local values v by magnitude, ascending, and excludes the longest prefix whose
+sum is below the threshold in magnitude. Equivalently, it keeps values, largest first, until the
+remainder is below the threshold. So only one magnitude has to be found, the *bound*:
 
-1. One pass sums the values above each of four magnitudes, and also their magnitudes. An
-   interval between two of them cannot contain the bound if neither its positive nor its
-   negative values alone bring the remainder below the threshold. These sums are float32:
-   an interval is skipped only if the rounding error cannot matter.
-2. The values in the highest remaining interval are collected. If they are few, the prefix
-   sum of each is computed in float64, 16 side by side, by comparing all pairs: nothing is
-   sorted. If they are many, the interval is divided by the same pass.
+1. One pass sums the values above each of four magnitudes, and their magnitudes. The bound cannot
+   lie between two of them if neither the positive nor the negative values there alone bring the
+   remainder below the threshold. These float32 sums skip an interval only if rounding cannot
+   matter.
+2. The values in the highest remaining interval are collected. If they are few, float64 prefix sums
+   come from comparing all pairs, 16 side by side, without sorting. If they are many, the same pass
+   divides the interval.
 3. If the interval does not contain the bound, the next one is collected.
 
-The first division is a separate function: a kernel calls it for several sums before it
-searches any of them, so that the arithmetic of one sum hides the latency of another's.
+A kernel makes the first division of several sums before it searches any of them, so that the
+arithmetic of one hides the latency of another's.
 
-A sum has `size` local values v, float32, padded with zeros to a whole vector. `total` is their sum
-in float64, `magnitudes` that of their magnitudes in float32, the threshold is θ·|y|, and `number`
-the index of the sum among those that are processed together.
-
-Everything is inlined into one kernel and works on pointers (see `vectors`); nothing is
-allocated. benchmarks/README.md describes what else was tried.
+A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in
+float64, `magnitudes` that of their magnitudes in float32, the threshold is θ·|y|, and `number` is
+the sum's index among those processed together. Everything is inlined into one kernel, and works
+on pointers (see `vectors`) without allocation. benchmarks/README.md has rejected alternatives.
 """
 
 from collections import namedtuple
@@ -159,11 +156,7 @@ def give_amounts(v, size, bound, ties, multiplier, weights, received):
 
 @inlined
 def first_division(values, size, total, magnitudes, threshold, work, number):
-    """Begin the search for a bound, which `excluded_bound` continues.
-
-    Returns:
-        Number of intervals waiting to be searched.
-    """
+    """Begin the search for a bound; return the number of intervals for `excluded_bound`."""
     stack = at(work.stacks, 3 * _INTERVALS * number)
     # Not a literal, for which Numba would compile the called functions once more.
     waiting = np.int64(0)
@@ -181,11 +174,9 @@ def first_division(values, size, total, magnitudes, threshold, work, number):
 
 @inlined
 def excluded_bound(values, size, threshold, waiting, work, number):
-    """Find which values of a sum are excluded.
+    """Find which values of a sum are excluded, as (bound, ties).
 
-    Returns:
-        (bound, ties): values above the bound in magnitude are kept, and the last `ties` of those
-        equal to it.
+    Values above the bound in magnitude are kept, and the last `ties` of those equal to it.
     """
     if not threshold > 0:
         return np.float32(0), 0
@@ -249,11 +240,7 @@ def _push(stack, waiting, lower, upper, depth, condition):
 
 @inlined
 def _collect(source, size, lower, upper, band):
-    """Collect the values with lower <= |v| < upper.
-
-    Returns:
-        (number collected, sum of the values below `lower`).
-    """
+    """Collect the values with lower <= |v| < upper; return (their number, sum of those below)."""
     low, high, zero = splat(lower), splat(upper), splat(np.float32(0))
     below = splat(0.0)
     found = 0
@@ -298,10 +285,8 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
     """Push the parts of an interval that may contain the bound, with the highest on top.
 
     The interval is (lower, upper, depth). `part` has the sum of the values below `upper`, the sum
-    of the band of the interval's values, that of their magnitudes, and the threshold.
-
-    Returns:
-        The new number of intervals on the stack.
+    of the band of the interval's values, that of their magnitudes, and the threshold. Returns the
+    new number of intervals on the stack.
     """
     b0, b1, b2, b3 = splat(bounds[0]), splat(bounds[1]), splat(bounds[2]), splat(bounds[3])
     s0 = s1 = s2 = s3 = m0 = m1 = m2 = m3 = splat(np.float32(0))
@@ -352,8 +337,7 @@ def _possible(left, above, weight, next_above, next_weight, threshold):
 def _last_below(band, size, base, threshold, work):
     """Find the last value in the rule's order whose prefix sum is below the threshold.
 
-    Returns:
-        (bits of its magnitude, -1 if there is none; number of equal ones that follow it).
+    Returns (bits of its magnitude, -1 if there is none; number of equal ones that follow it).
     """
     for j in range(0, _FEW_PADDED, LANES):
         v = load(band, j)

@@ -18,15 +18,9 @@ def weighted_sum(
 ) -> None:
     """Select each path neuron's smallest set of positive contributions that reaches its goal.
 
-    Args:
-        path: Whether each output is on the path, bool.
-        goals: Values that the outputs' contributors must reach.
-        inputs: The inputs' values.
-        matrix: Weights (taps, inputs per group, outputs).
-        taps: Input positions (output positions, taps), -1 for padding.
-        groups: Number of channel groups.
-        reached: Set to True where an input is on the path, bool.
-        used: Set to True where a synapse is on the path, bool, of the shape of `matrix`.
+    `matrix` is `(taps, inputs per group, outputs)`, `taps` the input positions `(output positions,
+    taps)`, -1 for padding. `path`, bool, selects outputs; `reached` and `used`, bool, are set to
+    True for inputs and synapses on the path.
     """
     tap_count, per_group, outputs = matrix.shape
     found = np.empty(tap_count * per_group)

@@ -7,15 +7,9 @@ from nnslicer_tf._kernels.compiled import argument, compiled
 
 
 def deltas(values: np.ndarray, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Δ = value − mean and its signs.
+    """Return Δ = value − mean, computed in float64 and rounded to float32, and its signs as int8.
 
-    Args:
-        values: `(batch, *shape)` float32.
-        means: `(*shape)` float64.
-
-    Returns:
-        Δ, computed in float64 and rounded to float32, and its signs as int8; both of the shape of
-        `values`.
+    Values are `(batch, *shape)` float32, means `(*shape)` float64.
     """
     found, signs = np.empty(values.shape, np.float32), np.empty(values.shape, np.int8)
     rows = (len(values), means.size)
@@ -40,14 +34,9 @@ def _deltas(values, means, found, signs):
 def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:
     """Expand an addition, subtraction or multiplication of a few tensors.
 
-    Args:
-        signs: `(neurons,)` int8.
-        y: Values that θ is multiplied by, up to their sign, `(neurons,)` float32 or float64.
-        values: Local values, `(tensors, neurons)` float64.
-        theta: Threshold θ.
-
-    Returns:
-        CONTRIB that each input receives, `(tensors, neurons)` int32.
+    `signs` are `(neurons,)` int8, `y` is what θ is multiplied by, up to its sign, and the local
+    values are `(tensors, neurons)` float64. Returns the inputs' CONTRIB, `(tensors, neurons)`
+    int32.
     """
     received = np.zeros(values.shape, np.int32)
     if len(values) == 2:
@@ -60,7 +49,7 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
 
 @compiled((argument(int8, 1), argument(float64, 1), argument(float64, 2), float64, int32[:, ::1]))
 def _merge_two(signs, y, values, theta, received):
-    """Do the same as `_merge` for two tensors, in vector code: nothing is sorted."""
+    """Do the same as `_merge` for two tensors, in vector code without sorting."""
     for n in range(values.shape[1]):
         first, second = values[0, n], values[1, n]
         threshold = theta * abs(y[n])

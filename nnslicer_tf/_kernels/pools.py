@@ -1,6 +1,7 @@
 """Loops over pooling windows: maxima, and means at channel granularity.
 
-Arrays are channel-last: values `(batch, positions, channels)`.
+Values are `(batch, positions, channels)`, signs int8 of their shape; `taps` are the input positions
+`(output positions, taps)` int32, -1 for padding.
 """
 
 import numpy as np
@@ -12,18 +13,7 @@ from nnslicer_tf._kernels.compiled import argument, compiled
 def maximum(
     signs: np.ndarray, y: np.ndarray, x: np.ndarray, x_signs: np.ndarray, taps: np.ndarray
 ) -> np.ndarray:
-    """Expand a max pooling: every input equal to the output gets the sign.
-
-    Args:
-        signs: `(batch, output positions, channels)` int8.
-        y: Values of the outputs, of the same shape, float32.
-        x: Values of the inputs, `(batch, input positions, channels)` float32.
-        x_signs: sign(Δ) of the inputs, of the shape of `x`, int8.
-        taps: Input position of each tap, `(output positions, taps)` int32, -1: padding.
-
-    Returns:
-        CONTRIB of the inputs, of the shape of `x`, int32.
-    """
+    """Expand a max pooling: every input equal to the output gets the sign, as int32."""
     received = np.zeros(x.shape, np.int32)
     signs, x_signs = (np.ascontiguousarray(array, np.int8) for array in (signs, x_signs))
     y, x = (np.ascontiguousarray(array, np.float32) for array in (y, x))
@@ -58,12 +48,7 @@ def _maximum(signs, y, x, x_signs, taps, received):
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     """Return the mean over output positions of the values that each tap reads, 0 for padding.
 
-    Args:
-        x: `(batch, input positions, inputs)` float32 or float64.
-        taps: `(output positions, taps)` int32.
-
-    Returns:
-        `(batch, taps, inputs)` float64.
+    The result is `(batch, taps, inputs)` float64.
     """
     totals = np.zeros((len(x), taps.shape[1], x.shape[2]))
     _add_taps(x, taps, totals)

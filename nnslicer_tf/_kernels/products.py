@@ -1,8 +1,9 @@
 """The exclusion of sums of products and of softmax rows, compiled by Numba.
 
-Both compute the local values of a few outputs together, and find those that are kept in the same
-way as a weighted sum (see `exclusion`). A product-sum has two local values for each product: first
-Δa·b for all products, then a·Δb.
+Both compute the local values of a few outputs together, and search their bounds as weighted sums do
+(see `exclusion`). A product-sum has two local values for each product: first Δa·b for all products,
+then a·Δb. With `by_sum`, the exclusion is relative to the sum of the local values instead of y.
+For amounts, `signs` are float32 multipliers, and so are the results.
 """
 
 from collections import namedtuple
@@ -57,20 +58,11 @@ def product_sum(
     by_sum: bool,
     middles: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expand sums y[g, m, n] = Σ_s a[g, m, s] · b[g, n, s].
+    """Expand sums y[g, m, n] = Σ_s a[g, m, s] · b[g, n, s] into CONTRIB of a and b, int32.
 
-    Args:
-        signs: sign(CONTRIB · Δy), `(groups, m, n)` int8; samples are groups as well.
-        y: Values of the outputs, of the same shape, float32.
-        first: Values and Δ of a, `(groups, m, s)` float32.
-        second: Values and Δ of b, `(groups, n, s)` float32.
-        theta: Threshold θ.
-        by_sum: Whether the exclusion is relative to the sum of the local values instead of y.
-        middles: For amounts: midpoints of a and b between reference and sample; `signs` are then
-            multipliers, float32.
-
-    Returns:
-        CONTRIB of a and of b, int32, with their shapes; for amounts, their multipliers, float32.
+    `signs` are sign(CONTRIB · Δy), `(groups, m, n)` int8; samples are groups as well. `first` holds
+    the values and Δ of a, `(groups, m, s)` float32, `second` those of b; `middles`, for amounts,
+    the midpoints of a and b between reference and sample.
     """
     amounts = middles is not None
     size = first[0].shape[-1]
@@ -107,17 +99,9 @@ def softmax(
 ) -> np.ndarray:
     """Expand softmax rows: the local values of output i are y_i · (δ_ij − y_j) · Δx_j.
 
-    Args:
-        signs: sign(CONTRIB · Δy), `(rows, entries)` int8.
-        y: Probabilities, of the same shape, float32.
-        delta: Δ of the inputs, of the same shape, float32; 0 for masked entries.
-        theta: Threshold θ.
-        by_sum: As in `product_sum`.
-        means: For amounts: q of `rescale.logarithmic_means`, of the same shape; `signs` are then
-            multipliers, float32.
-
-    Returns:
-        CONTRIB of the inputs, int32, of the same shape; for amounts, their multipliers, float32.
+    All arrays are `(rows, entries)`: `signs` = sign(CONTRIB · Δy) int8, probabilities `y` and the
+    inputs' Δ (0 for masked entries) float32, the result int32. `means`, for amounts, are q of
+    `rescale.logarithmic_means`.
     """
     amounts = means is not None
     size = y.shape[-1]

@@ -31,12 +31,8 @@ def copy_nonzero(
 ) -> None:
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
-    Args:
-        block: `(rows, columns)`, float32, or integers that fit into int32.
-        first_column: Column of the sparse matrix where the block begins.
-        places: Index where the next value of each row goes, int64; advanced in place.
-        data: Values of the sparse matrix, int32 or float32.
-        indices: Columns of the sparse matrix, int32.
+    The block is `(rows, columns)`, float32 or integers that fit into int32, and begins at
+    `first_column`. `places`, int64, index where the next value of each row goes; they advance.
     """
     values, columns = np.empty((2, _RUN + LANES), np.int32)
     if data.dtype == np.float32:

@@ -1,7 +1,10 @@
 """The exclusion of weighted sums and averages, compiled by Numba.
 
-Arrays are channel-last: values `(batch, positions, channels)`. `signs` is
-sign(CONTRIB · Δy) of the output neurons as int8; neurons where it is 0 are skipped.
+Arrays are channel-last: values `(batch, positions, channels)` float32. `signs` is
+sign(CONTRIB · Δy) of the outputs as int8; neurons where it is 0 are skipped. `taps` are the input
+positions `(output positions, taps)` int32, -1 for padding. With `by_sum`, thresholds are relative
+to the sum of the local values instead of y. For amounts, `changes` are the inputs' changes from the
+reference, `signs` are float32 multipliers, and so are the results for inputs.
 """
 
 from collections import namedtuple
@@ -62,22 +65,9 @@ def weighted_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
-    Args:
-        signs: `(batch, output positions, outputs)` int8.
-        y: Values of the outputs, of the same shape, float32.
-        dx: Δ of the inputs, `(batch, input positions, inputs)` float32.
-        weights: `(groups, outputs per group, taps · inputs per group)` float32.
-        taps: Input position of each tap, `(output positions, taps)` int32, -1: padding.
-        theta: Threshold θ.
-        each: Keep the synapses of each sample separate.
-        by_sum: Whether thresholds are relative to the sum of the local values instead of y.
-        changes: For amounts: changes of the inputs from the reference, shaped like `dx`; `signs`
-            are then multipliers, float32.
-
-    Returns:
-        CONTRIB of the inputs, shaped like `dx`, and of the synapses,
-        `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32. For
-        amounts: the multipliers of the inputs, and the synapses' amounts, both float32.
+    The weights are `(groups, outputs per group, taps · inputs per group)` float32. Returns CONTRIB
+    of the inputs, shaped like `dx`, and of the synapses, `(batch or 1, *shape of the weights)`,
+    int32; `each` separates the samples' synapses. For amounts, the synapses' are float32 amounts.
     """
     scale = np.ones((1, len(taps)))
     return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each, changes)
@@ -93,7 +83,7 @@ def average(
     by_sum: bool = False,
     changes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Expand an average pooling; shapes as in `weighted_sum`, one channel at a time.
+    """Expand an average pooling, one channel at a time.
 
     The local values are Δx / k; instead of dividing, k multiplies the threshold. `counts` is k if
     it differs between samples, `(batch, output positions)`.
@@ -126,7 +116,7 @@ def _expand(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`.
 
-    `threshold` is θ, and whether it is relative to the sum of the local values instead of y.
+    `threshold` is (θ, `by_sum`).
     """
     amounts = changes is not None
     width = weights.shape[2]
@@ -353,8 +343,8 @@ def _weighted_sum(
 def _gather(dx, readable, windows, rows, needed, place):
     """Copy the values that each of `needed` positions reads, with zeros for padding.
 
-    Runs are copied in whole vectors, or value by value if too few values can be read; the excess at
-    the end of one is overwritten by the next.
+    Runs are copied in whole vectors, or value by value near the end of `dx`; the excess of one
+    run is overwritten by the next.
     """
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):

@@ -1,17 +1,15 @@
 """Vectors of 16 values and pointers to them, for code compiled by Numba.
 
-Numba only vectorises the loops that LLVM recognises. The exclusion's inner loops are written
-with explicit vectors instead, so that their cost does not depend on LLVM. LLVM splits a
-vector if the processor's registers are shorter, and compresses one in a single instruction
-if the processor supports it.
+Numba vectorises only the loops that LLVM recognises, so the exclusion's inner loops use explicit
+vectors. LLVM splits them if the processor's registers are shorter, and compresses a vector in one
+instruction if the processor can.
 
-An array that is passed to a function is reference-counted even if the function is inlined,
-which costs more than the sum of 16 values. So functions take pointers. A pointer keeps
-nothing alive and checks no index: the caller that makes it from an array is responsible for
-both.
+Numba counts references of every array argument, even of an inlined function, which costs more than
+the sum of 16 values. So functions take pointers, which keep nothing alive and check no index: both
+are the caller's business.
 
-Vector types: `floats` (float32), `doubles` (float64), `integers` (int32), `mask` (bool).
-Their operators are `+ - *`, comparisons, and `& |` for masks.
+Types: `floats` (float32), `doubles` (float64), `integers` (int32), `mask` (bool), with the
+operators `+ - *`, comparisons, and `& |` for masks.
 """
 
 import operator
@@ -198,10 +196,7 @@ def widen(typing, vector):
 
 @intrinsic
 def bits(typing, value):
-    """Return the bits of float32, a scalar or a vector, as integers.
-
-    The bits of magnitudes have the same order as the magnitudes.
-    """
+    """Return the bits of float32 as integers; those of magnitudes have the magnitudes' order."""
     result = integers if value is floats else types.int32
 
     def emit(context, builder, sig, args):
