@@ -1,9 +1,9 @@
 """Amounts with exclusion: multipliers of an operation's inputs, at any θ, without Keras.
 
-For each kind there is a rule that takes the multipliers of an operation's outputs, finds the
-inputs that θ excludes, as the kind's rule for counts does, and returns the multipliers of the
-others by DeepLIFT's rules (see `rescale`). At granularity "channel", the inputs of a filter are
-excluded by the means of its channels, and the multipliers are those of single elements.
+A kind's rule takes the multipliers of an operation's outputs, finds the inputs that θ excludes as
+its rule for counts does, and returns the multipliers of the others by DeepLIFT's rules (see
+`rescale`). At granularity "channel", the means of a filter's channels decide the exclusion, and
+the multipliers are those of single elements.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,37 +28,24 @@ Parts = tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """An operation that is expanded in a batch.
+    """An operation that is expanded in a batch."""
 
-    Attributes:
-        node: The operation, with all elements as neurons.
-        theta: Threshold θ.
-        given: The multipliers of its outputs, `(batch, *shape)` float32.
-        output: Its neurons.
-        inputs: Those of its inputs.
-        by_channel: At granularity "channel": the node, the neurons, and those of the inputs, by
-            channel; otherwise None.
-        each: Keep the synapses' amounts of each sample separate.
-        data: Result of `data_of` for the operation.
-        slopes: Δoutput / Δinput, for a function of single values.
-    """
-
-    node: Node
+    node: Node  # all elements are neurons
     theta: float
-    given: np.ndarray
+    given: np.ndarray  # the multipliers of its outputs, (batch, *shape) float32
     output: Neurons
     inputs: Sequence[Neurons]
+    # at granularity "channel": the node, its neurons, and its inputs', by channel
     by_channel: tuple[Node, Neurons, Sequence[Neurons]] | None = None
-    each: bool = False
-    data: Any = None
-    slopes: np.ndarray | None = None
+    each: bool = False  # keep the synapses' amounts of each sample separate
+    data: Any = None  # result of `data_of` for the operation
+    slopes: np.ndarray | None = None  # Δoutput / Δinput, for a function of single values
 
 
 def data_of(operation: Operation) -> Any:
     """Return what a rule needs to know about an operation, in addition to its node's table.
 
-    Raises:
-        UnsupportedLayerError: if its kind has no rule.
+    Raises UnsupportedLayerError if its kind has no rule.
     """
     kind = operation.kind
     if kind == "scale" and isinstance(operation.params, Affine):

@@ -1,7 +1,7 @@
 """Gates of recurrent layers: weighted sums over several inputs under one exclusion.
 
-All functions process the gates of a cell that read the same inputs together, with one call of the
-kernel. From each input, they read the positions given by a table of taps; a dense gate has one.
+The gates of a cell that read the same inputs are processed together, in one call of the kernel.
+Each input is read at the positions of a table of taps; a dense gate has one.
 """
 
 from collections.abc import Sequence
@@ -24,36 +24,25 @@ ops: Any = LazyModule("keras.ops")
 
 
 class _Read(NamedTuple):
-    """How the gates read one of their inputs.
+    """How the gates read one of their inputs."""
 
-    Attributes:
-        taps: Input position of each tap, `(output positions, taps)` int32, -1 for padding.
-        kernel: Layout of the kernel.
-        start: The first of the kernel's columns that belong to the gates.
-    """
-
-    taps: np.ndarray
+    taps: np.ndarray  # input positions (output positions, taps) int32, -1 for padding
     kernel: KernelLayout
-    start: int
+    start: int  # the gates' first column in the kernel
 
 
 class GatesTable(NamedTuple):
-    """Data for the exclusion of gates with the same inputs.
+    """Data for the exclusion of gates with the same inputs."""
 
-    Attributes:
-        reads: How each input is read.
-        weights: `(1, outputs of all gates, local values)` float32.
-    """
-
-    reads: tuple[_Read, ...]
-    weights: np.ndarray
+    reads: tuple[_Read, ...]  # for each input
+    weights: np.ndarray  # (1, outputs of all gates, local values) float32
 
 
 def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
     """Return, for each input of some gates, the weights of all gates together.
 
-    The gates are in the order of their columns, and no other gate's are between them: a layer has
-    one kernel for its input and one for its state.
+    A layer has one kernel for its input and one for its state, in which the columns of these gates
+    must be adjacent, in the order of the gates.
     """
     first, last = operations[0].params.weights, operations[-1].params.weights
     return [
@@ -90,22 +79,16 @@ def expand_gates(
     each: bool,
     amounts: bool = False,
 ) -> list[np.ndarray]:
-    """Return the contributions of the inputs, and add those of the synapses to `synapses`.
+    """Return the CONTRIB of the inputs, and add that of the synapses to `synapses`, by kernel name.
 
-    Args:
-        table: The gates.
-        theta: Threshold θ.
-        signs: sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8.
-        reference: Values that θ is multiplied by, of the same shape.
-        inputs: The inputs.
-        synapses: Kernel name → contributions so far; changed in place.
-        each: Keep the synapses' contributions of each sample separate.
-        amounts: Whether `signs` are multipliers, and contributions amounts.
+    `signs` = sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8, and
+    `reference`, by which θ is multiplied, have the same shape. `each` separates the samples'
+    synapses. For `amounts`, `signs` are multipliers.
     """
     batch, positions = len(signs), len(table.reads[0].taps)
 
     def gather(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the values that the taps read, side by side; padding reads a zero at the end."""
+        """Return the values that the taps read, side by side; padding reads a final zero."""
         padded = [np.pad(flat(x), ((0, 0), (0, 1), (0, 0))) for x in arrays]
         return [
             x[:, read.taps].reshape(batch, positions, -1)
@@ -154,11 +137,7 @@ def expand_gates(
 
 @dataclass(frozen=True, eq=False)
 class GatesAtZero:
-    """Gates with the same inputs at θ = 0, on tensors of the backend.
-
-    Args:
-        operations: The gates of one time step.
-    """
+    """The gates of one time step with the same inputs at θ = 0, on tensors of the backend."""
 
     operations: tuple[Operation, ...]
 
@@ -182,12 +161,9 @@ class GatesAtZero:
         return [w.columns(weight_signs(w.kernel)) for w in side_by_side(self.operations)]
 
     def expand(self, g: Any, signs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """Return the contributions of the inputs.
+        """Return the CONTRIB of the inputs, given the signs of their Δ and `weight_signs`.
 
-        Args:
-            g: sign(CONTRIB) · sign(Δy) of the outputs of all gates, side by side.
-            signs: Signs of the inputs' Δ.
-            weights: Result of `weight_signs`.
+        `g` is sign(CONTRIB) · sign(Δy) of the outputs of all gates, side by side.
         """
         received = []
         for gate, x, w in zip(self.operations[0].params.weights, signs, weights, strict=True):
@@ -197,14 +173,10 @@ class GatesAtZero:
         return received
 
     def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, tuple[int, Any]]:
-        """Return the contributions of the synapses for each sample, summed over time.
+        """Return the CONTRIB of the synapses for each sample, summed over time.
 
-        Args:
-            g: As for `expand`, at all times, `(batch, time, …)`.
-            signs: Signs of the inputs' Δ at all times.
-
-        Returns:
-            Kernel name → the gates' first column, and `(batch, taps, inputs, outputs)`.
+        Arguments are those of `expand`, at all times, `(batch, time, …)`. Returns kernel name → the
+        gates' first column, and `(batch, taps, inputs, outputs)`.
         """
         parts: dict[str, tuple[int, Any]] = {}
         batch, steps = ops.shape(g)[0], g.shape[1]

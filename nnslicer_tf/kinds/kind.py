@@ -27,8 +27,8 @@ class Neurons:
             elements of the output or its channels.
         relative_to: Quantity that the exclusion is relative to: "output", the neuron's value y,
             or "sum", the sum of its local values.
-        mask: 1 where elements of the output are neurons, 0 for padding; it broadcasts to
-            `captured`. None if all are neurons. Δ is 0 where there is no neuron.
+        mask: 1 for neurons, 0 for padding, where Δ is 0, broadcastable to `captured`; None for no
+            padding.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
 
@@ -59,14 +59,7 @@ class Neurons:
         sign: np.ndarray,
         factor: np.ndarray | None = None,
     ) -> "Neurons":
-        """Return neurons with a given Δ and its signs; all arrays are `(batch, *shape)`.
-
-        Args:
-            value: The values.
-            delta: Their Δ.
-            sign: The signs of Δ.
-            factor: See the property; by default, the values.
-        """
+        """Return neurons `(batch, *shape)` with given Δ, signs, and factor (default: the value)."""
         neurons = cls(value, np.zeros(value.shape[1:]))
         neurons._deltas = delta, sign
         neurons.factor = value if factor is None else factor
@@ -97,7 +90,7 @@ class Neurons:
 
     @cached_property
     def change(self) -> np.ndarray:
-        """Value − reference, float32; 0 where there is padding. Needs `usual`."""
+        """Value − reference, float32; 0 for padding. Needs `usual`."""
         change = self.captured - self.usual
         return change if self.mask is None else np.where(self.mask > 0, change, np.float32(0))
 
@@ -120,7 +113,7 @@ class Neurons:
     def reference(self) -> np.ndarray:
         """The quantity that θ is multiplied by, up to its sign, if outputs are linear in inputs.
 
-        In that case the local values add up to Δy, unless means are pooled over positions.
+        The local values then add up to Δy, unless means are pooled over positions.
         """
         return self.value if self.relative_to == "output" else self.delta
 
@@ -160,12 +153,10 @@ class Neurons:
 
 
 def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
-    """Return a mask, an array or a tensor, with axes of size 1 added.
+    """Return a mask `(batch, …)`, an array or a tensor, with `rank` axes.
 
-    Args:
-        mask: `(batch, …)`: the leading axes of an operation's values.
-        rank: Number of axes of these values; axes are appended to reach it.
-        lead: Number of axes to insert after the batch, for values that were broadcast.
+    Axes of size 1 are appended, and `lead` of them inserted after the batch, for values that were
+    broadcast.
     """
     batch, *shape = mask.shape
     new = (*(1,) * lead, *shape, *(1,) * (rank - 1 - len(shape)))
@@ -262,32 +253,30 @@ class Kind:
 
     Attributes:
         name: Name of the kind, as in `Step.kind`.
-        reach: Inputs that an output depends on: "element" (those at its own position), "channel"
-            (those in its own channel) or "any".
+        reach: Inputs that an output depends on: those at its own position ("element"), in its own
+            channel ("channel"), or "any".
         one_to_one: Whether an output is a function of one input, so that CONTRIB can also
             pass unchanged (`rectify="pass"`).
         rule: The exclusion rule (NNSlicer, Table 2).
-        synapse_rule: Used instead of `rule` for a kind with synapses.
-        move: Used instead of `rule` for a kind that only moves values: maps a node and its
-            CONTRIB `(batch, *shape)` to the CONTRIB of each input.
+        synapse_rule: Replaces `rule` for a kind with synapses.
+        move: Replaces `rule` for a kind that only moves values: maps a node and its CONTRIB
+            `(batch, *shape)` to the CONTRIB of each input.
         table: Computes the data that the rule needs about an operation, once per walk.
         at_zero: The rule at θ = 0 on tensors of the backend: maps an operation,
             g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves values), the sign(Δx) of
             its inputs and the values by name to the CONTRIB of each input, float32.
-        kernels_at_zero: With the same arguments, returns the CONTRIB of the synapses of a kind
-            with a synapse rule at θ = 0, summed over the batch: kernel name → tensor of the
-            kernel's shape.
+        kernels_at_zero: With the same arguments, returns the synapses' CONTRIB, summed over the
+            batch: kernel name → tensor of the kernel's shape.
         samples_at_zero: The same for every sample: `(batch, taps, inputs, outputs)`.
         by_change: Whether rules get sign(CONTRIB · Δy) instead of sign(CONTRIB), which is set to
             0 where Δy is 0.
         multiplies: Whether inputs are multiplied by each other: `at_zero` then gets the signs of
-            `Neurons.factor` instead of its inputs' values.
-        rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
-            multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
-        through_time: Whether operations are those of a recurrent layer, which
-            `kinds.recurrence` walks back through time together.
-        kernels: Compiled kernels that the rule needs in addition to those that nearly every
-            network uses (see `nnslicer_tf._kernels.ahead`); "" for none.
+            `Neurons.factor` instead of the values.
+        rescale: DeepLIFT's rule (Shrikumar et al., ICML 2017): maps an operation, its inputs, the
+            reference inputs and its output's multipliers to those of its inputs.
+        through_time: Whether `kinds.recurrence` walks the operations back through time together.
+        kernels: Compiled kernels that the rule needs in addition to the usual ones (see
+            `nnslicer_tf._kernels.ahead`); "" for none.
     """
 
     name: str

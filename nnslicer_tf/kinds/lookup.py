@@ -20,11 +20,7 @@ ops: Any = LazyModule("keras.ops")
 def add_rows(table: KernelLayout, tokens: np.ndarray, values: np.ndarray, each: bool) -> np.ndarray:
     """Add values to the tokens' rows of a table, `(batch or 1, *table shape)`.
 
-    Args:
-        table: The table's layout.
-        tokens: `(batch, …)` int64.
-        values: Values of the embedded tokens, `(batch, …, channels)`.
-        each: Keep the samples separate.
+    Tokens are `(batch, …)` int64, values `(batch, …, channels)`; `each` separates the samples.
     """
     dtype = np.int32 if np.issubdtype(values.dtype, np.integer) else np.float32
     total = np.zeros((len(tokens) if each else 1, *table.shape), dtype)

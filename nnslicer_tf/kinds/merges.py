@@ -20,7 +20,7 @@ def excluded(
 ) -> list[np.ndarray]:
     """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
 
-    The local values are ±Δx_i, in a product times the other factors (see `Neurons.factor`).
+    The local values are ±Δx_i; in a product, times the other factors (see `Neurons.factor`).
     """
     values = np.empty((len(inputs), *signs.shape))
     for k, x in enumerate(inputs):

@@ -24,15 +24,10 @@ ops: Any = LazyModule("keras.ops")
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """An order of axes, and a shape, in which a kernel reads an array.
+    """An order of axes, and a shape, in which a kernel reads an array."""
 
-    Attributes:
-        order: The axes, including the batch.
-        shape: The shape after the batch, whose first extent absorbs the batch if it is -1.
-    """
-
-    order: tuple[int, ...]
-    shape: tuple[int, ...]
+    order: tuple[int, ...]  # axes, including the batch
+    shape: tuple[int, ...]  # after the batch; if its first extent is -1, it absorbs the batch
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return an array in this arrangement, contiguous."""
@@ -54,10 +49,7 @@ class ProductTable:
 
 
 def _check_granularity(operation: Operation, layout: Layout) -> None:
-    """Check that a walk at granularity "channel" does not meet an operation with positions.
-
-    Vectors have no positions: their elements are the channels, and the granularities coincide.
-    """
+    """Reject operations with positions at granularity "channel"; vectors have only channels."""
     has_positions = any(len(shape) > 1 for shape in (operation.shape, *operation.input_shapes))
     if layout.granularity == "channel" and has_positions:
         raise UnsupportedLayerError(
@@ -134,7 +126,7 @@ def _product_at_zero(
 
 
 def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
-    """Return the order of axes in which those of a row come last."""
+    """Return the order of axes that puts those of a row last."""
     _check_granularity(operation, layout)
     rank = len(operation.shape) + 1
     axes = [axis % rank for axis in operation.params.axes]

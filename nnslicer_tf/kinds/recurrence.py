@@ -1,13 +1,11 @@
 """Recurrent layers: the walk back through time, using the rules of the operations in a time step.
 
-A recurrent layer is one node of a walk. Its operations at one time step, the cell, form a small
-acyclic graph; the walk traverses it once per time step, from the last to the first, with the rules
-of the cell's kinds and the values at that time. The contributions that a step passes to its
-previous states are where the walk of the previous step begins. A constant initial state has Δ = 0.
+A recurrent layer is one node of a walk. The operations of one time step, the cell, are walked once
+per step, from the last to the first, with that time's values. What a step passes to its previous
+states is where the walk of the previous step begins. A constant initial state has Δ = 0.
 
 A gate's weighted sum is over the sequence's entry and the state together, under one exclusion; its
-synapses accumulate over time. At padding there are no neurons: CONTRIB of a state passes unchanged
-to the previous state.
+synapses accumulate over time. Padding has no neurons: a state's CONTRIB passes through unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,27 +47,17 @@ _BY_SIGNS = ("add", "scale", "elementwise", GATE, HELD)
 
 @dataclass(frozen=True, eq=False)
 class RecurrenceTable:
-    """A recurrent layer, without Keras.
+    """A recurrent layer, without Keras."""
 
-    Attributes:
-        prefix: Prefix of the cell's names in the names of operations.
-        cell: The nodes of one time step, in the order of the walk.
-        states: Names of the operations whose values are states.
-        shapes: Name of everything that the cell computes or reads → shape at one time step.
-        steps: Number of time steps.
-        backwards: Whether the first step reads the sequence's last entry.
-        masked: Whether the layer's last input is a mask.
-        held: Name of each state that is held at padding → the operation that computes it.
-    """
-
-    prefix: str
-    cell: tuple[Node, ...]
-    states: tuple[str, ...]
+    prefix: str  # of the cell's names in the names of operations
+    cell: tuple[Node, ...]  # the nodes of one time step, in the order of the walk
+    states: tuple[str, ...]  # names of operations
+    # name of what the cell computes or reads → shape at one time step
     shapes: dict[str, tuple[int, ...]]
-    steps: int
-    backwards: bool
-    masked: bool
-    held: dict[str, str]
+    steps: int  # number of time steps
+    backwards: bool  # whether the first step reads the sequence's last entry
+    masked: bool  # whether the layer's last input is a mask
+    held: dict[str, str]  # state that is held at padding → the operation that computes it
 
     def place(self, t: int) -> int:
         """Return the index of the sequence's entry that step t reads."""
@@ -81,11 +69,7 @@ class RecurrenceTable:
 
 
 def recurrence_node(operation: Operation) -> Node:
-    """Return the node that represents all operations of a recurrent layer.
-
-    Args:
-        operation: Any of these operations.
-    """
+    """Return the node that represents all operations of a recurrent layer, given any of them."""
     unrolled: Unrolled = operation.params.unrolled
     prefix = operation.name.removesuffix(operation.params.operation.name)
     cell: list[Node] = []
@@ -136,13 +120,7 @@ def _consumers_first(unrolled: Unrolled) -> list[list[Operation]]:
 
 
 class _Values:
-    """The values of a recurrent layer and of its inputs at each time step.
-
-    Args:
-        node: The layer.
-        values: Returns the values of an operation, by name.
-        batch: Number of samples.
-    """
+    """The values of a recurrent layer and of its inputs at each time step, read by name."""
 
     def __init__(self, node: Node, values: Callable[[str], Neurons], batch: int) -> None:
         self._table: RecurrenceTable = node.table
@@ -196,17 +174,11 @@ class _Values:
 
 @dataclass(eq=False)
 class Unwound:
-    """The contributions found by a walk through a recurrent layer.
+    """The contributions found by a walk through a recurrent layer."""
 
-    Attributes:
-        inputs: CONTRIB of each of the layer's inputs, None where nothing arrived.
-        members: Operation name → CONTRIB `(batch, time, …)`.
-        synapses: Kernel name → CONTRIB `(batch or 1, *kernel shape)`; at θ = 0, `(batch, taps,
-            inputs, outputs)`.
-    """
-
-    inputs: list[Any]
-    members: dict[str, Any]
+    inputs: list[Any]  # for each input of the layer, None where nothing arrived
+    members: dict[str, Any]  # operation name → (batch, time, …)
+    # kernel name → (batch or 1, *kernel shape); at θ = 0, (batch, taps, inputs, outputs)
     synapses: dict[str, Any] = field(default_factory=dict)
 
 
@@ -221,15 +193,10 @@ def unwind(
 ) -> Unwound:
     """Walk back through time with exclusion.
 
-    Args:
-        node: The recurrent layer.
-        theta: Threshold θ.
-        given: Name of an operation of the layer → CONTRIB that it received from outside.
-        values: Returns the values of an operation, by name.
-        passes: See `Passes`.
-        each: Keep the synapses' contributions of each sample separate.
-        rules: For amounts: name of an operation of the cell → its rule, which takes θ, its
-            multipliers, its neurons, those of its inputs and the time, and returns multipliers.
+    `given` maps operations of the layer to the CONTRIB that they received from outside, and
+    `values` returns an operation's values by name; `each` separates the samples' synapses. For
+    amounts, `rules` maps an operation of the cell to its rule, which takes θ, its multipliers, its
+    neurons, those of its inputs and the time, and returns multipliers.
     """
     table: RecurrenceTable = node.table
     dtype = np.int32 if rules is None else np.float32
@@ -298,15 +265,7 @@ def unwind_at_zero(
 ) -> Unwound:
     """Walk back through time at θ = 0, on tensors of the backend.
 
-    Args:
-        unrolled: The recurrent layer.
-        prefix: Prefix of the cell's names in the names of operations.
-        inputs: Names of the layer's inputs.
-        given: Name of an operation of the layer → CONTRIB that it received from outside.
-        values: Values by name.
-        sign_of_delta: Returns the signs of an operation's Δ.
-        sign_of_factor: Returns the signs of an operation's factor in products.
-        passes: See `Passes`.
+    `inputs` are the layer's, `given` is as in `unwind`; the functions return signs by name.
     """
     walk = _TensorWalk(unrolled, prefix, inputs, given, values)
     weight_signs = {n.name: n.weight_signs() for n in walk.nodes if isinstance(n, GatesAtZero)}
@@ -351,13 +310,7 @@ def unwind_multipliers(
 ) -> Unwound:
     """Walk multipliers back through time at θ = 0, on tensors of the backend.
 
-    Args:
-        unrolled: The recurrent layer.
-        prefix: Prefix of the cell's names in the names of operations.
-        inputs: Names of the layer's inputs.
-        given: Name of an operation of the layer → multipliers that it received from outside.
-        values: Values by name.
-        reference: Reference values by name, of the same shapes.
+    Arguments are those of `unwind_at_zero`, with reference values by name.
     """
     walk = _TensorWalk(unrolled, prefix, inputs, given, values)
     value = walk.readable(lambda name: values[name])
@@ -408,9 +361,7 @@ class _TensorWalk:
     def readable(self, read: Callable[[str], Any], hold: bool = False) -> dict[str, Any]:
         """Return all that the cell can read, time first: sequence, states and its own values.
 
-        Args:
-            read: Returns a tensor for an operation, by name.
-            hold: Whether to replace states at padding by the latest ones before it.
+        `read` returns a tensor by name; `hold` replaces states at padding by the latest before it.
         """
         tensors = {name: time_first(read(self._prefix + name)) for name in self._names}
         for k, (name, shape) in enumerate(self._unrolled.states.items()):
@@ -429,14 +380,12 @@ class _TensorWalk:
         changes: Mapping[str, Any],
         rule: Callable[..., Any],
     ) -> Unwound:
-        """Run the loop.
+        """Run the loop over time.
 
-        Args:
-            entries: What the rule reads at each time, `(time, batch, …)`.
-            changes: What the cell reads → its signs or changes, with which the gates' outputs are
-                multiplied for the synapses.
-            rule: Propagates through a node: takes the entries of a time, the node, what it
-                received, and a dict to which it adds what gates received.
+        `entries` are what the rule reads, `(time, batch, …)`; `changes` map what the cell reads to
+        the signs or changes by which the gates' outputs are multiplied for the synapses. The rule
+        takes the entries of a time, a node, what it received, and a dict to which it adds what
+        gates received.
         """
         names, states = self._names, self._unrolled.states
         shapes = self._unrolled.shapes

@@ -3,9 +3,10 @@
 A multiplier is the change of a target per change of a neuron, between a reference and a sample
 (Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1). By every rule, the inputs' multipliers times
 their changes add up to the output's: a sum is linear, a function of single values has the quotient
-of its changes, a product the midpoint of the other factor, and a softmax or a normalisation is
-composed of these. Amounts of slices and the contributions in `semantic` share this table.
+of its changes, a product the midpoint of the other factor; softmax and normalisation combine these.
+Amounts of slices and the contributions in `semantic` share this table.
 
+Rules take an operation, its inputs for sample and reference, and its output's multipliers.
 Functions with an argument `xp` work on arrays (`numpy`) and on tensors (`keras.ops`).
 """
 
@@ -28,8 +29,7 @@ TINY = 1e-30
 def midpoint(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
     """Return multipliers from the gradient halfway between reference and sample.
 
-    The contributions add up exactly if the operation is linear or multiplies two inputs, and to
-    second order for others.
+    They are exact if the operation is linear or multiplies two inputs, otherwise to second order.
     """
     middle = [(x + x0) / 2 for x, x0 in zip(inputs, reference, strict=True)]
     return list(vector_jacobian_product(operation.compute, middle, multipliers))
@@ -56,12 +56,7 @@ def largest(
 ) -> list[Any]:
     """Return multipliers of a maximum: its change is assigned to the elements that attain it.
 
-    Args:
-        operation: The maximum, or minimum.
-        inputs: Its inputs for the sample.
-        reference: Its inputs for the reference.
-        multipliers: Multipliers of its output.
-        further: `keras.ops.minimum` for a minimum; `keras.ops.maximum` by default.
+    `further` is `keras.ops.minimum` for a minimum; `keras.ops.maximum` by default.
     """
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
     most = (further or ops.maximum)(y, y0)
@@ -82,7 +77,7 @@ def largest(
 
 
 def _to_first(x: Any, values: Any) -> Any:
-    """Return values `(batch, …, channels)` at the first of the largest elements of each channel.
+    """Return values `(batch, …, channels)` at each channel's first largest element, 0 elsewhere.
 
     The gradient of a global maximum would divide them among equal elements.
     """
@@ -98,7 +93,7 @@ def product(operation: Operation, inputs: list, reference: list, multipliers: An
 
 
 def product_factors(inputs: Sequence[Any], reference: Sequence[Any]) -> list[Any]:
-    """Return by what each factor's multiplier is that of the product, from left to right."""
+    """Return the factors that turn a product's multiplier into its inputs', from left to right."""
     products, products0 = [inputs[0]], [reference[0]]
     for x, x0 in zip(inputs[1:], reference[1:], strict=True):
         products.append(products[-1] * x)
@@ -124,13 +119,8 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
 def logarithmic_means(xp: Any, y: Any, y0: Any) -> Any:
     """Return q, with which a softmax changes by Δy_i = q_i · (Δx_i − Σ q·Δx / Σ q).
 
-    With the log-sum-exp L of a row, y_i = exp(x_i − L), so that q_i = Δy_i / Δ(log y_i). For
-    masked entries, which are 0 in both, q is 0.
-
-    Args:
-        xp: The namespace.
-        y: Probabilities for the sample.
-        y0: Probabilities for the reference.
+    With the log-sum-exp L of a row, y_i = exp(x_i − L), so that q_i = Δy_i / Δ(log y_i). The
+    probabilities are `y` for the sample, `y0` for the reference; q is 0 where both are (masks).
     """
     ratio = xp.log(xp.maximum(y, TINY)) - xp.log(xp.maximum(y0, TINY))
     near = xp.abs(ratio) < SMALL
@@ -148,18 +138,10 @@ def scale(operation: Operation, inputs: list, reference: list, multipliers: Any)
 
 
 def normalised(xp: Any, statistics: Any, gamma: Any, x: Any, x0: Any, multipliers: Any) -> Any:
-    """Return multipliers of a normalisation by the sample's own statistics.
+    """Return multipliers of a normalisation by its own statistics, which are not held constant.
 
     It is the product of u and r = (S + ε)^(−1/2): midpoints for the product and for the squares
-    in S, and the quotient for r. So the statistics are not held constant.
-
-    Args:
-        xp: The namespace.
-        statistics: What `Statistics` describes.
-        gamma: γ.
-        x: The inputs for the sample.
-        x0: The inputs for the reference.
-        multipliers: Multipliers of the outputs.
+    in S, and the quotient for r.
     """
     axes = tuple(a + 1 for a in statistics.axes)
     count = float(np.prod([statistics.shape[a] for a in statistics.axes]))

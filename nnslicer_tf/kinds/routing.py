@@ -16,19 +16,12 @@ ops: Any = LazyModule("keras.ops")
 
 
 class _Links(NamedTuple):
-    """The index map of a routing operation, for one of its inputs.
+    """The index map of a routing operation, for one of its inputs."""
 
-    Attributes:
-        shape: Shape of the input's neurons.
-        sources: Row-major indices of neurons of the input.
-        targets: Row-major indices of the output neurons to which they are moved.
-        one_to_one: Whether no neuron of the input is moved to several outputs.
-    """
-
-    shape: tuple[int, ...]
-    sources: np.ndarray
-    targets: np.ndarray
-    one_to_one: bool
+    shape: tuple[int, ...]  # of the input's neurons
+    sources: np.ndarray  # row-major indices of neurons of the input
+    targets: np.ndarray  # row-major indices of the output neurons to which they are moved
+    one_to_one: bool  # whether no neuron of the input is moved to several outputs
 
 
 def _table(operation: Operation, layout: Layout) -> list[_Links]:

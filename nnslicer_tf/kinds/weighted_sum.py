@@ -24,19 +24,12 @@ ops: Any = LazyModule("keras.ops")
 
 @dataclass(frozen=True, eq=False)
 class SumTable:
-    """Data for the exclusion rule of a weighted sum.
-
-    Attributes:
-        kernel: Layout of the kernel.
-        weights: `(groups, outputs per group, taps · inputs per group)` float32.
-        taps: `(output positions, taps)` int32.
-        tap_means: At channel granularity, the profile's mean of the values that each tap reads,
-            `(taps, inputs)` float64; otherwise None.
-    """
+    """Data for the exclusion rule of a weighted sum."""
 
     kernel: KernelLayout
-    weights: np.ndarray
-    taps: np.ndarray
+    weights: np.ndarray  # (groups, outputs per group, taps · inputs per group) float32
+    taps: np.ndarray  # (output positions, taps) int32
+    # at channel granularity: means of what each tap reads, (taps, inputs) float64
     tap_means: np.ndarray | None
 
 
@@ -54,7 +47,7 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
 
 
 def synapses_by_kernel(table: SumTable, synapses: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what the compiled kernel collected for the synapses, in the kernel's shape."""
+    """Return the compiled kernel's result for the synapses, in the shape of the layer's kernel."""
     samples, groups, outputs, width = synapses.shape
     by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
     taps = table.taps.shape[1]
@@ -139,10 +132,7 @@ def _samples_at_zero(
 def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
     """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`.
 
-    Args:
-        operation: A weighted sum.
-        x: Its inputs `(batch, *input shape)`.
-        g: Cotangents of its outputs `(batch, *shape)`.
+    `x` are the inputs of a weighted sum, `g` the cotangents of its outputs.
     """
     kernel: Synapses = operation.params
     groups = kernel.groups

@@ -18,10 +18,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
     """Return the values that the taps read `(batch, positions, taps, channels)`, 0 for padding.
 
-    Args:
-        shape: Shape of one input `(…, channels)`.
-        x: The inputs.
-        taps: Input position of each tap, `(positions, taps)`, -1 for padding.
+    `shape` is that of one input `(…, channels)`; taps are positions `(positions, taps)`.
     """
     channels = shape[-1]
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
