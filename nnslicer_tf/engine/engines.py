@@ -41,7 +41,7 @@ class Job(ABC):
 
         Args:
             item: The item.
-            parts: Number of threads; a job may return more items, so that threads finish together.
+            parts: Number of threads. More items than that even out their work.
         """
         return [item]
 
@@ -70,9 +70,9 @@ def in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
 
 
 class ThreadEngine:
-    """Runs the parts of each item on several threads of this process, or whole items on one.
+    """Runs the parts of each item on threads of this process, or whole items on one thread.
 
-    Compiled kernels release the GIL, so that threads keep the cores busy.
+    Compiled kernels release the GIL, so that threads use all cores.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -90,12 +90,9 @@ class ThreadEngine:
 
 
 class AdaptiveEngine:
-    """Runs jobs on threads of this process, and switches to Ray if the work takes long.
+    """Runs jobs on `workers` threads, and switches to as many Ray actors if the work takes long.
 
-    If Ray is not installed, it continues with threads.
-
-    Args:
-        workers: Number of threads, then of Ray actors.
+    Without Ray, it continues with threads.
     """
 
     def __init__(self, workers: int) -> None:

@@ -1,8 +1,8 @@
 """Work on Ray: across the cores of one machine, or of a cluster.
 
-Each actor is a single-threaded process that holds one copy of the job. Two items are queued for
-each actor, so that it does not have to wait for the driver and memory is bounded. If an actor dies,
-its replacement repeats its items; each result is used exactly once.
+Each actor is a single-threaded process with a copy of the job, and has two items queued, so that it
+does not wait for the driver and memory is bounded. If an actor dies, its replacement repeats its
+items; each result is used exactly once.
 """
 
 import logging
@@ -49,8 +49,8 @@ class RayEngine:
 
     Args:
         workers: Number of actors; with an address, None means one per core of the cluster.
-        address: Address of a running cluster ("auto" for this machine's). None starts a new one
-            on this machine, separate from any that are already running, and stops it at the end.
+        address: Address of a running cluster ("auto" for this machine's). None starts a new one on
+            this machine, and stops it at the end.
 
     Raises:
         MissingPackageError: if Ray is not installed.
@@ -103,8 +103,7 @@ class RayEngine:
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
         """Yield `(index, job(item))` as results arrive.
 
-        Raises:
-            WorkerError: if the same item fails three times.
+        Raises WorkerError if the same item fails three times.
         """
         ray = self._ray
         started_here = not ray.is_initialized()

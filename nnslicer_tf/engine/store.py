@@ -1,11 +1,9 @@
 """Finished parts of long work in a folder, so that an interrupted run resumes.
 
-`identity.json` identifies the work: models, data and options, as plain values or digests.
-Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so a
-process that is killed leaves only complete parts and temporary files, which the next run removes.
-Threads, processes and hosts may share a folder: equal work writes equal parts.
-
-A part is read and written as a whole, but its header can be read without the arrays.
+`identity.json` identifies the work: models, data and options, as plain values or digests. Each part
+is an archive `<key>.npz`, whose JSON header can be read without the arrays. Files are written
+atomically; the next run removes temporary files that a killed process left. Threads, processes and
+hosts may share a folder: equal work writes equal parts.
 """
 
 import json
@@ -39,10 +37,7 @@ class Store:
         identity: Everything that the parts depend on, as values that can be stored as JSON.
         what: Name of the kind of work, for error messages and the file format, such as
             "checkpoint of a training".
-        compress: Whether files are compressed; uncompressed ones are written faster.
-
-    Attributes:
-        folder: The folder.
+        compress: Whether to compress files; uncompressed ones are written faster.
 
     Raises:
         ProfileMismatchError: if the folder belongs to work with a different identity.
@@ -100,9 +95,7 @@ class Store:
         return read_archive(self.path(key), self._format, self._what)
 
     def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
-        """Return the header and the arrays of a part.
-
-        Looking up a key that they do not have raises `CorruptFileError`.
+        """Return the header and the arrays of a part; a missing key raises `CorruptFileError`.
 
         Raises:
             FileNotFoundError: if there is no such part.
