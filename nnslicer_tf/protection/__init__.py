@@ -1,4 +1,4 @@
-"""Selective protection: hides the synapses that target classes need most (NNSlicer, 6.3).
+"""Selective protection: hide the synapses that target classes need most (NNSlicer, 6.3).
 
 scores = pruning.scores(im, "nnslicer", x, y, classes=[3, 5])
 hidden = select(scores, 0.5)  # half of the synapses of every layer

@@ -33,9 +33,8 @@ class Attacker:
         epochs: Number of passes over the samples.
         learning_rate: Learning rate of Adam.
         batch_size: Samples per step.
-        trains: The weights that are trained: "all" of them, only the "hidden" ones, or only the
-            "known" ones, without the hidden synapses (the paper does not say which). The moving
-            statistics of batch normalisations always follow the samples.
+        trains: The weights to train: "all", only "hidden" or only "known" (the paper does not say
+            which). Moving statistics of batch normalisations are always updated.
         progress: Show progress bars.
 
     Raises:
@@ -100,7 +99,7 @@ class Attacker:
 
 
 class _Held:
-    """A constraint that restores weights after each step, except those that are free."""
+    """A constraint that restores frozen weights after each step."""
 
     def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
         self._free, self._values = free, values
@@ -116,8 +115,7 @@ class AttackReport(ShownAsTable):
     Attributes:
         targets: The target classes.
         budgets: The number of samples in each attack.
-        figures: For each attack, the accuracies from `pruning.class_scores.subset_figures`:
-            on "targets", "others", "all", and "among_targets".
+        figures: For each attack, the accuracies from `pruning.class_scores.subset_figures`.
     """
 
     targets: tuple[int, ...]
@@ -169,7 +167,7 @@ def steal(
         model: The model, with logits as output; it is not changed.
         hidden: Kernel name → bool array, the hidden synapses, as from `select`.
         train: The samples available to attackers, with their classes.
-        budget: Number of these samples that this attacker has, drawn at random.
+        budget: Number of these samples in this attack, drawn at random.
         attacker: The attacker; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
@@ -199,19 +197,17 @@ def simulate_attacks(
     """Measure the accuracy that attackers recover from a protected model.
 
     Args:
-        model: The model, with logits as output.
+        model: The model, with logits as output; it is not changed.
         hidden: Kernel name → bool array, the hidden synapses, as from `select`.
         train: The samples available to attackers, with their classes.
         test: The samples for measuring accuracy, with their classes.
         targets: The protected classes.
-        budgets: Number of samples of each attacker, at most as many as `train` has.
+        budgets: Number of samples in each attack, at most as many as `train` has.
         attacker: The attacker; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order, the same for all budgets.
 
     Raises:
-        InvalidArgumentError: for a budget or classes out of range, samples without classes, or
-            invalid masks.
-        SeveralInputsError: if the model has several inputs.
+        InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.
     """
     im = instrumented(model)
     samples, (x, y) = im.labelled(train), im.labelled(test)

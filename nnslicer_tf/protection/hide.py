@@ -17,15 +17,15 @@ from nnslicer_tf.pruning.masks import kernel_layers
 
 
 def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
-    """Return the synapses to hide: those with the largest |score| in every kernel.
+    """Return the synapses to hide, those with the largest |score| in every kernel, as masks.
 
     Args:
-        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores` for the
-            target classes.
+        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores` for the target
+            classes.
         share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
 
     Returns:
-        Kernel name → bool array of the kernel's shape, true where a synapse is hidden.
+        Kernel name → bool array of the kernel's shape.
 
     Raises:
         InvalidArgumentError: if the share is out of range, or scores are NaN.
@@ -41,10 +41,10 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
 def hide(
     model: ModelLike, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
 ) -> keras.Model:
-    """Return the model that an attacker gets: a copy with new random values for hidden weights.
+    """Return a copy of the model with new random values for the hidden weights.
 
-    They are drawn by the layer's initializer; all other weights are kept. The copy is an ordinary
-    Keras model.
+    The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
+    values; all other weights are equal.
 
     Args:
         model: The model to protect.

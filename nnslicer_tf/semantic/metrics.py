@@ -180,7 +180,7 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
 
 
 def mask_names(layers: Iterable[NeuronLayer]) -> list[str]:
-    """Return the names of the operations that mark the layers' padding."""
+    """Return the names of the layers' mask operations; see `NeuronLayer.mask`."""
     return sorted({layer.mask for layer in layers if layer.mask is not None})
 
 

@@ -55,7 +55,7 @@ class NeuronLayer:
 
     @property
     def mask(self) -> str | None:
-        """Name of the operation that marks padded positions; None without padding."""
+        """Name of the operation whose mask is True at data; None without padding."""
         return self.chain[-1].mask
 
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
