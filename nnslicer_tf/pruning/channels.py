@@ -1,7 +1,7 @@
 """Channels of a model's operations: how they depend on each other, and which are zero.
 
-A channel is an index into the last axis of an operation's output: a filter, a unit, or one
-of the values that a `Flatten` makes from a filter's positions.
+A channel is an index into the last axis of an operation's output: a filter, a unit, or one of the
+values that a `Flatten` makes from a filter's positions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 
 class Offset(NamedTuple):
-    """Something that makes a channel differ from zero: a bias, or a normalisation's shift.
+    """A bias, or a normalisation's shift, by which a channel differs from zero.
 
     Attributes:
         layer: The layer that has it.
@@ -62,14 +62,10 @@ def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -
 
 
 class ChannelGraph:
-    """The channels of a model.
+    """The channels of a model; weights are read when they are needed.
 
-    Args:
-        im: The model; weights are read when they are needed.
-
-    Attributes:
-        sources: Name of a routing operation → the pairs of channels that it connects: numbers of
-            outputs, and of inputs, which are counted over all inputs.
+    `sources` maps the name of a routing operation to the pairs of channels that it connects:
+    indices of outputs and of inputs, counted over all inputs.
     """
 
     def __init__(self, im: InstrumentedModel) -> None:
@@ -87,11 +83,7 @@ class ChannelGraph:
     def affected(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Mark the channels that depend only on pruned channels of weighted sums.
 
-        Args:
-            pruned: Name of a weighted sum → bool `(channels,)`.
-
-        Returns:
-            Operation name → bool `(channels,)`.
+        `pruned` maps weighted sums, and the result maps operations, to bools `(channels,)`.
         """
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
@@ -105,7 +97,7 @@ class ChannelGraph:
     def zeroed(self, affected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Mark the affected channels that are zero once their offsets are zero.
 
-        Those after an activation that is not zero at zero (such as a sigmoid) are not.
+        Channels after an activation that is not zero at zero (such as a sigmoid) are not.
         """
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
@@ -161,8 +153,8 @@ class ChannelGraph:
     def _propagate(self, operation: Operation, states: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the state of an operation's channels, given those of earlier operations.
 
-        A channel has the state if all channels that it is computed from have it; a product has
-        it if one of its factors does. Masks have no channels.
+        A channel has the state if all channels that it is computed from have it; a product has it
+        if one of its factors does. Masks have no channels.
         """
         of_inputs = [states[name] for name in operation.inputs if self.im[name].kind != "mask"]
         if operation.kind == "routing":
@@ -177,7 +169,7 @@ class ChannelGraph:
 
 
 def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
-    """Return an operation's variables that shift its channels, with their constraints' names."""
+    """Return the variables that shift an operation's channels, with their constraints' names."""
     if operation.kind == "weighted_sum":
         bias = operation.params.bias()
         return [(bias, "bias_constraint")] if isinstance(bias, keras.Variable) else []

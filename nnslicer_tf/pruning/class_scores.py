@@ -40,7 +40,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         return len(self._by_class)
 
     def total(self, classes: Iterable[int] | None = None) -> Scores:
-        """Return the scores of a set of target classes, which are the sum of their scores.
+        """Return the sum of the scores of a set of target classes.
 
         Args:
             classes: The target classes; all by default.
@@ -63,7 +63,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table of the number of synapses with a score, for each class and kernel."""
+        """Return the number of synapses with a score, for each class and kernel."""
         import pandas as pd
 
         rows = [
@@ -74,7 +74,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         return pd.DataFrame(rows, columns=["class", "kernel", "scored", "synapses"])
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the scores to an .npz file, replacing an older one only when it is complete."""
+        """Write the scores to an .npz file; an older file is replaced only by a complete one."""
         kernels = list(next(iter(self.values()), {}))
         header = {"classes": [int(target) for target in self], "kernels": kernels}
         arrays = {f"{c}/{i}": self[c][name] for c in self for i, name in enumerate(kernels)}
@@ -104,11 +104,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
 
 
 def check_classifier(im: InstrumentedModel) -> int:
-    """Return the number of a model's classes: two for one sigmoid.
-
-    Raises:
-        InvalidArgumentError: if the model is not a classifier with one vector of outputs.
-    """
+    """Return the number of a model's classes, two for one sigmoid; reject other models."""
     shape = im[im.logit_operation].shape
     if len(shape) != 1 or im.classes.is_number:
         raise InvalidArgumentError(
@@ -122,15 +118,9 @@ def check_classifier(im: InstrumentedModel) -> int:
 def check_classes(
     im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
 ) -> list[int]:
-    """Return the target classes in order; all of `y` by default.
+    """Return the target classes in order, by default all of `y`, integers or one-hot.
 
-    Args:
-        im: The model.
-        y: Labels, integers or one-hot.
-        classes: The target classes.
-
-    Raises:
-        InvalidArgumentError: if there are none, or the model or the samples lack one of them.
+    Raises InvalidArgumentError if there are none, or the model or the samples lack one of them.
     """
     present = np.unique(check_labels(y, len(as_array(y))))
     targets = present.tolist() if classes is None else sorted(set(classes))
@@ -156,9 +146,9 @@ def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) ->
         targets: The target classes.
 
     Returns:
-        "targets": accuracy on the samples of target classes; "others": on the other
-        samples (NaN if there are none); "all": on all samples; "among_targets": on the samples
-        of target classes, if only target classes may be predicted.
+        "targets": accuracy on samples of target classes; "others": on other samples (NaN if there
+            are none); "all": on all samples; "among_targets": on samples of target classes, if only
+            target classes may be predicted.
     """
     targets, y = sorted(targets), check_labels(y, len(logits))
     in_targets = np.isin(y, targets)

@@ -1,7 +1,7 @@
 """Costs of a model: parameters, multiply-adds, latency, file size.
 
-Latencies are medians over single samples, measured on this machine, so other work on it affects
-them. LiteRT runs in one thread.
+Latencies are medians over single samples on this machine, affected by its load. LiteRT runs in one
+thread.
 """
 
 import time
@@ -25,10 +25,7 @@ _WARM_UP = 5
 class Costs:
     """The costs of a model, each measured when it is first read.
 
-    Args:
-        model: The model.
-        sample: One sample, of the model's input shape.
-        runs: Number of calls for the medians.
+    `sample` is one sample of the model's input shape; `runs` is the number of calls for a median.
     """
 
     def __init__(self, model: ModelLike, sample: np.ndarray, runs: int = 50) -> None:
@@ -56,7 +53,7 @@ class Costs:
 
     @cached_property
     def litert_ms(self) -> float:
-        """The same in LiteRT, one thread; NaN if TensorFlow cannot convert the model."""
+        """Median latency in LiteRT, in milliseconds; NaN if TensorFlow cannot convert the model."""
         if not self._litert:
             return float("nan")
         from ai_edge_litert.interpreter import Interpreter
@@ -93,11 +90,7 @@ class Costs:
 
 
 def multiply_adds(model: ModelLike) -> int:
-    """Return the number of multiply-adds of a model's weighted sums, for one sample.
-
-    Args:
-        model: Any model that `InstrumentedModel` accepts. Padding counts as if it were computed.
-    """
+    """Return a model's multiply-adds in weighted sums, for one sample, including any padding."""
     total = 0
     for operation in instrumented(model).operations:
         kernel, gate = operation.params, gate_of(operation)
@@ -113,8 +106,7 @@ def multiply_adds(model: ModelLike) -> int:
 def to_litert(model: keras.Model) -> bytes:
     """Return a model as the content of a LiteRT file (.tflite), in 32-bit floating point.
 
-    Raises:
-        UnsupportedLayerError: if TensorFlow cannot convert the model, or is not the backend.
+    Raises UnsupportedLayerError if TensorFlow cannot convert the model, or is not the backend.
     """
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedLayerError(

@@ -35,23 +35,20 @@ def fine_tune(
     progress: bool = True,
     from_logits: bool = True,
 ) -> keras.Model:
-    """Train a classifier in place with Adam; masks stay in effect.
+    """Train a classifier in place with Adam, and return the Keras model; masks stay in effect.
 
     Args:
-        model: A model with logits `(samples, classes)`, or probabilities; one output stands for
-            two classes.
+        model: A model with logits `(samples, classes)`, or probabilities; one output stands for two
+            classes.
         x: Samples `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers, or one-hot.
         epochs: Number of passes over the samples.
         learning_rate: Learning rate of Adam, or its schedule.
-        batch_size: Samples per step; an incomplete last batch is left out, unless it is the
-            only one.
+        batch_size: Samples per step; an incomplete last batch is left out, unless it is the only
+            one.
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits.
-
-    Returns:
-        The Keras model.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a
@@ -89,30 +86,11 @@ def imitate(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> keras.Model:
-    """Train a model in place to reproduce a teacher's outputs; no labels are needed.
+    """Train a model in place to reproduce a teacher's outputs, without labels, and return it.
 
     Adam minimises the mean squared difference of the outputs. Each sample is blended with up to one
-    half of another, and the teacher's outputs for the blends are the targets. This enlarges small
-    sets of samples (after Zhang et al., "mixup", ICLR 2018). Tokens are not blended.
-
-    Args:
-        model: A model with outputs `(samples, classes)`.
-        teacher: A model with the same inputs and outputs.
-        x: Samples `(samples, *input_shape)`.
-        epochs: Number of passes over the samples.
-        learning_rate: Learning rate of Adam, or its schedule.
-        batch_size: Samples per step; an incomplete last batch is left out, unless it is the
-            only one.
-        rng: Draws the order of the samples and their blends, and dropout.
-        progress: Show a progress bar.
-
-    Returns:
-        The Keras model.
-
-    Raises:
-        InvalidArgumentError: if the outputs differ in size, or there are no samples.
-        InputShapeError: if the samples do not fit the model, or its input shape is not known.
-        SeveralInputsError: if the model has several inputs.
+    half of another, which enlarges small sets (after Zhang et al., "mixup", ICLR 2018); tokens are
+    not. Arguments and errors are those of `fine_tune`.
     """
     model, functional, x = _opened(model, x, batch_size)
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)

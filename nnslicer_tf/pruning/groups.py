@@ -35,7 +35,7 @@ class ChannelGroups:
     """A partition of all channels into groups that are removed together.
 
     Attributes:
-        of: Operation name → number of each channel's group, int `(channels,)`.
+        of: Operation name → index of each channel's group, int `(channels,)`.
         fixed: Whether each group must stay, bool `(groups,)`.
     """
 
@@ -46,10 +46,8 @@ class ChannelGroups:
 def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) -> ChannelGroups:
     """Return the groups of channels that are connected by anything except weighted sums.
 
-    Args:
-        graph: The model's channels.
-        classes: Outputs of a classifier that must stay; all by default. If only some must stay,
-            the model has to end in a vector of logits, or an activation of it.
+    `classes` are the outputs that must stay; all by default. If only some must, the model has to
+    end in a vector of logits, or an activation of it.
     """
     im = graph.im
     ends = np.cumsum([operation.shape[-1] for operation in im.operations])

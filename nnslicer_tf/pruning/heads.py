@@ -1,7 +1,7 @@
 """Attention heads, for the removal of neurons.
 
 A head of a `MultiHeadAttention` layer is a slice of the kernels and biases of its queries, keys and
-values, and of the kernel of its output. All channels of a head can only be removed together.
+values, and of its output's kernel. A head's channels can only be removed together.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _JOINED = ":in"
 def has_heads(operation: Operation) -> bool:
     """Whether an operation is inside an attention layer whose heads can be removed.
 
-    Excludes layers with constraints, so that masks of weights persist, and layers in nested models.
+    Layers with constraints, whose masks must persist, and layers in nested models are excluded.
     """
     layer = operation.keras_layer
     if type(layer) is not layers.MultiHeadAttention or "#" in operation.name:
@@ -43,12 +43,9 @@ def first_projection(operation: Operation) -> str:
 def head_cuts(
     operation: Operation, outputs: np.ndarray, inputs: np.ndarray
 ) -> dict[int, list[tuple[int, np.ndarray]]]:
-    """Return how the variables of an attention layer shrink: id of a variable → axes to cut.
+    """Return the axes to cut of an attention layer's variables, by the variables' ids.
 
-    Args:
-        operation: One of the layer's operations.
-        outputs: Whether each of its channels stays.
-        inputs: Whether each channel of its first input stays.
+    `outputs` and `inputs` mark the channels of the operation, and of its first input, that stay.
     """
     if not isinstance(operation.params, Synapses):
         return {}

@@ -1,12 +1,9 @@
 """Masks of weights: masked weights are zero and stay zero, even in training.
 
 A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an optimiser
-and saves and loads with its layer. `without_masks` removes the constraints; the weights are still
-zero, but can be trained.
-
-The kernels of an attention layer share one constraint in its config, so their variables get the
-constraint directly. Model files do not preserve it: the weights stay zero in training, but not if
-the model is trained after loading.
+and saves and loads with its layer. The kernels of an attention layer share one constraint in its
+config, so their variables get it directly; model files do not preserve it, so that training after
+loading changes these weights.
 
 Cost: a copy of the model; in a file, one bit per weight.
 """
@@ -38,12 +35,12 @@ SHARED = "shared"
 class WeightMask(keras.constraints.Constraint):
     """Constraint that multiplies weights by a mask of zeros and ones after every optimiser step.
 
-    It is saved with its layer, and Keras finds it when loading a model if `nnslicer_tf.pruning`
-    has been imported. `without_masks` makes models that load without this package.
+    Keras finds it when loading a model if `nnslicer_tf.pruning` has been imported; models from
+    `without_masks` load without this package.
 
     Args:
         mask: Array of the weights' shape, false (or 0) where weights are pruned.
-        other: Another constraint of Keras, which the remaining weights keep to.
+        other: Another Keras constraint on the remaining weights.
     """
 
     def __init__(self, mask: ArrayLike, other: keras.constraints.Constraint | None = None) -> None:
@@ -77,14 +74,10 @@ class WeightMask(keras.constraints.Constraint):
 
 
 def masks(model: ModelLike) -> dict[str, np.ndarray]:
-    """Return the masks of a model.
+    """Return a model's masks: kernel name → bool array of the kernel's shape, false if pruned.
 
     Args:
         model: A model from `prune`, `apply_masks` or `compact`, or one loaded from its file.
-
-    Returns:
-        Kernel name → bool array of the kernel's shape, true where weights are kept; only
-        for kernels that have a mask.
     """
     im = instrumented(model)
     constraints = {
@@ -98,16 +91,15 @@ def masks(model: ModelLike) -> dict[str, np.ndarray]:
 def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a copy with masked kernels; the masks persist in training and in files.
 
-    A neuron that keeps no synapse is pruned completely: its bias becomes and stays zero, and so
-    does the shift of a batch normalisation after it. If an activation does not map zero to zero
-    (such as a sigmoid), the outgoing synapses are masked instead.
+    A neuron without synapses is pruned completely: its bias, and the shift of a batch normalisation
+    after it, become and stay zero. If an activation does not map zero to zero (such as a sigmoid),
+    the outgoing synapses are masked instead.
 
     Args:
         model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
-        keep: Kernel name → bool array of the kernel's shape, false where weights become
-            zero. Kernels that are not named are unchanged, and existing masks of the model
-            are kept.
+        keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
+            Kernels that are not named are unchanged; existing masks persist.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
@@ -118,12 +110,9 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
 
 
 def without_masks(model: ModelLike) -> keras.Model:
-    """Return a copy without its masks: the weights are equal, but training can change them all.
+    """Return a copy without its masks, whose file loads without this package.
 
-    Its file can be loaded without this package.
-
-    Args:
-        model: A masked model.
+    The weights are equal, but training can change them all.
     """
     im = instrumented(model)
     configs = {
@@ -139,14 +128,7 @@ def without_masks(model: ModelLike) -> keras.Model:
 
 
 class MaskPlan:
-    """Masks one model many times, analysing its graph only once.
-
-    Args:
-        model: The model; LoRA weights are merged.
-
-    Attributes:
-        im: The instrumented model.
-    """
+    """Masks one model many times, analysing its graph only once; LoRA weights are merged."""
 
     def __init__(self, model: ModelLike) -> None:
         self.im = maskable(model)
@@ -159,7 +141,7 @@ class MaskPlan:
     ) -> keras.Model:
         """Return a masked copy; see `apply_masks`, and with means of operations, `prune`.
 
-        With means, a neuron that keeps no synapse has its mean as output: nothing else changes.
+        With means, a neuron without synapses outputs its mean: nothing else changes.
         """
         keep = check_masks(self.im, keep)
         if means is None:
@@ -167,7 +149,7 @@ class MaskPlan:
         configs: dict[int, dict[str, Any]] = {}
 
         def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
-            """Add a mask to a layer's config, and return it without what was masked before."""
+            """Add a mask to a layer's config; return it combined with the layer's earlier mask."""
             before = read_mask(layer, slot)
             mask = mask if before is None else mask & before
             config = serialized(mask, getattr(layer, slot, None))
@@ -238,10 +220,10 @@ class MaskPlan:
 
 
 class MaskedPredictor(MaskedModel):
-    """Computes the outputs of the models that `apply_masks` gives, for one mask after another.
+    """Computes the outputs of models with masks as in `apply_masks`, one mask after another.
 
-    Arguments are those of `MaskedModel`. With `ablation="mean"`, a neuron that keeps no synapse has
-    its mean as output.
+    Arguments are those of `MaskedModel`. With `ablation="mean"`, a neuron without synapses outputs
+    its mean.
     """
 
     def __init__(
@@ -269,8 +251,8 @@ class MaskedPredictor(MaskedModel):
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
     """Return kernel name → its layer, and the name of its constraint in the layer's config.
 
-    The name is `SHARED` if the layer's config has one constraint for several kernels, as in
-    attention layers; None if it has none.
+    The name is `SHARED` if one constraint serves several kernels, as in attention layers; None if
+    there is none.
     """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
@@ -299,6 +281,6 @@ def read_mask(layer: keras.Layer, slot: str) -> np.ndarray | None:
 
 
 def serialized(mask: np.ndarray, constraint: Any = None) -> dict[str, Any]:
-    """Return the config of a mask that also keeps to a layer's other constraint."""
+    """Return the config of a mask combined with a layer's other constraint."""
     other = constraint.other if isinstance(constraint, WeightMask) else constraint
     return keras.constraints.serialize(WeightMask(mask, other))

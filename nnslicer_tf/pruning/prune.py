@@ -1,8 +1,4 @@
-"""Pruning by scores (NNSlicer, section 6.2.1), and batch normalisation after it (ours).
-
-Pruning changes the mean and the variance of every sum, so the moving statistics of batch
-normalisations no longer fit. Measuring them again needs samples, but no labels and no training.
-"""
+"""Pruning by scores (NNSlicer, section 6.2.1), and batch normalisation after it (ours)."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -31,25 +27,24 @@ def prune(
 ) -> keras.Model:
     """Return a copy without the synapses that have the smallest scores.
 
-    Of each layer's synapses S, the first ⌊ratio · |S|⌋ by ascending |score| become zero and
-    stay zero in training (see `apply_masks`), with ties in the order of position. A neuron whose
-    synapses are all pruned is pruned together with its bias and normalisation.
+    Of each layer's synapses S, the first ⌊ratio · |S|⌋ by ascending |score|, ties by position,
+    become zero and stay zero in training (see `apply_masks`). A neuron without synapses is pruned
+    with its bias and normalisation.
 
     Args:
         model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
-        scores: Kernel name → array of the kernel's shape, as from `scores`. Kernels that are
-            not named are not pruned.
-        ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for
-            each kernel by name, as from `global_ratios`.
+        scores: Kernel name → array of the kernel's shape, as from `scores`. Kernels that are not
+            named are not pruned.
+        ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for each
+            kernel by name, as from `global_ratios`.
         means: The model's profile. If given, pruned synapses still contribute their mean: a layer
-            computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and ȳ, and a neuron
-            without synapses outputs its mean ȳ. The paper's program does this for NNSlicer and
-            EffectivePath only.
+            computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and ȳ. The paper's
+            program does this for NNSlicer and EffectivePath only.
 
     Raises:
-        InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores
-            have a different shape or are NaN.
+        InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores have a
+            different shape or are NaN.
         ProfileMismatchError: if the profile belongs to a different model.
         UnsupportedLayerError: if a layer cannot be copied or masked, or means are given and it is
             an attention or recurrent layer or an embedding.
@@ -62,7 +57,7 @@ def prune(
 
 
 def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:
-    """Mark the synapses that pruning keeps: kernel name → bool array of the kernel's shape.
+    """Return masks, false where `prune` removes synapses: kernel name → bools of its shape.
 
     Arguments and errors are those of `prune`.
     """
@@ -83,17 +78,13 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 
 
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
-    """Return each kernel's pruning ratio if the model's smallest scores are pruned globally.
+    """Return each kernel's ratio, for `prune`, if the smallest scores are pruned globally.
+
+    A kernel keeps at least one synapse. Raises InvalidArgumentError if the ratio is out of range.
 
     Args:
         scores: Kernel name → scores, comparable between kernels.
         ratio: Share of all the model's synapses to prune, 0 ≤ ratio < 1.
-
-    Returns:
-        Kernel name → its ratio, for `prune`; a kernel keeps at least one synapse.
-
-    Raises:
-        InvalidArgumentError: if the ratio is out of range.
     """
     _check_ratio(ratio)
     sizes = [np.size(score) for score in scores.values()]
@@ -123,8 +114,9 @@ def _check_ratio(ratio: float) -> None:
 def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     """Return a copy whose batch normalisations have the statistics of these samples.
 
-    Masks are kept. Layers that are only active in training, such as dropout, are active here too.
-    Cost: a forward pass of the samples, all in one batch.
+    Pruning changes the mean and variance of every sum, so the moving statistics no longer fit.
+    Masks persist. Layers that are only active in training, such as dropout, are active. Cost: a
+    forward pass of the samples, all in one batch.
 
     Args:
         model: Any model with one input that `InstrumentedModel` accepts, usually a pruned one.

@@ -1,8 +1,8 @@
 """Quotas, which distribute the removal of units over the layers until enough parameters are gone.
 
-The score of a unit is the sum of the magnitudes of its incoming and outgoing synapses' scores,
-divided by their mean in each kernel so that all kernels have equal weight. A family has the
-channels of one layer, or of layers whose channels are added to each other; its members compete.
+A unit's score is the sum of |score| over its incoming and outgoing synapses, divided by the mean in
+each kernel to give all kernels equal weight. A family has the channels of one layer, or of layers
+whose channels are added to each other; its members compete.
 """
 
 import math
@@ -25,13 +25,7 @@ _STEPS = 16
 
 
 def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) -> np.ndarray:
-    """Return a score for each group of channels, `(groups,)` float64.
-
-    Args:
-        im: The model.
-        groups: Its `channel_groups`.
-        scores: Kernel name → scores of its synapses, as from `pruning.scores`.
-    """
+    """Return a score for each group of channels, `(groups,)` float64, from scores of synapses."""
     total = np.zeros(len(groups.fixed))
 
     def add(name: str, values: np.ndarray) -> None:
@@ -55,16 +49,9 @@ def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) ->
 
 
 class Candidates:
-    """The groups of channels that can be removed.
+    """The groups of channels that can be removed; all groups except unwanted outputs stay at first.
 
-    Args:
-        im: The model.
-        groups: Its groups of channels.
-        first: Groups that stay at first, which are all except unwanted outputs.
-
-    Attributes:
-        numbers: Numbers of the groups that can be removed.
-        families: Their families, of the same length.
+    `numbers` are the removable groups, `families` their families, of the same length.
     """
 
     def __init__(self, im: InstrumentedModel, groups: ChannelGroups, first: np.ndarray) -> None:
@@ -87,7 +74,7 @@ class Candidates:
         self._whole = self._shares(everything)
 
     def _shares(self, stays: np.ndarray) -> np.ndarray:
-        """Return the shares of the parameters and of the multiply-adds that are left."""
+        """Return the remaining shares of the parameters and of the multiply-adds."""
         multiply_adds = 0
         for operation in self._im.operations:
             kernel, units = operation.params, int(stays[self._groups.of[operation.name]].sum())
@@ -113,15 +100,10 @@ class Candidates:
         return stays
 
     def choose(self, scores: np.ndarray, ratio: float, quota: str) -> np.ndarray:
-        """Return whether each group stays, bool `(groups,)`.
+        """Return whether each group stays, bool `(groups,)`, without a share of the parameters.
 
-        Args:
-            scores: Score of each group.
-            ratio: Share of the parameters to remove.
-            quota: One of `QUOTAS`; see `shrink`.
-
-        Raises:
-            InvalidArgumentError: if that many parameters cannot be removed.
+        `quota` is one of `QUOTAS`, see `shrink`. Raises InvalidArgumentError if the share is too
+        large.
         """
         count = self.families.max() + 1
         relative = np.ones(count)

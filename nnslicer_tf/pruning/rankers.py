@@ -1,15 +1,8 @@
 """Rankers: how much each synapse matters (NNSlicer, section 6.2.2).
 
-A ranker assigns a score to every synapse; pruning removes the synapses with the smallest
-scores in magnitude, protection hides those with the largest. `scores(im, "weight")` calls
-a ranker by name.
-
-To add a ranker, subclass `Ranker`, implement `scores`, and pass it to `scores`. If it ranks for
-target classes by their samples, subclass `ClassRanker` and implement `class_scores`.
-
-Cost: rankers that use samples process every sample once, however many sets of target classes
-there are: scores are kept by class, and those of a set are their sum. The others cost almost
-nothing.
+Pruning removes the synapses with the smallest scores in magnitude, protection hides those with the
+largest. Cost: rankers that use samples process each sample once for all sets of target classes; the
+others cost almost nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +29,11 @@ COLLECT = ("netted", "magnitudes", "samples")
 
 
 class Ranker(ABC):
-    """Scores the synapses of a model."""
+    """Scores the synapses of a model.
+
+    To add one, implement `scores`, or in a subclass of `ClassRanker` `class_scores`, and pass it to
+    `pruning.scores`.
+    """
 
     @abstractmethod
     def scores(
@@ -61,13 +58,9 @@ class Ranker(ABC):
 
 @dataclass(frozen=True)
 class ModelRanker(Ranker):
-    """A ranker that uses neither samples nor target classes.
+    """A ranker that uses neither samples nor target classes; for methods, see `scores`.
 
-    Attributes:
-        method: "weight", the magnitude of the weight (Han et al., ICLR 2016); "channel", the mean
-            magnitude of a neuron's incoming weights, the same for all of its synapses; or
-            "random", between 0 and 1.
-        rng: Draws the random scores; an int gives the same scores each time.
+    `rng` draws random scores; an int gives the same scores each time.
     """
 
     method: str
@@ -144,7 +137,7 @@ class ClassRanker(Ranker):
         y: np.ndarray | None = None,
         classes: Iterable[int] | None = None,
     ) -> Scores:
-        """Return the sum of the target classes' scores; see `Ranker.scores`."""
+        """Return the sum of the target classes' scores."""
         if x is None or y is None:
             raise InvalidArgumentError(
                 f"{type(self).__name__} ranks by samples: give x and y, the labelled samples."
@@ -162,14 +155,11 @@ class NNSlicerRanker(ClassRanker):
         profile: The model's profile, or a profile for each class; by default, that of the given
             samples. The paper uses the whole training set, its program each class separately.
         theta: Threshold θ of the slices; 0 is far cheaper.
-        granularity: "activation" or "channel", as in `Slicer`.
-        collect: How the contributions for single samples are combined: "netted", summed with
-            their signs, as in the paper's Equation 4; "magnitudes", summed without signs, so that
-            opposite contributions do not cancel, as in the paper's program; or "samples", the
-            number of samples whose slices include the synapse.
-        relative_to: "output" or "sum", as in `Slicer`.
-        rectify: "sign" or "pass", as in `Slicer`.
-        workers: Number of workers, as in `Slicer`; by default, one thread.
+        granularity, relative_to, rectify, workers: As in `Slicer`; granularity "activation" or
+            "channel"; one thread by default.
+        collect: How the contributions for single samples are combined: "netted", summed with their
+            signs, as in the paper's Equation 4; "magnitudes", summed without signs, as in the
+            paper's program; or "samples", the number of samples whose slices include the synapse.
         progress: Show progress bars.
 
     Raises:
@@ -205,7 +195,7 @@ class NNSlicerRanker(ClassRanker):
         y: np.ndarray,
         classes: Iterable[int] | None = None,
     ) -> ClassScores:
-        """Return the contributions for each class; see `ClassRanker.by_class`."""
+        """Return the contributions for each class."""
         check_classes(im, y, classes)
         if self.profile is None:  # one profile, of the samples of all classes
             profile = Profile.from_data(im, x, progress=self.progress)
@@ -267,9 +257,7 @@ def _number_of_samples(synapses: Mapping[str, Any]) -> dict[str, Any]:
 class EffectivePathRanker(ClassRanker):
     """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019).
 
-    Attributes:
-        theta: Share of a neuron's value that its contributors must reach.
-        progress: Show progress bars.
+    `theta` is the share of a neuron's value that its contributors must reach.
     """
 
     theta: float = 0.5
@@ -300,17 +288,16 @@ def scores(
     Args:
         im: The model; a Keras model is instrumented.
         method: "nnslicer" (see `NNSlicerRanker`), "effective_path" (the number of samples whose
-            effective path contains the synapse), "weight" (its magnitude), "channel" (the mean
-            magnitude of the neuron's incoming weights), "random", or a ranker.
+            effective path contains the synapse), "weight" (its magnitude; Han et al., ICLR 2016),
+            "channel" (the mean magnitude of the neuron's incoming weights), "random" (0 … 1), or a
+            ranker.
         x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
-        **options: Options of a method that is given by name: `rng` of "random"; for the others,
-            attributes of `NNSlicerRanker` and `EffectivePathRanker`.
+        **options: `rng` of "random"; attributes of `NNSlicerRanker` or `EffectivePathRanker`.
 
     Raises:
-        InvalidArgumentError: for an unknown method, or samples, labels or classes that do
-            not fit.
+        InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
     """
     im = instrumented(im)
     if isinstance(method, Ranker):
@@ -330,9 +317,8 @@ def times_weight(
 ) -> dict[str, np.ndarray]:
     """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power (ours).
 
-    Contributions are integers, and many are zero, so many synapses have equal contributions; their
-    weights then decide between them. Unlike plain scores, these can be compared between kernels,
-    as in `global_ratios`.
+    Contributions are integers, often zero, so that many are equal; the weights break these ties.
+    Unlike plain scores, the result can be compared between kernels, as in `global_ratios`.
 
     Args:
         im: The model.

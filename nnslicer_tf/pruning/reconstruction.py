@@ -1,10 +1,9 @@
 """Reconstruction: fits the remaining part of each layer to the outputs of the whole layer.
 
 Layer by layer, the weights of a smaller copy become the least-squares solution that maps the copy's
-own inputs of the layer to the original's outputs (He, Zhang and Sun, "Channel pruning for
-accelerating very deep neural networks", ICCV 2017, section 3.1). This uses no labels, gradients or
-training steps. Cost: one forward pass of the original and one of the copy, and for each layer a
-linear system. In memory are the copy's values that later layers still read, for all samples.
+own inputs of the layer to the original's outputs (He, Zhang and Sun, ICCV 2017, section 3.1),
+without labels, gradients or training. Cost: a forward pass of both models, and a linear system for
+each layer. Memory: the copy's values that later layers read, for all samples.
 """
 
 from collections import Counter
@@ -34,11 +33,8 @@ _MIN_FACTOR = 1e-3  # smaller factors are not divided by
 class _Goal:
     """The target values of a layer: ((the original's values of `of`) - `others` - offset) / factor.
 
-    Attributes:
-        of: An operation of the original.
-        others: Operations of the copy that are added to the layer's branch.
-        factor: Factor of the normalisation in between.
-        offset: Offset of the normalisation in between.
+    `others` are operations of the copy that are added to the layer's branch; factor and offset are
+    those of the normalisation in between.
     """
 
     of: str
@@ -57,18 +53,10 @@ def reconstruct(
 ) -> None:
     """Change the weights of a smaller copy in place, so that it approximates the original.
 
-    Depthwise and grouped convolutions, embeddings, projections whose bias has several axes (such
-    as the queries, keys and values of attention), and layers that are called twice are unchanged.
-
-    Args:
-        im: The original.
-        small: The copy, whose operations have the same names.
-        kept: Operation name → whether the copy has each of the original's channels, bool
-            `(channels,)`.
-        x: Samples `(samples, *input_shape)`, at least a few hundred; not all are used if the
-            values of the copy would need more than 2 GiB.
-        rng: Draws the positions of convolutions to use.
-        progress: Show a progress bar.
+    Operations have the same names; `kept` maps them to bools: which of the original's channels the
+    copy has. Use at least a few hundred samples `x`; the copy's values are limited to 2 GiB.
+    Depthwise and grouped convolutions, embeddings, projections whose bias has several axes
+    (queries, keys and values), and layers that are called twice are unchanged.
     """
     generator = as_generator(rng)
     copy = im.like(small)
@@ -107,7 +95,7 @@ def reconstruct(
     readers = Counter(name for operation in copy.operations for name in operation.inputs)
 
     def value(name: str, number: int) -> Any:
-        """Return an operation's values for a batch, which are not kept if it is its turn later."""
+        """Return an operation's values for a batch; recompute them if they are not stored."""
         if name in values:
             return values[name][number]
         operation = copy[name]

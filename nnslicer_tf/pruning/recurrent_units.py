@@ -1,11 +1,11 @@
 """Units of recurrent layers, for the removal of neurons.
 
 A unit of a SimpleRNN, LSTM or GRU has a column in each gate, a row of the recurrent kernel, and
-biases. Its state is 0 for every input if its candidate is: all weights into the candidate and its
-bias are 0, and the activation maps 0 to 0. The gates then do not matter.
+biases. If its candidate's weights and bias are 0 and the activation maps 0 to 0, its state is
+always 0, whatever its gates are.
 
-Units are not removed from layers that receive initial states or return states, from stacked cells,
-or from `Bidirectional` and convolutional layers.
+Limits: units stay in layers that receive or return states, in stacked cells, and in `Bidirectional`
+and convolutional layers.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def gate_of(operation: Operation) -> Gate | None:
 def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
     """Yield the operations that a gate reads, and its weights for each; nothing if it is no gate.
 
-    The previous state is represented by the layer's first operation, which has the same units.
+    The layer's first operation, which has the same units, represents the previous state.
     """
     gate = gate_of(operation)
     if gate is not None:
@@ -69,13 +69,7 @@ def zero_units(operation: Operation) -> np.ndarray:
 
 
 def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict[str, np.ndarray]:
-    """Return masks of the kernels that make the states of some units 0.
-
-    Args:
-        im: The model.
-        layer: Name of the recurrent layer.
-        keep: Bool array `(units,)`, false for these units.
-    """
+    """Return kernel masks by which the states of units are 0 where `keep`, `(units,)`, is false."""
     masks: dict[str, np.ndarray] = {}
     for operation in im.operations:
         gate = gate_of(operation) if operation.layer == layer else None
@@ -88,12 +82,7 @@ def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict
 
 
 def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
-    """Return a mask of a cell's bias that is false for the candidate biases of some units.
-
-    Args:
-        cell: The cell of a recurrent layer.
-        keep: Bool array `(units,)`, false for these units.
-    """
+    """Return a mask of a cell's bias, false for the candidates of units where `keep` is false."""
     mask = np.ones(cell.bias.shape, bool)
     place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
     mask[..., place : place + cell.units] &= keep

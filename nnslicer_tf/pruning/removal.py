@@ -1,16 +1,13 @@
 """Physical removal of dead neurons: smaller kernels with the same outputs.
 
 A channel (a filter or a unit) is removed if it is zero for every input, or if no living channel
-reads it. Its weights in batch normalisations, depthwise kernels and PReLUs are removed with it,
-and so are its rows in the kernels that read it, even through pooling, `Flatten`, padding,
-`Concatenate` and merges. Units of a SimpleRNN, LSTM or GRU (see `recurrent_units`) and attention
-heads (see `heads`) are removed in the same way.
+reads it, with its normalisation, depthwise kernel and PReLU, and its rows in kernels that read it,
+even through pooling, `Flatten`, padding, `Concatenate` and merges. Recurrent units and attention
+heads are removed in the same way.
 
-Limits: channels that are added to each other are removed only if all of them can be. Channels
-next to reshapes that move channels, grouped convolutions, layer normalisation and custom layers
-are kept, and every layer keeps at least one. A neuron that is constant but not zero is not dead.
-
-Cost: a copy of the model and a pass over its weights.
+Limits: channels that are added to each other are removed only together. Channels next to reshapes
+that move channels, grouped convolutions, layer normalisation and custom layers stay, and so does at
+least one in every layer. A constant neuron that is not zero is not dead.
 """
 
 import math
@@ -45,15 +42,15 @@ Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
 def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a smaller copy without some units or filters, and without all that depends on them.
 
-    Its outputs are those of `mask_units`: a removed unit counts as zero wherever it is read.
+    The outputs are the same as if the removed units were always zero.
 
     Args:
         model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
-        keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or
-            filters to remove (for a separable convolution, those of its pointwise part; for
-            `MultiHeadAttention`, its heads). Layers that are not named only lose units that are
-            dead without the removed ones.
+        keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or filters
+            to remove (for a separable convolution, those of its pointwise part; for
+            `MultiHeadAttention`, its heads). Other layers lose only units that are dead without
+            these.
 
     Raises:
         InvalidArgumentError: if there is no such layer, or it has a different number of units.
@@ -64,7 +61,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
 
 
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy of the same shape, in which some units or filters are always zero.
+    """Return a copy of the same shape in which units or filters are always zero.
 
     Arguments and errors are those of `remove_units`.
     """
@@ -114,9 +111,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
 
 
 def compact(model: ModelLike) -> keras.Model:
-    """Return a copy without dead neurons that has the same outputs.
-
-    Masks of the remaining weights are kept.
+    """Return a copy without dead neurons that has the same outputs; other masks persist.
 
     Args:
         model: Any model that `InstrumentedModel` accepts, usually a pruned one; the copy of a
@@ -131,12 +126,9 @@ def compact(model: ModelLike) -> keras.Model:
 
 
 def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> keras.Model:
-    """Return a copy without some groups of channels; layers that read them have fewer inputs.
+    """Return a copy without groups of channels, except those in `stays`, bool `(groups,)`.
 
-    Args:
-        im: The model.
-        groups: Its `channel_groups`.
-        stays: Whether each group stays, bool `(groups,)`; operations keep at least one channel.
+    Layers that read them have fewer inputs; operations keep at least one channel.
     """
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     values: dict[int, np.ndarray] = {}
@@ -164,7 +156,7 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
 
 
 def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> int:
-    """Return the number of parameters that `without_groups` would leave, given its arguments."""
+    """Return the number of parameters that `without_groups` would leave."""
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     sizes: dict[int, int] = {}
     for operation in im.operations:
@@ -207,7 +199,7 @@ def living_groups(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
 
 
 def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
-    """Return how an operation's variables shrink: id of a variable → axes to cut."""
+    """Return the axes to cut of an operation's variables, by the variables' ids."""
     layer, outputs = operation.keras_layer, kept[operation.name]
     if isinstance(layer, layers.RNN):
         cuts: dict[int, Cuts] = {}

@@ -1,11 +1,10 @@
 """`shrink`: a physically smaller model for the classes that are needed (ours, not the paper's).
 
-1. Units and filters are scored by their contributions to the classes (NNSlicer), or by any ranker.
-2. The least important are removed until a share of the parameters, and of the multiply-adds, is
-   gone. Channels that are added to each other are removed together.
+1. Units and filters are scored by their contributions to the classes, or by any ranker.
+2. The least important are removed, until enough parameters and multiply-adds are gone.
 3. The head keeps only the wanted classes, or these and "other".
-4. The remaining part of each layer is fitted to the outputs of the whole layer (`reconstruct`),
-   without labels or gradients; if requested, the model is then trained to imitate the original.
+4. `reconstruct` fits the rest of each layer to the outputs of the whole layer; if requested, the
+model is then trained to imitate the original.
 
 Cost: slices of a few hundred samples, two forward passes and a linear system for each layer.
 """
@@ -64,8 +63,8 @@ class Shrunk(ShownAsTable):
         other: Whether its last output represents all other classes.
         before: Costs of the original; latencies and file sizes are measured when they are read.
         after: Costs of the smaller model.
-        accuracy: Accuracy of the original and of the smaller model on the test samples, both
-            with the smaller head: only the wanted classes (and "other") can be predicted.
+        accuracy: Accuracy of the original and of the smaller model on the test samples, if only the
+            wanted classes (and "other") can be predicted.
     """
 
     model: keras.Model
@@ -156,9 +155,9 @@ def shrink(
         ratio: Share of the parameters to remove, 0 < ratio < 1.
         by: "contributions" (to the classes, times the weights), the name of a method of `scores`,
             or a ranker.
-        quota: "layer" removes the same share from every layer; "balanced" removes more from the
-            layers that cost more, in parameters and multiply-adds, until multiply-adds are down to
-            0.4 as well; "global" removes the smallest scores over all layers.
+        quota: "layer" removes the same share from every layer; "balanced" removes more from layers
+            with more parameters and multiply-adds, until multiply-adds are down to 0.4 as well;
+            "global" removes the smallest scores over all layers.
         other: Add an output for all other classes. The model then outputs probabilities.
         epochs: Number of epochs of imitating the original after the fit; 0 for none.
         test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
@@ -167,7 +166,8 @@ def shrink(
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: for arguments out of range, or if so much cannot be removed.
+        InvalidArgumentError: for arguments out of range, or if that many parameters cannot be
+            removed.
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
@@ -284,13 +284,7 @@ def _check(
 
 
 def _with_other(model: keras.Model, kind: OutputClasses, classes: list[int]) -> keras.Model:
-    """Return a model that outputs probabilities of the classes, and of all others together.
-
-    Args:
-        model: The model.
-        kind: What its outputs say about classes.
-        classes: The classes.
-    """
+    """Return a model that outputs probabilities of the classes, and of all others together."""
     outputs = model.outputs[0]
     if not kind.final:
         outputs = keras.layers.Softmax(name="probabilities")(outputs)
