@@ -40,7 +40,7 @@ def integrated_gradients(
     For many calls on one model, make an `Attributor` and reuse it.
 
     Args:
-        im: A piecewise-linear model, also a Keras model. A final softmax is ignored.
+        im: A piecewise-linear model, instrumented or Keras. A final softmax is ignored.
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape; or `(corners, *input shape)`, the corners in
             order of a convex polygon in one plane with x, to average over all baselines in it.

@@ -18,20 +18,16 @@ TOLERANCE = 1e-12
 
 
 class Curve(NamedTuple):
-    """The values of an operation along lines.
+    """The values of an operation along lines, piecewise linear between rows.
 
-    Attributes:
-        lines: Number of lines.
-        start: `(positions · lines + 1,)` int64: the rows of position p on line k are
-            `start[p · lines + k]` to `start[p · lines + k + 1]`.
-        ratio: `(rows,)` float64, ascending on a line; all positions share its first and last.
-        values: `(rows, channels)` float64.
+    Position p has the rows `start[p · lines + k]` to `start[p · lines + k + 1]` on line k.
     """
 
-    lines: int
-    start: np.ndarray
+    lines: int  # number of lines
+    start: np.ndarray  # (positions · lines + 1,) int64
+    # (rows,) float64, ascending on a line; all positions share its first and last
     ratio: np.ndarray
-    values: np.ndarray
+    values: np.ndarray  # (rows, channels) float64
 
     @property
     def positions(self) -> int:
@@ -131,13 +127,10 @@ class Curve(NamedTuple):
 
 
 class CommonRows:
-    """The common rows of windows over the positions of several curves.
+    """The common rows of windows over the positions of several `Curve`s or `Steps`.
 
-    A window has a row at each ratio at which one of its positions has one.
-
-    Args:
-        curves: `Curve`s, or `Steps`, on the same lines.
-        taps: For each curve, the positions that the windows read, `(windows, taps)`; -1 for none.
+    A window has a row at each ratio at which one of its positions has one. `taps` are, for each
+    curve, the positions that the windows read, `(windows, taps)`, -1 for none.
     """
 
     def __init__(self, curves: Sequence[Any], taps: Sequence[np.ndarray]) -> None:

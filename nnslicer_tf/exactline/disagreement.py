@@ -1,7 +1,7 @@
 """Exact disagreement of two networks, such as a model and its compressed version.
 
-Both are walked as one network over a line or a polygon, so that both are affine on every part. Each
-part gives the exact share of length or area on which their classes differ.
+Both are walked as one network, so that both are affine on every part of a line or polygon, which
+gives the exact share of length or area on which their classes differ.
 """
 
 from collections.abc import Callable

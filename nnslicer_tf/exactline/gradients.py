@@ -34,10 +34,10 @@ _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
 
 
 class Attributor:
-    """Computes integrated gradients of a model, following changes of its weights.
+    """Computes integrated gradients of a model, with its current weights.
 
     Args:
-        im: The model, also a Keras model.
+        im: An instrumented or Keras model.
         batch_size: Number of gradients to compute at a time.
     """
 

@@ -42,10 +42,9 @@ _BATCH = 256  # points evaluated at a time
 class PlanarBoundary(InPlane, Saved):
     """The decision boundaries in a polygon.
 
+    Its plane (`origin`, `axes`, `corners`) is as in `PlanarPartition`.
+
     Attributes:
-        origin: Point of the input space with coordinates (0, 0), the polygon's first corner.
-        axes: `(2, *input shape)` float64, orthonormal: the directions of the coordinates.
-        corners: `(corners, 2)` coordinates of the polygon's corners.
         segments: `(segments, 2, 2)` float64 coordinates of their ends; each is in one region.
         labels: `(segments, 2)` int64 classes on both sides, the lower first.
         visited: Number of regions visited.
@@ -94,15 +93,12 @@ class PlanarBoundary(InPlane, Saved):
 
 
 class _Front(NamedTuple):
-    """A place `(2,)` where a boundary continues, and its unit direction `(2,)` if known.
-
-    `length` is that of the rectangle to try, `slimness` the length relative to the width.
-    """
+    """A place `(2,)` where a boundary continues, and its unit direction `(2,)` if known."""
 
     place: np.ndarray
     direction: np.ndarray | None
-    length: float
-    slimness: float
+    length: float  # of the rectangle to try
+    slimness: float  # its length relative to its width
 
 
 class _Rectangle(NamedTuple):

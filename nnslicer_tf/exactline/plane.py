@@ -68,7 +68,7 @@ def exact_plane(
     Calls on one model share a walker until its weights change.
 
     Args:
-        im: The model, also a Keras model. A final softmax or sigmoid is ignored.
+        im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
         polygon: `(corners, *input shape)`, three or more corners of a convex polygon in one
             plane, in order; the last may repeat the first. See `rectangle`.
         max_regions: Stop with an error if there are more regions.

@@ -22,11 +22,9 @@ class Plane(NamedTuple):
     def through(polygon: np.ndarray, shape: tuple[int, ...]) -> "Plane":
         """Return the plane of the corners `(corners, *shape)`, in order around the polygon.
 
-        Repeated consecutive corners count once; the last may repeat the first.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError: if they are not points of the input space.
-            InvalidArgumentError: if they are not the corners of a convex polygon with an area.
+        Repeated consecutive corners count once; the last may repeat the first. Raises
+        InputShapeError or NonFiniteActivationError if they are not points of the input space, and
+        InvalidArgumentError if they are not the corners of a convex polygon with an area.
         """
         points = check_points(polygon, "polygon", shape, 1)
         flat = points.reshape(len(points), int(np.prod(shape)))

@@ -139,7 +139,7 @@ class Steps(NamedTuple):
         return self.with_values(self.values * table)
 
     def times(self, slopes: "Steps") -> "Steps":
-        """Return the products with slopes; these channels repeat if the slopes have more."""
+        """Return the products with slopes; if these have more channels, this function's repeat."""
         same = np.arange(self.positions, dtype=np.int32)[:, None]
         rows = CommonRows([self, slopes], [same, same])
         values = _kernels.products(self, slopes, rows.start, rows.ratio)

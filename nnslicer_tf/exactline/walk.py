@@ -4,8 +4,8 @@ Each operation adds points where it changes its affine piece. Its cost is its ma
 the points so far, and a pass over all values to find crossings.
 
 Memory is bounded: a chunk of consecutive points with more than `CHUNK` values (or `FEWEST` points,
-if larger) is split, and one half finished first. At most operations times the logarithm of the
-growth wait. Chunks run on threads, one per core.
+if larger) is split, and one half finished before the other. The number of waiting chunks is at most
+that of operations times the logarithm of the growth. Chunks run on threads, one per core.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ def exact_line(
     Calls on one model share a walker until its weights change.
 
     Args:
-        im: The model, also a Keras model. A final softmax or sigmoid is ignored.
+        im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
         start: A point of the model's input shape (q in the paper).
         end: Another point (r in the paper).
         max_parts: Stop with an error if the line has more parts, including those that are joined at
@@ -69,7 +69,7 @@ class LineWalker:
     """A model prepared for exact lines; later changes of its weights have no effect.
 
     Args:
-        im: The model, also a Keras model; or several with inputs of the same shape and vectors as
+        im: An instrumented or Keras model; or several with inputs of the same shape and vectors as
             outputs, which are walked as one model with all their logits.
         fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
         every_crossing: Also include the points at which an operation changes its affine piece but

@@ -14,7 +14,7 @@ from nnslicer_tf._kernels.vectors import pointer, read, write
 
 @compiled()
 def with_room(array, more):
-    """Return a copy with room for `more` rows (Numba takes seconds to compile assigned slices)."""
+    """Return a copy with room for `more` rows; slice assignments take Numba seconds to compile."""
     out = np.empty((len(array) + more, *array.shape[1:]), array.dtype)
     for i in range(array.size):
         write(pointer(out), i, read(pointer(array), i))

@@ -21,7 +21,6 @@ class _AdditionLine:
         self._taps = _broadcast_taps(operation)
 
     def __call__(self, *inputs: Curve) -> Curve:
-        """Return the curve of the sum or difference; inputs are broadcast."""
         curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         rows = curves[0].common_rows(curves, self._taps)
         total = rows.gather(0, 0, len(rows))
@@ -30,7 +29,6 @@ class _AdditionLine:
         return rows.curve(total)
 
     def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradients of the inputs, given that of the output."""
         negative = g.scaled(np.array([[-1.0]])) if self._combine is np.subtract else g
         parts = [g, *[negative] * (len(self._shapes) - 1)]
         return _pull_broadcast(parts, self._shapes, self._taps)
@@ -47,7 +45,6 @@ class _ExtremeLine(GradientTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Bends at which another input becomes the extreme."""
         return Bends(len(self._shapes), np.array([-np.inf]))
 
     def window(self, *inputs: Curve) -> Curve:
@@ -59,7 +56,6 @@ class _ExtremeLine(GradientTransformer):
         return rows.curve(np.hstack(parts))
 
     def finish(self, window: Curve) -> Curve:
-        """Return the maxima or minima."""
         return window.with_values(self._sign * largest_tap(window.values, len(self._shapes)))
 
     def slopes(self, middles: Curve) -> np.ndarray:
