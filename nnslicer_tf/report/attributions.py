@@ -1,7 +1,7 @@
-"""Pictures of attributions over images, tables, sentences and signals; of their curves.
+"""Figures of attributions over images, tables, sentences and signals, and of their curves.
 
-Blue raises the score of the target, red lowers it. Columns of a table are sorted by their
-attribution and have one row in all panels; a signal is a line in front of its attributions.
+Blue raises the target's score, red lowers it. Columns of a table are sorted by their attribution
+and have one row in all panels; a signal is a line in front of its attributions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,10 +96,8 @@ def attribution_figure(
 ) -> "Figure":
     """Return a figure of attributions, with a block for each input and one for the answers.
 
-    Args:
-        panels: The inputs.
-        answers: Table of answers: a column of names, then a column of numbers for each model.
-        curves: Title → method → (shares, answers), such as deletion curves.
+    `answers` is a table: a column of names, then a column of numbers for each model. `curves` maps
+    title → method → (shares, answers), such as deletion curves.
     """
     from matplotlib.figure import Figure
 
@@ -217,7 +215,7 @@ def _draw_maps(panel: InputPanel, block: "Figure | SubFigure") -> None:
 def _draw_signal(sample: np.ndarray, ax: "Axes", values: np.ndarray | None = None) -> None:
     """Draw a signal `(steps, channels)` as lines, in front of its attributions as colours.
 
-    With many channels, both are sheets with a row for each channel.
+    Many channels are drawn as heat maps with a row for each channel.
     """
     steps, channels = sample.shape
     if channels > MAX_LINES:

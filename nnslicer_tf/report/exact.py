@@ -1,8 +1,7 @@
-"""Plots of exact lines and planes: outputs, classes and boundaries.
+"""Plots of exact lines and planes, from `nnslicer_tf.exactline`: outputs, classes and boundaries.
 
-Nothing is sampled: between two ticks the network is affine, so straight segments from tick
-to tick are its exact graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5). A class has the same
-colour in all of these plots. The results are those of `nnslicer_tf.exactline`.
+Nothing is sampled: between two ticks the network is affine, so straight segments are its exact
+graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5). Classes have the same colours in all plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,11 +64,8 @@ def plot_ticks(lines: Mapping[str, Any], ax: "Axes | None" = None) -> "Axes":
     """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
-        lines: Name → `LinearPartition`, starting at an image.
+        lines: Name → `LinearPartition`, starting at an image; at least one.
         ax: Where to draw.
-
-    Raises:
-        InvalidArgumentError: if there is no line.
     """
     if not lines:
         raise InvalidArgumentError("plot_ticks needs at least one line.")

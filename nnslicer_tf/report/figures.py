@@ -24,12 +24,7 @@ BLUE, SKY, GREEN, ORANGE, RED = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d5
 
 
 def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) -> "Axes":
-    """Return `ax`, or the axes of a new pyplot figure, which notebooks show.
-
-    Args:
-        ax: Axes to draw into.
-        size: Width and height of a new figure in inches.
-    """
+    """Return `ax`, or the axes of a new pyplot figure; `size` is (width, height) in inches."""
     if ax is not None:
         return ax
     from matplotlib import pyplot
@@ -44,8 +39,8 @@ def save_figure(
 
     Args:
         figure: The figure.
-        path: The file; its ending determines the format. A PNG gets a palette of 256 colours,
-            which makes it about a third of the size.
+        path: The file; its ending determines the format. A PNG gets a palette of 256 colours, which
+            makes it about a third of the size.
         dpi: Pixels per inch.
         tight: Cut off the empty margin.
 
@@ -78,16 +73,9 @@ def show_image(ax: "Axes", image: np.ndarray) -> None:
 def overlay(values: np.ndarray) -> np.ndarray:
     """Return a transparent image to overlay on another: blue positive, red negative.
 
-    Larger magnitudes are less transparent; the largest has an opacity of 0.9.
-
-    Args:
-        values: `(height, width)` or `(height, width, channels)`; channels are summed.
-
-    Returns:
-        RGBA image `(height, width, 4)` float64 in 0 … 1.
-
-    Raises:
-        InvalidArgumentError: if there are not two or three axes, or a value is not finite.
+    Values are `(height, width[, channels])`; channels are summed. The result, `(height, width, 4)`
+    float64 in 0 … 1, is opaque where magnitudes are large, 0.9 at most. Raises InvalidArgumentError
+    for other shapes or values that are not finite.
     """
     values = np.asarray(values, np.float64)
     if values.ndim not in (2, 3) or not np.isfinite(values).all():

@@ -22,8 +22,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if values and image differ in height or width, or a value is not
-            finite.
+        InvalidArgumentError: for a different height or width, or values that are not finite.
     """
     image = np.asarray(image, np.float64)
     if image.ndim not in (2, 3) or np.shape(values)[:2] != image.shape[:2]:

@@ -1,7 +1,7 @@
 """Pages as self-contained HTML: headings, text, tables, pictures.
 
-The HTML loads nothing: pictures and styles are embedded, and there is no script. It
-follows the reader's light or dark theme; wide tables scroll separately.
+Pictures and styles are embedded, and there is no script. Pages follow the reader's light or dark
+theme; wide tables scroll separately.
 """
 
 import base64
@@ -97,12 +97,7 @@ class Picture:
 
 @dataclass
 class Page:
-    """A page.
-
-    Attributes:
-        title: Its title.
-        blocks: Its parts, in order.
-    """
+    """A page with a title and blocks, in order."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
@@ -114,8 +109,7 @@ class Page:
     def headings(self) -> list[Heading]:
         """Return the headings in order, including those in blocks that have `blocks`.
 
-        Raises:
-            InvalidArgumentError: if two headings have the same anchor.
+        Raises InvalidArgumentError if two headings have the same anchor.
         """
 
         def walk(blocks: Iterable[Block]) -> Iterator[Heading]:
@@ -132,14 +126,10 @@ class Page:
         return headings
 
     def html(self, folder: str | os.PathLike) -> str:
-        """Return the page as HTML.
+        """Return the page as HTML; links are relative to `folder`, where the page will be.
 
-        Args:
-            folder: The page's folder; links are relative to it.
-
-        Raises:
-            InvalidArgumentError: if two headings have the same anchor.
-            OSError: if a picture cannot be read.
+        Raises InvalidArgumentError if two headings have the same anchor, OSError if a picture
+        cannot be read.
         """
         contents = "".join(
             f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'

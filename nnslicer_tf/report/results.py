@@ -28,7 +28,7 @@ def plot_bars(
         spread: Half the length of every bar's error bar, of the table's shape.
 
     Raises:
-        InvalidArgumentError: if there is nothing to draw, or the spread has a different shape.
+        InvalidArgumentError: if the table is empty, or the spread has a different shape.
     """
     if table.empty:
         raise InvalidArgumentError("There is nothing to draw: the table is empty.")
@@ -50,9 +50,7 @@ def plot_bars(
 
 
 def plot_kept_synapses(slices: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw the share of every kernel's synapses that a slice keeps.
-
-    For a set of slices, the mean over the samples is drawn, with the standard deviation.
+    """Draw the share of every kernel's synapses in a slice; of sets, mean ± standard deviation.
 
     Args:
         slices: A `Slice`, a `SliceSet`, or several by name, all of the same model.
@@ -132,12 +130,8 @@ def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None)
 def errors_figure(frame: "pd.DataFrame") -> "Figure":
     """Draw, for each layer, the error made and passed on, and the deviation that it causes.
 
-    Args:
-        frame: A row for each layer, indexed by its name, from the input to the output; columns
-            "made", "passed", "cause" and "mended alone", as shares of 1.
-
-    Raises:
-        InvalidArgumentError: if there is no layer.
+    `frame` has a row for each layer, from the input to the output, and columns "made", "passed",
+    "cause" and "mended alone", as shares of 1. Raises InvalidArgumentError if it is empty.
     """
     from matplotlib.figure import Figure
 
@@ -172,14 +166,10 @@ def deviations_figure(
 ) -> "Figure":
     """Return a figure with a row for each deviation: seed, mutant, change.
 
-    Args:
-        seeds: Images `(deviations, height, width, channels)` of values 0 … 255, signals
-            `(deviations, steps, channels)`, or rows of a table `(deviations, columns)`.
-        images: The mutants, of the same shape.
-        rows: For each, the entries of `DeviationSet.to_frame`: original, compressed, confidence,
-            L∞, L2 …
-        features: Names of a table's columns.
-        scale: The range of each column of a table, or step of a signal of one channel.
+    Seeds and mutants (`images`) are images `(deviations, height, width, channels)` of values 0 …
+    255, signals `(deviations, steps, channels)`, or rows of a table `(deviations, columns)` with
+    names `features`. `rows` are those of `DeviationSet.to_frame`. `scale` is the range of each
+    column of a table, or step of a signal of one channel.
     """
     from matplotlib.figure import Figure
 

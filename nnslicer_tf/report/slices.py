@@ -1,4 +1,4 @@
-"""Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
+"""Plots of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
 
 Blue neurons have positive contributions, red ones negative; white ones are not in the slice.
 """
@@ -27,18 +27,11 @@ _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
 def neuron_picture(contributions: np.ndarray, rows: int | None = None) -> np.ndarray:
-    """Return an operation's neurons as an image: blue positive, red negative.
+    """Return an operation's neurons as an RGB image `(rows, columns, 3)` uint8.
 
-    Args:
-        contributions: CONTRIB of an operation: `(height, width, channels)` becomes one tile per
-            channel, and `(units,)` (or channels) a rectangle of pixels.
-        rows: Lay the neurons in so many rows of pixels instead, in C order, as in the paper.
-
-    Returns:
-        RGB image `(rows, columns, 3)` uint8.
-
-    Raises:
-        InvalidArgumentError: if there are no neurons, or fewer than rows.
+    Contributions are `(height, width, channels)`, one tile per channel, or `(units,)`, a rectangle.
+    With `rows`, neurons fill that many rows of pixels in C order, as in the paper. Raises
+    InvalidArgumentError if there are no neurons, or fewer than rows.
     """
     values = np.asarray(contributions, float)
     if rows is None:
@@ -53,14 +46,8 @@ def neuron_picture(contributions: np.ndarray, rows: int | None = None) -> np.nda
 def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the neurons in which two slices differ, laid out as in `neuron_picture`.
 
-    Green neurons are only in the first slice, orange ones only in the second.
-
-    Args:
-        first: CONTRIB of an operation in one slice.
-        second: The same operation in the other slice, of the same shape.
-
-    Raises:
-        InvalidArgumentError: if the shapes differ.
+    Green neurons are only in the first slice, orange ones only in the second. Raises
+    InvalidArgumentError for different shapes.
     """
     if np.shape(first) != np.shape(second):
         raise InvalidArgumentError(
@@ -73,9 +60,16 @@ def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def plot_neurons(
     contributions: np.ndarray, rows: int | None = None, ax: "Axes | None" = None
 ) -> "Axes":
-    """Draw an operation's neurons, with a tile for each channel, or in rows.
+    """Draw an operation's neurons as pixels.
 
-    Arguments and errors are those of `neuron_picture`.
+    Args:
+        contributions: CONTRIB of an operation: `(height, width, channels)` becomes one tile per
+            channel, and `(units,)` (or channels) a rectangle of pixels.
+        rows: Number of rows of pixels, filled in C order as in the paper, instead of tiles.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if there are no neurons, or fewer than rows.
     """
     picture = neuron_picture(contributions, rows)
     ax = new_axes(ax, None if rows is None else (8, 1.2))
@@ -123,13 +117,12 @@ def plot_normal_and_adversarial(
 
     Args:
         normal: Slice of the normal input, for its predicted class.
-        adversarial: Slice of the adversarial input, for its predicted class.
+        adversarial: Slice of the adversarial input, for its predicted class, of the same model.
         operations: Names of the operations to draw, one row each.
         images: The two inputs, `(height, width, channels)`.
 
     Raises:
-        InvalidArgumentError: if there is nothing to draw, an operation is not in a slice,
-            or the slices belong to different models.
+        InvalidArgumentError: as `plot_slices`, or if the models differ.
     """
     figure, axes = _grid({"normal": normal, "adversarial": adversarial}, operations, True, 3)
     titles = ("normal", "adversarial", "difference of the inputs")

@@ -1,8 +1,7 @@
 """The explorer: an interactive view of slices, as a Jupyter widget and as one HTML file.
 
-`explore` collects the data to show in a packed document (`packing`, a versioned format), and `page`
-puts it into a page. The page's own script, `static/explorer.js`, draws everything from that
-document alone.
+`explore` packs the data into a document (`packing`, a versioned format), which `page` puts into a
+page; its script, `static/explorer.js`, draws everything from the document alone.
 """
 
 from nnslicer_tf.report.explorer.explorer import Explorer, explore

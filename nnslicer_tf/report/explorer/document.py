@@ -1,10 +1,9 @@
 """The explorer's document: all the data that a page shows, collected and packed.
 
-Its size is that of the contributions, plus the values that are needed to explain why a synapse
-was excluded. Small documents store both without loss. In larger ones, values and weights are
-rounded, only the membership of synapses is stored, and everything that the page can do without is
-left out; for very large kernels, only the strongest weights are stored, and of very large
-operations only the number of members. The document records this, and the page says so.
+It stores the contributions, and the values that explain why a synapse was excluded, without loss if
+it is small. In larger documents, values and weights are rounded, synapses are only marked as
+members, and optional data are omitted; of very large kernels only the strongest weights are stored,
+of very large operations only the number of members. The page says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,10 +54,10 @@ _RULES = {
 
 
 class Document:
-    """A document that is being built.
+    """A document in the making.
 
     Args:
-        exhibits: What to show; all models must have the same operations.
+        exhibits: Results to show; all models must have the same operations.
         title: Title of the page.
         classes: Names of the classes, in order; empty for plain numbers.
         columns: Names of a table's columns; empty for other inputs.
@@ -262,11 +261,8 @@ class Document:
     def _part(self, one: Exhibit, i: int, model: int, masked: MaskedModel | None) -> dict[str, Any]:
         """Return the slice of a sample, or of all, with the model's answers.
 
-        Args:
-            one: The exhibit.
-            i: Place of the part.
-            model: Place of the model.
-            masked: The model with masks for its synapses, if it is a classifier.
+        `i` and `model` are indices; `masked` is the model with masks for its synapses, if it is a
+        classifier.
         """
         part, kernels = one.parts[i], one.im.kernels
         neurons, members = self._neurons(part)
@@ -309,7 +305,7 @@ class Document:
     def _neurons(self, part: Part) -> tuple[dict[int, int], dict[int, list[int]]]:
         """Return operation → array, and operation → numbers of members and neurons of the others.
 
-        From the outputs to the inputs, because arrays refer to those of their readers.
+        Goes from the outputs to the inputs, because arrays refer to those of their readers.
         """
         arrays: dict[int, int] = {}
         members: dict[int, list[int]] = {}
@@ -333,7 +329,7 @@ class Document:
         return arrays, members
 
     def _row(self, key: tuple, x: np.ndarray, one: Exhibit) -> int:
-        """Return the number of the row with a sample's values, which exhibits can share."""
+        """Return the index of the row with a sample's values, which exhibits can share."""
         if key not in self._row_of:
             # The input as bytes, with the values that 0 and 255 represent.
             mean = x.mean(axis=0)

@@ -1,8 +1,7 @@
-"""What can be explored: slices, sets of slices, and marks or scores of neurons and weights.
+"""Results that can be explored: slices, sets of slices, and arrays of marks or scores.
 
-Everything becomes an `Exhibit`: a name, a few facts and, for each sample, arrays by operation and
-by kernel. Slices are recognised by their attributes, so that every result can be shown that maps
-operations, layers or kernels to arrays: critical neurons, coverage, pruning masks.
+Slices are recognised by their attributes, so that any mapping from operations, layers or kernels to
+arrays can be shown: critical neurons, coverage, pruning masks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,8 @@ class Part:
     """The neurons and synapses of one sample, or of several together.
 
     Attributes:
-        neurons: Operation name → contributions, marks or scores, of the operation's shape or
-            one for each channel; neurons with 0 or False are not members.
+        neurons: Operation name → contributions, marks or scores, of the operation's shape or one
+            for each channel; neurons with 0 or False are not members.
         synapses: Kernel name → the same for synapses, of the kernel's shape.
         samples: Number of samples that it describes; 0 if it is not known.
     """
@@ -33,7 +32,7 @@ class Part:
 
 
 class _SetParts(Sequence):
-    """The slices of a set, created on access, because all of them together would be large."""
+    """The slices of a set, created on access to save memory."""
 
     def __init__(self, slices: Any) -> None:
         self._slices = slices
@@ -48,7 +47,7 @@ class _SetParts(Sequence):
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """One thing to explore, for one sample or for each of several, with its model and data.
+    """A result to explore, for one sample or for each of several, with its model and data.
 
     Attributes:
         name: Name given by the user.
@@ -75,15 +74,7 @@ class Exhibit:
 
 
 def named_results(slices: Any) -> dict[str, Any]:
-    """Return name → result for whatever a user gave to `explore`.
-
-    Args:
-        slices: A slice, a set of slices, a mapping of operations, layers or kernels to arrays, or
-            several of these as a mapping by name or as a list.
-
-    Raises:
-        InvalidArgumentError: if it is empty.
-    """
+    """Return name → result for the argument of `explore`; raise InvalidArgumentError if empty."""
     if isinstance(slices, Mapping) and not _is_marks(slices):
         results = {str(name): one for name, one in slices.items()}
     else:
@@ -108,13 +99,9 @@ def read_exhibit(
 ) -> Exhibit:
     """Return a result as an exhibit, after checking that it belongs to the model.
 
-    The marks in a mapping are for neurons if name and shape are those of an operation or of a
-    layer's units, and for weights if they are those of a kernel.
-
-    Raises:
-        ProfileMismatchError: if the fingerprint is that of a different model.
-        InvalidArgumentError: if it cannot be explored, or names, shapes or the number of samples
-            are not those of the model and the data.
+    An array in a mapping belongs to neurons if name and shape are those of an operation or of a
+    layer's units, to weights if they are those of a kernel. Raises ProfileMismatchError for another
+    model's fingerprint, InvalidArgumentError for other mismatches.
     """
     parts: Sequence[Part]
     facts: dict[str, Any] = {}

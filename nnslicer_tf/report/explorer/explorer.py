@@ -30,11 +30,7 @@ class Explorer:
         self.data = data
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the view as one HTML file, which needs neither a server nor a network.
-
-        Raises:
-            InvalidArgumentError: if nothing can be written there.
-        """
+        """Write the view as one HTML file, which needs neither a server nor a network."""
         check_writable(path)
         with atomic_path(path) as temporary:
             temporary.write_text(self.html(), encoding="utf-8")
@@ -74,10 +70,9 @@ def explore(
 ) -> Explorer:
     """Return an interactive view of slices or similar results.
 
-    It shows the network with the share of each operation in the slice, every operation's neurons,
-    why a synapse is in the slice or not, the input, and the model's prediction with only the slice
-    and without it; two slices can be compared. Of networks with tens of millions of neurons, only
-    the smaller operations' neurons are shown one by one.
+    It shows the network with each operation's share in the slice, every operation's neurons, why a
+    synapse is in the slice or not, the input, and the model's prediction with only the slice and
+    without it; two slices can be compared. Single neurons of very large operations are not shown.
 
     Args:
         slices: A `Slice`, a `SliceSet`, or a mapping from operations, layers or kernels to arrays
@@ -87,9 +82,8 @@ def explore(
             slices.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
             names of the slices. Without it, neither inputs nor values are shown.
-        profile: The `Profile` with which the slices were made, for the distance of every value
-            from its mean; or several by the names of the slices. Without it, no local values are
-            shown.
+        profile: The `Profile` of the slices, for every value's distance from its mean; or several
+            by the names of the slices. Without it, no local values are shown.
         classes: Names of the classes, in order.
         columns: Names of a table's columns; by default those of x, if it is a data frame or a
             `Dataset` of a table.

@@ -1,16 +1,12 @@
 """The file format of the explorer: a JSON header and typed arrays, compressed with gzip.
 
-A packed document is the gzip stream of
+A document is the gzip stream of the length of the header in bytes (uint32, little-endian), the
+header (JSON in UTF-8: `format`, the list `arrays`, and the caller's entries), and the arrays, at
+the offsets in the list. The header refers to an array by its index in the list.
 
-1. the length of the header in bytes, uint32, little-endian;
-2. the header, JSON in UTF-8, with the `format`, a list `arrays`, and the caller's entries;
-3. the arrays, one after another, at the offsets given in the list.
-
-Elsewhere in the header, an array is referred to by its index in that list. An array with more than
-one byte per element is stored in *planes*: the first byte of every element, then the second, and
-so on. Similar bytes are then adjacent, which halves the compressed size of floats. For the same
-reason, an array with three axes is stored `by_channel`, with its last axis first, if that is
-smaller: neighbours in a channel are often more similar than the channels at a position.
+Elements of several bytes are stored in *planes*: the first byte of every element, then the second,
+and so on, which halves the compressed size of floats. An array with three axes is stored
+`by_channel`, with its last axis first, if that is smaller.
 """
 
 import gzip
@@ -49,7 +45,7 @@ class Packer:
         self._size = 0
 
     def add(self, array: np.ndarray) -> int:
-        """Add an array and return the number that refers to it.
+        """Add an array and return its index.
 
         Integers and bools are stored in the smallest signed type that holds them all, floats as
         float32 unless they are float64.
@@ -64,8 +60,7 @@ class Packer:
     def add_levels(self, array: np.ndarray) -> int:
         """Add floats with seven bits each, with errors of at most 2 % of the largest magnitude.
 
-        The levels are closer together for small values: a level is the square root of a share of
-        the largest magnitude.
+        A level is the square root of a share of that magnitude, so that small values are finer.
         """
         array = np.asarray(array, np.float32)
         largest = float(np.abs(array).max(initial=0)) or 1.0
@@ -78,15 +73,10 @@ class Packer:
         return self._store(np.packbits(array, bitorder="little"), _BITS, array.shape)
 
     def add_like(self, array: np.ndarray, like: np.ndarray, reference: int) -> int:
-        """Add integers as their differences from the signs of an array that was added before.
+        """Add integers as differences from the signs of `like`, which was added as `reference`.
 
-        The contributions of a one-to-one operation's inputs are mostly the signs of its outputs'
-        contributions. If they are not, the array is added on its own.
-
-        Args:
-            array: The integers.
-            like: The other array, of the same shape.
-            reference: The number returned when it was added.
+        A one-to-one operation's contributions are mostly the signs of its readers' contributions.
+        If they are not, the array is added on its own.
         """
         array = np.asarray(array)
         rest = array.astype(np.int64) - np.sign(np.asarray(like, np.int64))
@@ -96,18 +86,14 @@ class Packer:
         return self._store(rest.astype(_TYPES[name]), name, array.shape, like=reference)
 
     def add_steps(self, array: np.ndarray) -> int:
-        """Add integers as the steps between them, which makes index maps compress well."""
+        """Add integers as their differences, which makes index maps compress well."""
         array = np.asarray(array, np.int64)
         steps = np.diff(array.ravel(), prepend=0)
         name = _smallest(steps)
         return self._store(steps.astype(_TYPES[name]), name, array.shape, steps=True)
 
     def pack(self, header: Mapping[str, Any]) -> bytes:
-        """Return the document.
-
-        Args:
-            header: Values that can be stored as JSON.
-        """
+        """Return the document; `header` can be stored as JSON."""
         whole = {"format": FORMAT, **header, "arrays": self._arrays}
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
         data = b"".join([struct.pack("<I", len(text)), text, *self._chunks])
@@ -134,11 +120,7 @@ class Packer:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Return the header and the arrays of a packed document.
-
-    Raises:
-        CorruptFileError: if the data is damaged or has another format.
-    """
+    """Return the header and the arrays of a document; raise CorruptFileError if it is damaged."""
     try:
         raw = gzip.decompress(data)
         (length,) = struct.unpack_from("<I", raw)

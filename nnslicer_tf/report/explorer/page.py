@@ -1,7 +1,6 @@
 """The page around a packed document: one HTML file, or the module of a widget.
 
-The libraries d3 (drawing, zooming; ISC) and dagre (graph layout; MIT) are part of the package and
-embedded in the page, which loads nothing from elsewhere.
+The libraries d3 (ISC) and dagre (MIT) are embedded; the page loads nothing.
 """
 
 import base64
@@ -54,12 +53,7 @@ export default { render };
 
 
 def html(title: str, data: bytes) -> str:
-    """Return a complete page.
-
-    Args:
-        title: Its title, plain text.
-        data: The packed document.
-    """
+    """Return a complete page; its title is plain text, its data the packed document."""
     return _HTML.format(
         title=escape(title),
         style=_read("explorer.css"),
@@ -83,11 +77,7 @@ def script() -> str:
 
 
 def widget(data: bytes) -> Any:
-    """Return an anywidget whose `data` is the packed document.
-
-    Raises:
-        ImportError: if anywidget is not installed.
-    """
+    """Return an anywidget whose `data` is the packed document; ImportError without anywidget."""
     try:
         import anywidget
         import traitlets

@@ -1,8 +1,8 @@
 """The structure of a model as the page shows it: groups of operations, heads, reads over time.
 
-An operation is a *joint* if every path from the input to the output goes through it. Between two
-joints lies a block with branches, such as a residual block, which is one group. Along a chain of
-joints, a weighted sum forms a group with the normalisation and the activation that follow it.
+An operation is a *joint* if every path from the input to the output goes through it. The branches
+between two joints, such as a residual block, are one group. Along a chain of joints, a weighted sum
+forms a group with the normalisation and the activation that follow it.
 """
 
 import itertools
@@ -24,11 +24,7 @@ class Group(NamedTuple):
 
 
 def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
-    """Return groups that contain every operation once, in topological order.
-
-    Args:
-        operations: All operations of a model, in topological order.
-    """
+    """Return groups that contain every operation once, all in topological order."""
     # The last reader of each operation; connections of masks do not bypass anything.
     masks = {operation.name for operation in operations if operation.kind == "mask"}
     last_reader: dict[str, int] = {}
@@ -70,16 +66,11 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
 
 
 def head_axes(operations: Sequence[Operation]) -> dict[str, int]:
-    """Return the heads' axis of operations that have one: scores, probabilities, contexts.
+    """Return the heads' axis, without the batch, of scores, probabilities and contexts by name.
 
-    It is the axis, apart from the batch, that both factors of a product-sum and its result share.
-    Operations computed from scores element by element, or row by row, have the same heads.
-
-    Args:
-        operations: All operations of a model, in topological order.
-
-    Returns:
-        Operation name → axis, not counting the batch; only for operations with three axes.
+    It is the axis, apart from the batch, that both factors of a product-sum and its result share,
+    of operations with three axes. Operations computed from scores element by element, or row by
+    row, have the same heads.
     """
     axes: dict[str, int] = {}
     for operation in operations:
@@ -118,10 +109,7 @@ def through_time(
 ) -> dict[str, Any]:
     """Return what a recurrent layer's operation reads, at its own time step or the previous one.
 
-    Args:
-        operation: An operation; the result is empty if it is not in a recurrent layer.
-        places: Operation name → place in the document.
-        kernels: Kernel name → place in the document.
+    `places` and `kernels` map names to indices in the document. Empty for other operations.
     """
     member = operation.params
     if not isinstance(member, Member):
