@@ -1,4 +1,4 @@
-"""`python -m nnslicer_tf.cli`: the command line, if its script is not on the path."""
+"""`python -m nnslicer_tf.cli`: the command line without its script."""
 
 from nnslicer_tf.cli.application import main
 

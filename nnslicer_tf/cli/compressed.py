@@ -239,10 +239,9 @@ def _load(original: Path, compressed: Path) -> _Models:
 
 
 def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Samples:
-    """Return the data as `find_deviations` takes them: images as bytes, other inputs as they are.
+    """Return images as bytes for `find_deviations`, and other inputs as they are.
 
-    Raises:
-        InvalidArgumentError: if images have other values than 0 … 255 or 0 … 1.
+    Raises InvalidArgumentError if images have other values than 0 … 255 or 0 … 1.
     """
     import numpy as np
 

@@ -65,11 +65,7 @@ PointDataOption = Annotated[
 
 
 def writable(path: Path | None, *endings: str) -> None:
-    """Check that a file, if any, can be written and has one of the given endings.
-
-    Raises:
-        InvalidArgumentError: if it has a different ending, or nothing can be written there.
-    """
+    """Raise InvalidArgumentError unless a file can be written and has one of the endings."""
     if path is None:
         return
     if endings and path.suffix not in endings and not path.is_dir():
@@ -140,7 +136,7 @@ def dataset(
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:
-    """Return the words of the samples if the data is a named set of sentences, otherwise none."""
+    """Return the words of the samples of a named set of sentences; otherwise an empty list."""
     from nnslicer_tf.datasets import texts
 
     name = spec.partition(":")[0]
@@ -151,11 +147,7 @@ def words(spec: str, x: "np.ndarray") -> list[list[str]]:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """Return the integers in an option, which are separated by commas.
-
-    Raises:
-        InvalidArgumentError: if it contains anything else.
-    """
+    """Return the comma-separated integers in an option; raise InvalidArgumentError for others."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -165,11 +157,7 @@ def numbers(text: str, option: str) -> list[int]:
 
 
 def target(text: str) -> Any:
-    """Return the target in an option: a class, "name", "[3,4,0]" or "name[2:5,3,0]".
-
-    Raises:
-        InvalidArgumentError: if it contains anything else.
-    """
+    """Return the target in an option: a class, "name", "[3,4,0]" or "name[2:5,3,0]"."""
     name, bracket, rest = text.partition("[")
     try:
         if not bracket:
@@ -194,18 +182,14 @@ def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def in_range(index: int, count: int, option: str) -> int:
-    """Return an index after checking its range.
-
-    Raises:
-        InvalidArgumentError: if there is no such sample.
-    """
+    """Return an index, or raise InvalidArgumentError if there is no such sample."""
     if not 0 <= index < count:
         raise InvalidArgumentError(f"{option}: there are samples 0 … {count - 1}, not {index}.")
     return index
 
 
 def show(frame: "pd.DataFrame", output: Path | None = None) -> None:
-    """Print a table's first rows, and write all of them to a CSV file, if any."""
+    """Print a table's first rows; with `output`, write all of them to a CSV file."""
     first = frame.head(MAX_ROWS)
     print(first.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     if len(frame) > len(first):
@@ -217,7 +201,7 @@ def show(frame: "pd.DataFrame", output: Path | None = None) -> None:
 
 
 def draw(picture: Path | None, plot: "Callable[[Any], object] | Figure") -> None:
-    """Write a figure, or what a function draws into new axes, to a file, if any."""
+    """Write a figure, or what a function draws into new axes, to a file, if one is given."""
     if picture is None:
         return
     from matplotlib.figure import Figure
