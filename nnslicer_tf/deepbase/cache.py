@@ -11,11 +11,10 @@ from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 
 class BehaviourCache:
-    """A folder of arrays, keyed by what they were computed from.
+    """A folder of arrays, keyed by digests of the model's weights, the operation and the records.
 
-    A key identifies the model's weights, the operation and the records, so that no entry is
-    ever stale. A damaged file counts as missing. When the folder is full, the least recently
-    used entries are removed.
+    Thus no entry is ever stale. Damaged files count as missing. When the folder is full, the least
+    recently used entries are removed.
 
     Args:
         folder: The folder; created if missing.
@@ -44,9 +43,9 @@ class BehaviourCache:
         return values
 
     def put(self, key: str, array: np.ndarray) -> None:
-        """Store an array atomically, and if the folder is full, remove what was not used longest.
+        """Store an array atomically.
 
-        A tenth of the space is then free.
+        In a full folder, the least recently used arrays are removed until a tenth is free.
         """
         self._store.save(key, {}, {"values": array})
         with suppress(FileNotFoundError):
@@ -65,7 +64,7 @@ class BehaviourCache:
         return f"BehaviourCache('{self._store.folder}', {self._bytes / 2**20:,.1f} MB)"
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Return the time of the last use, the size and the path of all files, oldest first."""
+        """Return the time of last use, the size and the path of all files, oldest first."""
         files = []
         for path in map(self._store.path, self._store.keys()):
             with suppress(FileNotFoundError):  # removed by another process

@@ -18,7 +18,7 @@ def best_units(
     """Return, for each model and hypothesis, the units with the largest |score|.
 
     Args:
-        frame: What `inspect` gave.
+        frame: The result of `inspect`.
         count: Units per hypothesis.
         measure: A measure with a score for every unit.
 
@@ -38,11 +38,11 @@ def keep_masks(
     at_least: float,
     measure: str = "correlation",
 ) -> dict[str, np.ndarray]:
-    """Return which units follow at least one of some hypotheses, for `pruning.remove_units`.
+    """Return the units that follow at least one of some hypotheses, for `pruning.remove_units`.
 
-    Units that were not inspected are kept; those whose score is not defined, such as dead
-    ones, follow nothing. An operation whose units follow nothing keeps the one closest to it.
-    A unit of a layer with several operations is kept if it is kept in any of them.
+    Units that were not inspected are kept; those without a defined score, such as dead ones, follow
+    nothing. An operation whose units follow nothing keeps the one closest to it. A unit of a layer
+    with several operations is kept if any of them keeps it.
 
     Args:
         frame: The result of `inspect` for one model.

@@ -1,9 +1,8 @@
 """Hypotheses: concepts that a unit may have learned, as behaviours over the records.
 
-A hypothesis is a function from a batch of records `(batch, …)`, as the models get them, to
-behaviours `(batch,)` or, one for every position, `(batch, height, width)`; or it is an
-array of behaviours for the whole data set. Those here are for images with RGB or grey
-values. All are plain functions of arrays, without Keras.
+A hypothesis is an array of behaviours for the whole data set, or a function from a batch of records
+`(batch, …)`, as the models get them, to behaviours `(batch,)` or, per position,
+`(batch, height, width)`. Those here are for images with RGB or grey values, and need no Keras.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ Behaviour = Callable[[np.ndarray], np.ndarray]
 
 
 def brightness(x: np.ndarray) -> np.ndarray:
-    """Return the mean over the channels of every pixel, `(batch, height, width)`."""
+    """Return each pixel's mean over the channels, `(batch, height, width)`."""
     return x.mean(axis=-1)
 
 
@@ -27,9 +26,6 @@ def hue(degrees: float) -> Behaviour:
 
     Its behaviour is the pixel's chroma times the cosine of the angle between the two hues:
     positive for the hue, zero for grey, negative for the opposite colour.
-
-    Args:
-        degrees: The hue's angle.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
@@ -45,11 +41,9 @@ def hue(degrees: float) -> Behaviour:
 def edge_direction(degrees: float) -> Behaviour:
     """Return the hypothesis "an edge passes here, and brightness changes in this direction".
 
-    Its behaviour is the magnitude of the brightness gradient (Sobel) in the direction: 0 is a
-    change from left to right (a vertical edge), 90 from top to bottom.
-
-    Args:
-        degrees: The direction, 0 … 180; opposite directions are the same.
+    Its behaviour is the magnitude of the brightness gradient (Sobel) in the direction, 0 … 180
+    degrees: 0 is a change from left to right (a vertical edge), 90 from top to bottom. Opposite
+    directions are the same.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
@@ -65,7 +59,7 @@ def edge_direction(degrees: float) -> Behaviour:
 
 
 def per_record(behaviour: Behaviour) -> Behaviour:
-    """Return a hypothesis averaged over the positions of a record, `(batch,)`."""
+    """Return a hypothesis averaged over a record's positions, `(batch,)`."""
 
     def average(x: np.ndarray) -> np.ndarray:
         values = np.asarray(behaviour(x))
@@ -82,7 +76,7 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
         names: The classes' names.
 
     Raises:
-        InvalidArgumentError: unless there is one label for each record, and each has a name.
+        InvalidArgumentError: if a record has no label, or a label no name.
     """
     y = as_array(y)
     y = check_labels(y, len(y))
@@ -95,9 +89,9 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 class HypothesisSet:
-    """The hypotheses of one inspection, which are checked and evaluated block by block.
+    """The hypotheses of one inspection, checked and evaluated block by block.
 
-    `binary` says whether all behaviours must be 0 or 1.
+    With `binary`, all behaviours must be 0 or 1.
     """
 
     def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
@@ -113,7 +107,7 @@ class HypothesisSet:
         }
 
     def check_length(self, records: int) -> None:
-        """Reject arrays that do not have one behaviour for each record."""
+        """Reject arrays whose length is not the number of records."""
         for name, h in self._hypotheses.items():
             if not callable(h) and len(h) != records:
                 raise InvalidArgumentError(
@@ -145,8 +139,8 @@ class HypothesisSet:
     ) -> dict[str, np.ndarray]:
         """Return behaviours of a block, name → `(records,)` or `(records, *positions)`.
 
-        `rows` are the indices of the records `x` in the data set; all hypotheses are evaluated
-        unless `names` are given.
+        `rows` are the indices of the records `x` in the data set; `names` defaults to all
+        hypotheses.
         """
         behaviours = {}
         for name in self._hypotheses if names is None else names:
@@ -173,9 +167,9 @@ class HypothesisSet:
 
 
 def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
-    """Return a hypothesis's `values` at an operation's positions, `(records, positions)`.
+    """Return a hypothesis at an operation's positions, `(records, positions)`, as block averages.
 
-    Blocks of its own positions are averaged, so each axis must be a multiple of the operation's.
+    Each axis of `values` must be a multiple of the operation's.
     """
     shape = values.shape[1:]
     fits = len(shape) == len(positions) and all(

@@ -1,19 +1,12 @@
 """`inspect`: the affinity of every unit with every hypothesis, in one pass over the data.
 
-Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). The caller
-declares models, units, hypotheses and measures; the computation is planned here:
+Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). Each model runs once
+per block of records for all its groups, hypotheses and measures, and each hypothesis is evaluated
+once for all models. With `error=` a pair of unit and hypothesis stops when its confidence interval
+is small enough, and reading stops with the last pair.
 
-- one forward pass of each model serves all its groups, hypotheses and measures; a block of
-  records is read once for all models, and each hypothesis evaluated once for all of them;
-- behaviours stream in blocks: memory does not grow with the data;
-- with `error=`, every pair of unit and hypothesis stops when its confidence interval is
-  small enough; a model is run, and data is read, only while a pair still needs it. Records are
-  then read in random order, if possible, as the first ones must be representative;
-- with `cache=`, behaviours of units are kept on disk for further inspections;
-- with `workers=`, the affinities are computed on Ray workers in parallel to the forward passes.
-
-Cost: a forward pass over the records used, and one matrix product of units and hypotheses
-for most measures. Memory: a block of behaviours, and the measures' sums.
+Cost: a forward pass over the records read, and for most measures one matrix product of units and
+hypotheses. Memory: a block of behaviours, and the measures' sums.
 """
 
 import itertools
@@ -60,38 +53,35 @@ def inspect(
 ) -> "pd.DataFrame":
     """Measure how closely units follow hypotheses.
 
-    A hypothesis with one behaviour per record is compared with each channel's mean over its
-    positions; one with behaviours at positions, `(records, height, width)`, with the
-    channel's value at each of them (averaged over blocks if the operation is smaller).
-    Padding is excluded from means over positions; values at padded positions count like any other.
+    A hypothesis with one behaviour per record is compared with each channel's mean over positions,
+    without padding; one with behaviours at positions, `(records, height, width)`, with the
+    channel's value at each, padded or not (averaged over blocks if the operation is smaller).
 
     Args:
         models: One or more models of the same input; a mapping gives them names.
         dataset: Records `(records, *input_shape)`, an array, a `tf.data.Dataset` or another
             iterable of batches.
-        hypotheses: Name → function from a batch of records to behaviours, or array of the
-            behaviours of all records.
+        hypotheses: Name → array of behaviours, or function from a batch of records to these.
         measures: Measures, or names from `MEASURES`.
         units: Names of operations, patterns such as `"conv*"`, or `Units`.
         error: Stop each pair when its error is at most this; None: use all records. Arrays are
-            read in a fixed random order. An iterable is read in its own order: its records must
-            be shuffled, not sorted by class.
+            read in a fixed random order, iterables in their own: shuffle their records.
         confidence: Probability that a score over all such records is within its error.
         block_size: Records in one forward pass.
         workers: Number of Ray workers that compute affinities; 0 for this process.
-        cache: Folder, or `BehaviourCache`, in which behaviours of units are kept; they are reused
-            only with the same `block_size`, and if `error` is again given, or again not.
+        cache: Folder, or `BehaviourCache`, for units' behaviours; reused only with the same
+            `block_size`, and with `error` again set or again None.
         progress: Show a progress bar.
 
     Returns:
         One row per pair: `model`, `group`, `unit` (channel; NA for the score of a whole group),
         `hypothesis`, `measure`, `score` (NaN where not defined), `error`, `records` (behind the
         score). The weights of a probe have separate rows, with `.weight` appended to the
-        measure. `attrs` has the number of `records` read and of forward `passes` of each model.
+        measure. `attrs` has the number of `records` read and of each model's forward `passes`.
 
     Raises:
-        InvalidArgumentError: if hypotheses have the wrong length, are constant, or do not
-            suit a measure; for unknown units or measures; for arguments out of range.
+        InvalidArgumentError: for hypotheses of wrong length, constant, or unsuitable for a measure;
+            for unknown units or measures; for arguments out of range.
         InputShapeError: if models take inputs of different shapes, or records have another.
         NonFiniteActivationError: if records or behaviours are NaN or infinite.
         WorkerError: if a worker fails repeatedly.
@@ -183,10 +173,7 @@ def _items(
     extractors: Mapping[str, Extractor],
     sizes: list[int],
 ) -> Iterator[Item]:
-    """Yield blocks of behaviours until no task needs more; add their lengths to `sizes`.
-
-    Each hypothesis is evaluated once and each model run once for all tasks.
-    """
+    """Yield blocks of behaviours until no task needs more; append their lengths to `sizes`."""
     for rows, x in blocks:
         running = {number: task for number, task in enumerate(tasks) if not task.finished}
         if not running:
@@ -233,7 +220,7 @@ def _blocks(samples: Samples, size: int, shuffled: bool) -> Iterator[tuple[np.nd
 def _instrumented(
     models: Model | Sequence[Model] | Mapping[str, Model],
 ) -> dict[str, InstrumentedModel]:
-    """Return the models by name, which must take the same inputs."""
+    """Return the models by name; reject models of different inputs."""
     if not isinstance(models, Mapping):
         members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
         names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]

@@ -35,8 +35,8 @@ class Item:
 class Task:
     """A measure between the units of a group and the hypotheses of one kind.
 
-    Of its scores those are frozen that are `certain`; both are set by the first `look`, as is the
-    number of `records` behind each score. All are `(units or 1, hypotheses)`.
+    `look` sets the scores, `certain` (frozen scores) and `records` (behind each score), all
+    `(units or 1, hypotheses)`.
     """
 
     model: str
@@ -59,7 +59,7 @@ class Task:
         return self.scores is not None and bool(self.certain.all())
 
     def block(self, item: Item) -> Block:
-        """Return what the task reads of an item."""
+        """Return the part of an item that the task reads."""
         units = item.units[self.model, self.need][:, :, self.indices]
         return Block(units, item.hypotheses[self.positions], item.indices)
 
@@ -70,14 +70,12 @@ class Task:
     def look(
         self, records: int, confidence: float, limit: float | None, shuffled: bool = False
     ) -> None:
-        """Score what was merged so far, and freeze the pairs that are certain.
+        """Score the `records` merged so far, and freeze the certain pairs if there is a `limit`.
 
-        A pair is certain when at two looks in a row its error is at most `limit` and its
-        score has changed by no more. A pair without a score, because its unit was constant, is
-        given up once records on which the unit differs are, with 95 % confidence, rarer than
-        `limit`. This requires that records come in random order, and that the hypothesis has
-        varied, which it does sooner or later. `records` is the number merged so far; without a
-        `limit` nothing is frozen.
+        A pair is certain when at two looks in a row its error is at most `limit` and its score has
+        changed by no more. A pair without a score, due to a constant unit, is given up once records
+        on which the unit differs are, with 95 % confidence, rarer than `limit`. This requires
+        records in random order, and a hypothesis that has varied.
         """
         new, old = self.measure.result(self._total, self.calibration, confidence), self.scores
         shape = new.score.shape

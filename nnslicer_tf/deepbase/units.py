@@ -1,7 +1,7 @@
 """The units to inspect, and their behaviours: the values of channels of operations.
 
-Means over positions are computed where the model runs, so that whole activations are transferred
-only if behaviours per position are requested. Padding is excluded from the means.
+Means over positions exclude padding, and are computed where the model runs, so that whole
+activations are transferred only for behaviours per position.
 """
 
 import hashlib
@@ -57,9 +57,7 @@ def find_groups(
 ) -> list[UnitGroup]:
     """Return the groups of a model's units that match, in the order of `units`.
 
-    Raises:
-        InvalidArgumentError: if a pattern matches nothing (the message lists similar names), a
-            channel does not exist, or two groups have the same name.
+    Reject a pattern without match, a missing channel and duplicate names.
     """
     groups: list[UnitGroup] = []
     for choice in [units] if isinstance(units, (str, Units)) else units:
@@ -104,9 +102,9 @@ def find_groups(
 
 
 class Extractor:
-    """Computes behaviours of one model, block by block, with one forward pass for all needs.
+    """Computes behaviours of one model, block by block, with one forward pass for all `needs`.
 
-    `needs` are all behaviours that calls may need; `passes` counts the forward passes.
+    `passes` counts the forward passes.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class Extractor:
     ) -> dict[Need, np.ndarray]:
         """Return behaviours `(records, positions, channels)` float32 of the records `x`.
 
-        `rows` are the records' indices in the data set, for messages.
+        `rows`, their indices in the data set, are for messages.
         """
         if self._cache is None:
             return self._run(x, needs, rows)
@@ -168,7 +166,7 @@ class Extractor:
         return {need: values[need] for need in needs}
 
     def _compile(self, needs: Iterable[Need]) -> None:
-        """Compile the forward pass that gives the behaviours of `needs`."""
+        """Compile the forward pass for `needs`."""
         im, masks = self._im, {need: self._masks[need] for need in needs}
         operations = {name for name, _ in masks} | {mask for mask in masks.values() if mask}
 

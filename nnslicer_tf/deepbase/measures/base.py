@@ -1,9 +1,8 @@
 """The base classes of measures, with the error bound of all additive ones.
 
-A measure turns blocks of behaviours into summaries, merges summaries, and computes scores from
-them. It holds no data itself, so that one object serves many groups, here and on workers.
-
-Most measures need only sums. To add one, subclass `AdditiveMeasure` with a name and two methods.
+A measure summarises blocks of behaviours, merges summaries, and computes scores from them. It holds
+no data, so that one object serves many groups and workers. If sums suffice, subclass
+`AdditiveMeasure` with a name and two methods:
 
     class Covariance(AdditiveMeasure):
         name = "covariance"
@@ -34,10 +33,9 @@ REPLICATES = 20
 
 
 def lots(indices: np.ndarray) -> np.ndarray:
-    """Return a well-mixed 64-bit number for every index (SplitMix64).
+    """Return a well-mixed 64-bit number for every index (SplitMix64), to divide records at random.
 
-    It divides records at random, whatever their order and their division into blocks. Dividing
-    by the index itself would separate the classes of a data set that cycles through them.
+    Dividing by the index itself would separate the classes of a data set that cycles through them.
     """
     z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -113,25 +111,22 @@ class Measure(ABC):
     def result(self, total: Any, calibration: Any, confidence: float) -> Scores:
         """Return the scores over all merged blocks, with their errors.
 
-        Args:
-            total: The result of `merge`.
-            calibration: The result of `calibrate`.
-            confidence: Probability that a score lies within its error, such as 0.95.
+        `total` is the result of `merge`; scores lie within their errors with probability
+        `confidence`.
         """
 
 
 class AdditiveMeasure(Measure):
     """A measure that is a function of sums over records.
 
-    The records are divided at random into `REPLICATES` parts, whose sums are kept separate. A
-    score's error is the half width of its jackknife confidence interval over these parts, plus the
-    jackknife's estimate of its bias. Positions of one record stay together, so that they
-    need not be independent.
+    Records are divided at random into `REPLICATES` parts with separate sums; a record's positions,
+    which need not be independent, stay together. A score's error is the half width of its jackknife
+    confidence interval over these parts, plus the jackknife's estimate of its bias.
     """
 
     @abstractmethod
     def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Any) -> Sums:
-        """Return sums over rows, which can be added to those over other rows.
+        """Return additive sums over rows.
 
         Args:
             units: `(rows, units)` float64.
@@ -162,7 +157,7 @@ class AdditiveMeasure(Measure):
         return {name: total[name] + value for name, value in part.items()}
 
     def result(self, total: Sums, calibration: Any, confidence: float) -> Scores:
-        """Score all records, and all records except each replicate's."""
+        """Score all records, and for the error all records except each replicate's."""
         with np.errstate(divide="ignore", invalid="ignore"):
             everything = {name: value.sum(axis=0) for name, value in total.items()}
             parts = [
@@ -177,10 +172,7 @@ class AdditiveMeasure(Measure):
 def jackknife(score: np.ndarray, parts: np.ndarray, confidence: float) -> np.ndarray:
     """Return the error of scores: t · standard error + |bias|, by the delete-a-group jackknife.
 
-    Args:
-        score: Scores over all replicates.
-        parts: Scores over all but one of them, `(replicates, …)`.
-        confidence: Confidence level, such as 0.95.
+    `score` is over all replicates, `parts` over all but one of them, `(replicates, …)`.
     """
     count = len(parts)
     if count < 2:

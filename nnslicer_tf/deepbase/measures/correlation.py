@@ -13,9 +13,9 @@ class Correlation(AdditiveMeasure):
     name = "correlation"
 
     def calibrate(self, block: Block) -> Shifts:
-        """Return the first row: values are summed as differences from it.
+        """Return the first row, by which values are shifted before summing.
 
-        This way sums of squares lose no digits, and those of a constant are exactly zero.
+        Thus sums of squares lose no digits, and those of a constant are exactly zero.
         """
         units, hypotheses = block[:1].rows()
         return units[0], hypotheses[0]

@@ -7,10 +7,9 @@ from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
 
 class DifferenceOfMeans(AdditiveMeasure):
-    """Mean where the hypothesis is 1 minus mean where it is 0, in standard deviations.
+    """Mean where the hypothesis is 1 minus mean where it is 0, in the unit's standard deviations.
 
-    It is in units of the unit's own standard deviation over all rows, as activations have no
-    common scale. NaN where a unit or a hypothesis is constant.
+    NaN where a unit or a hypothesis is constant.
     """
 
     name = "difference_of_means"

@@ -10,11 +10,10 @@ _RIDGE = 1e-10  # relative to the mean variance; for units that are constant or 
 
 
 class LinearProbe(AdditiveMeasure):
-    """R² of the least-squares fit by all units of a group, with the units' weights.
+    """R² of the least-squares fit by all units of a group, with weights per standard deviation.
 
-    R² is computed on the fitted records, like scikit-learn's `score` on the training data; its
-    error includes the bias from few records. The weights are per standard deviation of the
-    unit. Memory: 20 · units² numbers; time of a look: 20 systems of that size.
+    R² is computed on the fitted records; its error includes the bias from few records.
+    Memory: 20 · units² numbers; time of a look: 20 systems of that size.
     """
 
     name = "linear_probe"
@@ -32,7 +31,7 @@ class LinearProbe(AdditiveMeasure):
         return (explained / (sums["hh"] - sums["h"] ** 2 / sums["count"]))[None]
 
     def weights(self, sums: Sums, calibration: Shifts) -> np.ndarray:
-        """Return the weights `(units, hypotheses)` per standard deviation of the unit."""
+        """Return the weights `(units, hypotheses)`."""
         inner, _, fit = _fit(sums)
         return fit * np.sqrt(np.diag(inner) / sums["count"])[:, None]
 

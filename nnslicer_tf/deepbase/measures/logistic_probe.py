@@ -1,8 +1,7 @@
 """A logistic regression from all units of a group to each hypothesis.
 
-Logistic regression is not a function of sums, so records are kept: all of them up to a
-bound, and beyond it a uniform sample. All hypotheses of a group are fitted together, sharing
-the passes over the data.
+It is not a function of sums, so records are kept: all up to a bound, then a uniform sample. The
+hypotheses of a group are fitted together, sharing the passes over the data.
 """
 
 from dataclasses import dataclass
@@ -25,18 +24,14 @@ _HELD_OUT = 5  # a fifth of the records, drawn at random, is held out for scorin
 
 @dataclass(frozen=True)
 class LogisticProbe(Measure):
-    """F1 of a logistic regression on held-out records, with the units' weights.
+    """F1 of a logistic regression on held-out records (one in five), with the units' weights.
 
-    Units are scaled to mean 0 and deviation 1, so that weights can be compared; the
-    penalty is scikit-learn's default, ½‖w‖². One record in five is held out. NaN if there is
-    neither a positive nor a predicted positive among the held-out records.
+    Units are standardised, so that weights are comparable; the penalty is scikit-learn's default,
+    ½‖w‖². NaN if no held-out record is or is predicted positive.
 
     Attributes:
-        max_rows: Largest number of rows (records, or records times positions) to keep,
-            at least 100.
-
-    Raises:
-        InvalidArgumentError: if `max_rows` is below 100.
+        max_rows: Largest number of rows to keep (records, or records times positions), at least
+            100.
     """
 
     name = "logistic_probe"
@@ -88,14 +83,10 @@ class LogisticProbe(Measure):
 
 
 def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a penalised logistic regression to every column of `y`, together.
+    """Fit a penalised logistic regression of `x` `(rows, units)` to every column of `y`.
 
-    Args:
-        x: `(rows, units)`.
-        y: `(rows, hypotheses)` of 0 and 1.
-
-    Returns:
-        Weights `(units, hypotheses)` and biases `(hypotheses,)`.
+    `y` is `(rows, hypotheses)` of 0 and 1. Returns weights `(units, hypotheses)` and biases
+    `(hypotheses,)`.
     """
     units, hypotheses = x.shape[1], y.shape[1]
 

@@ -16,17 +16,12 @@ Edges = tuple[np.ndarray, np.ndarray]
 class MutualInformation(AdditiveMeasure):
     """Mutual information in nats, from counts in bins; also detects nonlinear relations.
 
-    The edges of the bins come from the first block of records: quantiles, or one bin per value
-    if there are few. Counts overestimate the information of unrelated values, by about
-    (bins - 1)² / (2 · rows); the error includes this bias.
-
-    Memory: 20 · units · hypotheses · bins² numbers.
+    Bins are quantiles of the first block of records, or single values if there are few. Counts
+    overestimate the information of unrelated values by about (bins - 1)² / (2 · rows); the error
+    includes this bias. Memory: 20 · units · hypotheses · bins² numbers.
 
     Attributes:
         bins: Largest number of bins of a unit or hypothesis, at least 2.
-
-    Raises:
-        InvalidArgumentError: if there are fewer than two bins.
     """
 
     name = "mutual_information"
@@ -65,11 +60,9 @@ class MutualInformation(AdditiveMeasure):
 
 
 def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
-    """Return edges `(bins - 1, columns)`: between the values if these are few, else quantiles.
+    """Return bin edges `(bins - 1, columns)` of `values` `(rows, columns)`.
 
-    Args:
-        values: `(rows, columns)`.
-        bins: Largest number of bins of a column.
+    They lie between the values if these are few, and are quantiles otherwise.
     """
     edges = np.empty((bins - 1, values.shape[1]))
     for column in range(values.shape[1]):
@@ -85,5 +78,5 @@ def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
 
 def bin_numbers(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the bin of every value, `(rows, columns)`: the number of edges below it."""
+    """Return each value's bin, `(rows, columns)`: the number of edges below it."""
     return sum((values > edge for edge in edges), np.zeros(values.shape, np.int8))
