@@ -5,8 +5,7 @@
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(images); cov.total()
 
-`generate` searches; a `Constraint` defines how inputs may change. To add a coverage criterion,
-subclass `Coverage`. `retrain` trains on the inputs found.
+Subclass `Constraint` to define how inputs may change, `Coverage` for another coverage criterion.
 """
 
 from nnslicer_tf.deepxplore.constraints import Blackout, Constraint, Occlusion

@@ -1,8 +1,8 @@
 """Constraints on changes of an input: light, occlusion, blackout, or a custom projection.
 
-A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017, section
-6.2), and projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a
-function `(x, seeds) -> x` that projects changed inputs: `generate(..., constraint=function)`.
+A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017, section 6.2), and
+projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a projection
+`(x, seeds) -> x`: `generate(..., constraint=function)`.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,8 @@ class Constraint:
     def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
         """Return the constraint's state for each of `count` new seeds, `(count, …)`.
 
-        Args:
-            shape: Shape of one input.
-            count: Number of seeds.
-            rng: Source of randomness.
-
         Raises:
-            InputShapeError: if inputs of this shape cannot be changed this way.
+            InputShapeError: if inputs of this `shape` cannot be changed this way.
         """
         return np.zeros((count, 0))
 
@@ -51,12 +46,7 @@ class Constraint:
         return gradient
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Project changed inputs to valid ones; they are clipped to their bounds afterwards.
-
-        Args:
-            x: Changed inputs `(batch, *shape)` float32.
-            seeds: The seeds that they were made from.
-        """
+        """Return valid inputs near the changed ones `(batch, *shape)`; bounds are clipped later."""
         return x
 
 
@@ -71,9 +61,7 @@ class Light(Constraint):
 
 @dataclass(frozen=True)
 class Occlusion(Constraint):
-    """Occlusion by one small rectangle: only its values change.
-
-    Its position is drawn once for every seed.
+    """Changes only one small rectangle, at a position drawn once per seed.
 
     Attributes:
         size: Height and width of the rectangle, in pixels.
@@ -83,7 +71,7 @@ class Occlusion(Constraint):
     size: tuple[int, int] = (10, 10)
 
     def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
-        """Return the top left corner of every seed's rectangle, `(count, 2)`."""
+        """Return the top left corners of the rectangles, `(count, 2)`."""
         return _corners(shape, self.size, count, rng)
 
     def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
@@ -93,7 +81,7 @@ class Occlusion(Constraint):
 
 @dataclass(frozen=True)
 class Blackout(Constraint):
-    """Dirt on the lens: small patches, one drawn in every iteration, which only get darker.
+    """Dirt on the lens: small patches, one drawn per iteration, which only get darker.
 
     Attributes:
         size: Height and width of a patch, in pixels.
@@ -122,11 +110,7 @@ class Projection(Constraint):
     function: ProjectionFunction
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Return the function's result.
-
-        Raises:
-            InputShapeError: if it has another shape.
-        """
+        """Return the function's result, which must keep the shape."""
         projected = np.asarray(self.function(x, seeds), np.float32)
         if projected.shape != x.shape:
             raise InputShapeError(
@@ -145,11 +129,7 @@ CONSTRAINTS: dict[str, Constraint] = {
 
 
 def find_constraint(constraint: str | Constraint | ProjectionFunction) -> Constraint:
-    """Return a constraint by name, a function as a `Projection`, or the given constraint.
-
-    Raises:
-        InvalidArgumentError: if it is none of these.
-    """
+    """Return a constraint by name, and a function as a `Projection`."""
     if isinstance(constraint, str) and constraint in CONSTRAINTS:
         return CONSTRAINTS[constraint]
     if isinstance(constraint, Constraint):

@@ -3,8 +3,8 @@
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(x_test); cov.total(); cov.covered["conv1"]
 
-Updating costs a forward pass and the memory of one batch of activations, however many
-inputs there are. To add a criterion, subclass `Coverage` and implement one method, `_hits`.
+Updating costs a forward pass and the memory of one batch of activations, however many inputs there
+are. To add a criterion, subclass `Coverage` and implement `_hits`.
 """
 
 import os
@@ -35,15 +35,15 @@ GRANULARITIES = ("channel", "activation")
 class CountedNeurons:
     """The neurons of a model as DeepXplore counts them.
 
-    A filter is one neuron, whose output is the mean over its positions; a unit of a dense
-    layer is one neuron; a unit of a recurrent layer is one, whose output is the mean of its state
-    over the steps. All layers count except the input, masks and those that only move values, so
-    that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is ignored.
+    A unit of a dense layer is a neuron; a filter is one, by its mean over positions; a unit of a
+    recurrent layer is one, by the mean of its state over steps. Padding is ignored. All layers
+    count except the input, masks and those that only move values: LeNet-1, LeNet-4 and LeNet-5 have
+    the paper's 52, 148 and 268 neurons.
 
     With the granularity `"activation"` every element of an operation's output is a neuron. `of`
-    names operations; by default the output of every layer counts (the values before a fused
-    activation do not), and the states of recurrent layers. `shapes` maps operations to the shape
-    of their neurons: `(channels,)` or the operation's.
+    names operations; by default the output of every layer (after a fused activation), and the
+    states of recurrent layers. `shapes` maps operations to their neurons' shape: `(channels,)` or
+    the operation's.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CountedNeurons:
     def batches(
         self, x: DataLike, batch_size: int, progress: bool
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the values of the operations for batches of samples, NaN at padding."""
+        """Yield the operations' values for batches of samples, NaN at padding."""
         masks = {name: self.im[name].mask for name in self.names}
         operations = dict.fromkeys([*self.names, *(mask for mask in masks.values() if mask)])
         for batch in self.im.capture_batches(x, batch_size, [*operations], progress):
@@ -87,9 +87,9 @@ class CountedNeurons:
             yield values
 
     def reduce(self, values: np.ndarray) -> np.ndarray:
-        """Return the neurons' outputs `(batch, *neurons)` of an operation's values.
+        """Return the neurons' outputs `(batch, *neurons)`: means over positions without padding.
 
-        They are means over positions that are not NaN; NaN if there are none.
+        NaN where all positions are padding.
         """
         positions = self._positions(values)
         if not positions:
@@ -111,7 +111,7 @@ class CountedNeurons:
         return keras.ops.concatenate(parts, axis=1)
 
     def _positions(self, values: Any) -> tuple[int, ...]:
-        """Return the axes to average over: those between the samples and the channels."""
+        """Return the axes to average over, between the samples and the channels."""
         return () if self.granularity == "activation" else tuple(range(1, len(values.shape) - 1))
 
 
@@ -123,8 +123,7 @@ class Coverage(ShownAsTable, ABC):
         granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
         of: Names of operations, see `CountedNeurons`.
         per_neuron: How many items of each neuron can be covered.
-        options: The criterion's own settings, JSON-serialisable; criteria are merged only if
-            these are equal.
+        options: The criterion's settings, JSON-serialisable; only equal ones can be merged.
 
     Attributes:
         neurons: The neurons that count.
@@ -159,27 +158,21 @@ class Coverage(ShownAsTable, ABC):
 
     @abstractmethod
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return a mask, of the shape of `covered[name]`, of what one batch covers.
+        """Return the mask, of the shape of `covered[name]`, that one batch covers.
 
-        Args:
-            name: Name of an operation.
-            values: Its values `(batch, *operation shape)` float32, NaN at padding.
+        `values` are the operation's, `(batch, *operation shape)` float32, NaN at padding.
         """
 
     def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
-        """Add the coverage of inputs.
+        """Add the coverage of inputs, and return the number of newly covered items.
 
         Args:
             x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
-        Returns:
-            How many items were newly covered.
-
         Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
-                `InstrumentedModel.capture_batches`.
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -262,7 +255,7 @@ class Coverage(ShownAsTable, ABC):
         return pd.DataFrame(rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw a bar for every operation: the covered share of its items."""
+        """Draw each operation's covered share as a bar."""
         from nnslicer_tf.report import plot_coverage
 
         axes = plot_coverage({"covered": self}, ax)
@@ -292,8 +285,8 @@ class Coverage(ShownAsTable, ABC):
 class NeuronCoverage(Coverage):
     """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
 
-    For every input, the outputs of a layer are first scaled to [0, 1] by the layer's smallest and
-    largest value; if these are equal, nothing is covered. A layer of a single neuron is not scaled.
+    For every input, a layer's outputs are first scaled to [0, 1] by their minimum and maximum; if
+    these are equal, nothing is covered. A layer of a single neuron is not scaled.
 
     Args:
         im: The model.
@@ -331,7 +324,7 @@ class NeuronCoverage(Coverage):
 class TopKCoverage(Coverage):
     """Neurons that were among the k largest of their layer for some input (TKNC).
 
-    Among equal outputs, those at earlier positions count.
+    Of equal outputs, the first ones count.
 
     Args:
         im: The model.

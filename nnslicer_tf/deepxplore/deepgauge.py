@@ -1,12 +1,12 @@
 """The coverage criteria of DeepGauge (Ma et al., ASE 2018), finer than neuron coverage.
 
-They compare a neuron's output with the range that it had on the training data:
+They compare a neuron's output with its range on the training data:
 
     ranges = NeuronRanges.from_data(im, x_train)
     cov = KMultisectionCoverage(ranges, sections=100)
     cov.update(x_test); cov.total()
 
-Memory of k-multisection coverage: `sections` bytes for every neuron.
+Memory of k-multisection coverage: `sections` bytes per neuron.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _ROUNDING = 2.0**-20  # relative difference, to an operation's largest output, o
 
 @dataclass(eq=False, repr=False)
 class NeuronRanges(ShownAsTable):
-    """The least and the largest output of every neuron on a data set.
+    """The smallest and the largest output of every neuron on a data set.
 
     Attributes:
         neurons: The neurons.
@@ -67,8 +67,7 @@ class NeuronRanges(ShownAsTable):
             progress: Show a progress bar.
 
         Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
-                `InstrumentedModel.capture_batches`.
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         neurons = CountedNeurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
@@ -133,7 +132,7 @@ class NeuronRanges(ShownAsTable):
             return cls(neurons, low, high)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per operation: neurons, least and largest output."""
+        """Return a table with one row per operation: neurons, smallest and largest output."""
         import pandas as pd
 
         rows = [
@@ -164,9 +163,9 @@ class _RangeCoverage(Coverage):
         self.ranges = ranges
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return float64 outputs; those just outside a range, perhaps by rounding, at its end.
+        """Return float64 outputs, with those barely outside a range moved to its end.
 
-        On some processors the last bits of an output depend on the batch that it is computed in.
+        On some processors the last bits of an output depend on its batch.
         """
         outputs = self.neurons.reduce(values).astype(np.float64)
         low, high = self.ranges.low[name], self.ranges.high[name]
@@ -178,15 +177,12 @@ class _RangeCoverage(Coverage):
 class KMultisectionCoverage(_RangeCoverage):
     """Sections of neurons' ranges that were hit, out of k equal ones per neuron (KMNC).
 
-    The last section includes both its ends. For a neuron with an empty range only the first
-    section can be hit. Outputs outside the range cover nothing.
+    The last section includes both its ends; an empty range has only a first section. Outputs
+    outside the range cover nothing.
 
     Args:
         ranges: Ranges on the training data.
-        sections: K.
-
-    Raises:
-        InvalidArgumentError: if there are fewer than two sections.
+        sections: The number k, at least two.
     """
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
@@ -214,10 +210,7 @@ class BoundaryCoverage(_RangeCoverage):
     Args:
         ranges: Ranges on the training data.
         corners: "both": `covered[name][..., 0]` is the lower corner, `[..., 1]` the upper one;
-            "upper": strong neuron activation, one item for each neuron.
-
-    Raises:
-        InvalidArgumentError: for other corners.
+            "upper": strong neuron activation, one item per neuron.
     """
 
     def __init__(self, ranges: NeuronRanges, corners: str = "both") -> None:

@@ -1,4 +1,4 @@
-"""Inputs on which models disagree, as found by `generate`, and retraining on them."""
+"""Inputs on which models disagree, from `generate`, and retraining on them."""
 
 import os
 from collections.abc import Sequence
@@ -27,11 +27,7 @@ _FORMAT = "nnslicer_tf differences 1"
 
 
 def majority_of(predictions: np.ndarray) -> np.ndarray:
-    """Return the class that most models voted for, `(inputs,)` int64; -1 for a tie.
-
-    Args:
-        predictions: `(inputs, models)` int64, each model's class.
-    """
+    """Return each input's majority class of `(inputs, models)` predictions; -1 for a tie."""
     votes = np.zeros((len(predictions), predictions.max(initial=0) + 1), np.int64)
     for column in predictions.T:
         votes[np.arange(len(predictions)), column] += 1
@@ -42,16 +38,14 @@ def majority_of(predictions: np.ndarray) -> np.ndarray:
 
 @dataclass(eq=False, repr=False)
 class Differences(ShownAsTable):
-    """Difference-inducing inputs, one per row, in the order in which they were found.
+    """Difference-inducing inputs, one per row, in the order of discovery.
 
     Attributes:
         inputs: `(found, *input shape)` float32.
-        seed_index: `(found,)` int64, which seed each was made from.
+        seed_index: `(found,)` int64, each input's seed.
         predictions: `(found, models)` int64, each model's class.
-        labels: `(found,)` int64, the class on which the models agreed for the seed, -1
-            if they did not agree.
-        iterations: `(found,)` int64, steps from the seed; 0 if the models disagree on the
-            seed itself.
+        labels: `(found,)` int64, the models' common class for the seed, -1 if they disagreed.
+        iterations: `(found,)` int64, steps from the seed; 0 if the models disagree on it.
         tried: Number of seeds that were tried.
         seconds: Time of the search.
         coverage: Each model's coverage by the inputs found; empty after `load`.
@@ -81,7 +75,7 @@ class Differences(ShownAsTable):
         return float(self.generated.sum() / agreed) if agreed else float("nan")
 
     def majority(self) -> np.ndarray:
-        """Return the class that most models voted for, `(found,)` int64; -1 for a tie.
+        """Return the majority class, `(found,)` int64; -1 for a tie.
 
         The paper uses it to label inputs for retraining automatically (section 7.3).
         """
@@ -163,7 +157,7 @@ def retrain(
     batch_size: int = 128,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return a copy of a classifier, trained further with Adam; the model is not changed.
+    """Return a copy of a classifier, trained further with Adam.
 
     The paper labels the inputs found by the majority of the models (section 7.3).
 
@@ -172,14 +166,14 @@ def retrain(
             sigmoid.
         x: Training inputs together with those found, `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers.
-        epochs: Passes over the inputs, in an order that `rng` determines.
+        epochs: Passes over the inputs.
         learning_rate: Learning rate of Adam.
         batch_size: Samples in one step.
-        rng: Source of randomness of the order, and dropout.
+        rng: Seed or generator of the order, and of dropout.
 
     Raises:
-        InvalidArgumentError: unless there is one class for every input, or if a class is
-            negative, such as the -1 of a tie.
+        InvalidArgumentError: if inputs and classes differ in number, or a class is negative, such
+            as the -1 of a tie.
     """
     y = check_labels(y, len(x))
     im = InstrumentedModel(model)

@@ -1,12 +1,9 @@
 """`generate`: find inputs on which models disagree, by joint gradient ascent.
 
 Pei et al., "DeepXplore: Automated Whitebox Testing of Deep Learning Systems" (SOSP 2017),
-Algorithm 1. From a seed on which all models agree, the input is changed so that one of
-them, drawn at random, leaves the common class while the others keep it, and that in every
-model a neuron not yet covered becomes active. Labels are not needed.
-
-Many seeds are processed together, so that a step is one forward and backward pass through each
-model for all of them; a finished seed is replaced by the next.
+Algorithm 1. An input on which all models agree is changed so that one of them, drawn at random,
+leaves the common class, and that in every model an uncovered neuron becomes active. Seeds are
+processed in batches: a step is one forward and backward pass through each model for all of them.
 
 Limits: classifiers with one input and one output. Memory: the activations of one batch.
 """
@@ -55,33 +52,31 @@ def generate(
 
     Args:
         models: Two or more classifiers of the same inputs and classes.
-        seeds: Inputs to start from, `(seeds, *input_shape)`, within `bounds`; no labels.
+        seeds: Inputs to start from, `(seeds, *input_shape)`, within `bounds`.
         constraint: `"light"`, `"occlusion"`, `"blackout"`, a `Constraint`, or a function
             `(x, seeds) -> x` that projects changed inputs to valid ones.
         lambda1: Weight of making one model leave the class, against the others keeping it.
         lambda2: Weight of the uncovered neurons; 0 to search only for differences.
-        step: Change in one iteration: root mean square over the values that the
-            constraint lets change. By default the constraint's, times the width of the bounds.
+        step: Change in one iteration, root mean square over the values that the constraint lets
+            change; by default the constraint's, times the width of the bounds.
         max_iterations: Steps after which the search gives up on a seed.
-        coverage: One for each model, to which the inputs found are added; by default new
-            ones with threshold 0.
+        coverage: One per model, to which the inputs found are added; by default new ones with
+            threshold 0.
         desired_coverage: Start no more seeds once every model's coverage is at least this.
-        bounds: Least and largest value of a valid input.
+        bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
-        labels: The true classes of the seeds, integers or one-hot. If given, every model must be
-            right on half of the seeds.
-        batch_size: How many seeds are processed together.
+        labels: The true classes of the seeds, integers or one-hot. If given, every model must
+            classify half of the seeds correctly.
+        batch_size: Seeds processed together.
         progress: Show a progress bar.
 
     Returns:
-        The inputs found, including seeds on which the models already disagree, with 0
-        iterations.
+        The inputs found, including seeds on which the models already disagree.
 
     Raises:
-        InvalidArgumentError: if there are fewer than two models, they differ in their
-            classes or have fewer than two, an argument is out of range, a model is wrong on most
-            seeds, by `labels`, or the models disagree on most (usually because the seeds are not
-            scaled as in training).
+        InvalidArgumentError: for fewer than two models or classes, models of different classes, or
+            arguments out of range; or if a model misclassifies most seeds, or the models disagree
+            on most (usually because the seeds are not scaled as in training).
         InputShapeError: if the models take inputs of different shapes, or the seeds have
             another or lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
@@ -128,7 +123,7 @@ def generate(
         return np.resize(rng.permutation(candidates), count)
 
     def start(index: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the state of a search from some seeds, one per row of every array."""
+        """Return the state of searches from some seeds, one per row of every array."""
         return {
             "seed": index,
             "x": seeds[index],
@@ -199,8 +194,8 @@ def _gradient_and_output(
 ) -> tuple[Any, Any]:
     """Return the gradient of a model's part of the objective, and the model's output, as tensors.
 
-    `x` are inputs `(batch, …)`, `weight` factors of the logits with the indices `label`, and
-    `neuron` the indices of the neurons to activate, with the factor `lambda2`; all `(batch,)`.
+    `x` `(batch, …)` are inputs, `weight` factors of the logits `label`, and `neuron` the indices of
+    the neurons to activate, with the factor `lambda2`; all `(batch,)`.
     """
 
     def at(values: Any, index: Any) -> Any:
@@ -225,7 +220,7 @@ def _checked(
     bounds: tuple[float, float],
     coverage: Sequence[NeuronCoverage] | None,
 ) -> tuple[np.ndarray, list[NeuronCoverage]]:
-    """Check models, seeds and coverage; return the seeds as float32, and a coverage per model."""
+    """Check models, seeds and coverage; return float32 seeds and one coverage per model."""
     if len(ims) < 2:
         raise InvalidArgumentError(
             f"Differences are between two or more models. Received: {len(ims)}"
@@ -274,7 +269,7 @@ def _checked(
 
 
 def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike | None) -> None:
-    """Reject seeds on which models are mostly wrong or disagree: they are probably not scaled."""
+    """Reject seeds on which models are mostly wrong or disagree; they are probably unscaled."""
     if labels is not None:
         right = (predicted == check_labels(labels, len(predicted))[:, None]).mean(axis=0)
     if len(predicted) < _MIN_SEEDS:
