@@ -3,9 +3,9 @@
     values = ATTRIBUTIONS["occlusion"](im, x, baseline, target)
     metrics.deletion(im, x, baseline, target, values).area
 
-A positive value says that the feature raises the score relative to the baseline: setting it to
-the baseline lowers the score. To add a method, write a function with the arguments of
-`Attribution`, and add a line to `ATTRIBUTIONS`. `metrics` judges attributions.
+A feature with a positive value raises the score relative to the baseline. To add a method, write a
+function with the arguments of `Attribution` and add it to `ATTRIBUTIONS`. `metrics` compares
+attributions.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """DeepLIFT by the rescale rule (Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1).
 
-The rules are those of slices with amounts, which are these contributions with the mean input as
-the reference. They add up to the change of the score, up to rounding. Cost: one forward pass of two
-samples, and one backward pass.
+The rules are those of slices with amounts; contributions add up to the change of the score, up to
+rounding. Cost: a forward pass of two samples, and a backward pass.
 """
 
 from dataclasses import dataclass
@@ -31,15 +30,12 @@ class _Recurrent:
 
 
 def deeplift(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
-    """Return DeepLIFT's contributions, with the baseline as the reference input.
-
-    Arguments and errors are those of `Attribution`.
-    """
+    """Return DeepLIFT's contributions, with the baseline as the reference input."""
     problem = Problem(im, x, baseline, target)
     start = problem.target.operation
 
     def multipliers_of(ids: Any, features: Any, weights: Any) -> list[Any]:
-        """Return those of the features, whose first row is the sample, the second the baseline."""
+        """Return the features' multipliers; row 0 is the sample, row 1 the baseline."""
         order: dict[Any, Operation | _Recurrent] = {}
         for operation in im.graph.between(problem.x, [start]):
             if isinstance(operation.params, Member):

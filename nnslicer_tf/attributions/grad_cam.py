@@ -1,7 +1,6 @@
 """Grad-CAM (Selvaraju et al., ICCV 2017): where the last convolution supports an output.
 
-The result is coarse: a map of the last convolution's size, enlarged to the input's. Cost: one
-gradient.
+The map has the last convolution's resolution, enlarged to the input's. Cost: one gradient.
 """
 
 from collections.abc import Mapping
@@ -19,8 +18,8 @@ from nnslicer_tf.instrument import InstrumentedModel
 def grad_cam(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return a sample's Grad-CAM, which is non-negative and equal for all channels of a pixel.
 
-    The maps are taken after the convolution's activation if it follows directly; if a batch
-    normalisation is in between, those of the convolution itself are used. The baseline is not used.
+    The maps are taken after the convolution's activation if it follows directly, and before a batch
+    normalisation otherwise. The baseline is not used.
 
     Raises:
         UnsupportedLayerError: if the model has no convolution over images.

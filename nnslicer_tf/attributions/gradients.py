@@ -1,8 +1,7 @@
 """Attributions by gradients: at the sample, around it, or along a line from a baseline to it.
 
-Arguments and errors are those of `attributions.Attribution`. Cost: one gradient for gradient ×
-input, one for each step or sample of the others. Exact integrated gradients partition the line
-first (see `exactline`).
+Cost: one gradient for gradient × input, one per step or sample for the others. Exact integrated
+gradients first partition the line (see `exactline`).
 """
 
 from typing import Any
@@ -31,9 +30,7 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
 def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return exact integrated gradients; see `exactline.integrated_gradients`.
 
-    Raises:
-        UnsupportedLayerError: if the model is not piecewise linear, takes tokens or several
-            inputs, or the target is not an output neuron.
+    The model must be piecewise linear with one input, not of tokens; the target an output neuron.
     """
     problem = Problem(im, x, baseline, target)
     chosen = problem.target
@@ -83,16 +80,8 @@ def smooth_gradients(
 ) -> Any:
     """Return the mean gradient at noisy samples, times the difference from the baseline.
 
-    SmoothGrad (Smilkov et al., 2017), in its form that multiplies by the input.
-
-    Args:
-        im: The model.
-        x: A sample.
-        baseline: Values that represent absent features.
-        target: What is explained.
-        samples: Number of noisy samples.
-        noise: Standard deviation of the noise, as a share of the range of the sample's values.
-        rng: Seed or generator of the noise.
+    SmoothGrad (Smilkov et al., 2017), in its form that multiplies by the input. The noise's
+    standard deviation is the share `noise` of the range of the sample's values.
     """
     problem = Problem(im, x, baseline, target)
     random = as_generator(rng)
@@ -114,16 +103,8 @@ def expected_gradients(
 ) -> Any:
     """Return integrated gradients averaged over random baselines and places on the lines.
 
-    Expected gradients (Erion et al., Nature Machine Intelligence 2021). With a single baseline,
-    they are integrated gradients at random places.
-
-    Args:
-        im: The model.
-        x: A sample.
-        baseline: A baseline, or several `(baselines, *input shape)`, such as training samples.
-        target: What is explained.
-        samples: Number of gradients.
-        rng: Seed or generator of the choices.
+    Expected gradients (Erion et al., Nature Machine Intelligence 2021). `baseline` may be several,
+    `(baselines, *input shape)`, such as training samples; `samples` is the number of gradients.
     """
     random = as_generator(rng)
     if len(im.input_operations) > 1 or np.ndim(baseline) != len(im.input_shape) + 1:

@@ -1,12 +1,12 @@
-"""Metrics that judge attributions: by interventions, by their stability, by a sanity check.
+"""Metrics of attributions: by interventions, by their stability, by a sanity check.
 
 `deletion` and `insertion` (Petsiuk et al., "RISE", BMVC 2018, section 4.2), `mu_fidelity` and
 `sensitivity` (Bhatt et al., "Evaluating and Aggregating Feature-based Model Explanations", IJCAI
 2020, definitions 3 and 2), and `randomisation` (Adebayo et al., "Sanity Checks for Saliency Maps",
-NeurIPS 2018). Their values equal those of Xplique 2.0. Cost: a forward pass for each point of a
-curve or each subset, an attribution for each neighbour.
+NeurIPS 2018). Values equal those of Xplique 2.0. Cost: a forward pass per point of a curve or
+subset, an attribution per neighbour.
 
-Models, samples, baselines and targets are those of `attributions.Attribution`, and so are errors.
+Models, samples, baselines, targets and errors are those of `attributions.Attribution`.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,10 +86,9 @@ def deletion(
     values: Any,
     steps: int = _STEPS,
 ) -> Curve:
-    """Return the answer as a sample's units are replaced by the baseline, largest value first.
+    """Return the answer as units are replaced by the baseline, largest of the `values` first.
 
-    The smaller the area, the better the attribution. Arguments are those of `curves`, with one
-    method's attributions, `values`.
+    The smaller the area, the better the attribution. Other arguments are those of `curves`.
     """
     return curves(im, x, baseline, target, {"": values}, steps)[0][""]
 
@@ -102,9 +101,9 @@ def insertion(
     values: Any,
     steps: int = _STEPS,
 ) -> Curve:
-    """Return the answer as a sample's units replace the baseline, largest value first.
+    """Return the answer as units replace the baseline, largest of the `values` first.
 
-    The larger the area, the better the attribution. Arguments are those of `deletion`.
+    The larger the area, the better the attribution. Other arguments are those of `curves`.
     """
     return curves(im, x, baseline, target, {"": values}, steps)[1][""]
 
@@ -121,7 +120,7 @@ def mu_fidelity(
     rng: int | np.random.Generator = 0,
     subsets: np.ndarray | None = None,
 ) -> float:
-    """Return how well sums of attributions predict how far the score falls.
+    """Return how well sums of attributions predict the decrease of the score.
 
     Random subsets of the units are replaced by the baseline; the result is Spearman's correlation
     of the decrease of the score with the sum of the subset's attributions, 0 if one is constant.
@@ -167,7 +166,7 @@ def sensitivity(
         x: A sample.
         baseline: The baseline.
         target: What is explained.
-        radius: Largest value of the uniform noise, from 0, that is added to the sample.
+        radius: Maximum of the noise added to the sample, uniform from 0.
         samples: Number of neighbours.
         rng: Seed or generator of the noise.
         noise: The noise instead, `(samples, *input shape)`.
@@ -192,8 +191,8 @@ def randomisation(
 ) -> float:
     """Return Spearman's correlation of attributions by the model and by a randomised copy.
 
-    A method whose attributions hardly change does not explain the model. In the copy, all
-    variables of the last quarter of the layers with weights, at least one, are uniform in [0, 1].
+    A method whose attributions hardly change does not explain the model. In the copy, all variables
+    of the last quarter of the layers with weights, at least one, are uniform in [0, 1].
 
     Args:
         method: An `Attribution`.

@@ -1,8 +1,7 @@
 """Occlusion (Zeiler and Fergus, ECCV 2014) and RISE (Petsiuk et al., BMVC 2018).
 
-Both hide parts of the input and need nothing but outputs. Arguments and errors are those of
-`attributions.Attribution`. Cost: a forward pass for each window (at most about 200 for an image,
-one for each column or token), or for each random mask.
+Both hide parts of the input and need only outputs. Cost: a forward pass per window (at most about
+200 for an image, one per column or token), or per random mask.
 """
 
 from typing import Any
@@ -22,8 +21,8 @@ _CELLS = 7  # of a random mask along an axis of an image
 def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return, for each feature, the mean decrease of the score over the windows that hide it.
 
-    Windows are squares with all channels; their side is twice the step, which is a fourteenth of
-    the image. Columns of tables, steps of sequences and tokens are hidden one at a time.
+    Windows are squares with all channels; their side is twice the step, a fourteenth of the image.
+    Columns of tables, steps of sequences and tokens are hidden one at a time.
     """
     problem = Problem(im, x, baseline, target)
     blocks = []
@@ -53,19 +52,11 @@ def rise(
     samples: int = 1000,
     rng: int | np.random.Generator = 0,
 ) -> Any:
-    """Return, for each feature, how much the score is higher where random masks show it.
+    """Return how much higher the mean score is over the masks that show a feature than over others.
 
-    RISE's value is the mean score where a feature is shown; here the mean score where it is hidden
-    is subtracted, which keeps the order and makes the sign say "for" or "against". Masks hide half
-    of the input; on images they are coarse grids, enlarged and shifted at random.
-
-    Args:
-        im: The model.
-        x: A sample.
-        baseline: Values that replace hidden features.
-        target: What is explained.
-        samples: Number of masks.
-        rng: Seed or generator of the masks.
+    RISE's value is the first mean; the difference keeps the order and gives the sign a meaning.
+    Each of the `samples` random masks hides half of the input; on images they are coarse grids,
+    enlarged and shifted at random.
     """
     import cv2
 

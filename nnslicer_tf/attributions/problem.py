@@ -1,8 +1,8 @@
 """`Problem`: the score of one sample as a function of its features, for all attributions.
 
-A feature is an entry of an input. Tokens have no gradient and nothing between them, so their
-features are the elements of their embeddings, which are added up to one value for each token.
-A *unit* is what is hidden as a whole: a pixel, step or token with all its channels, or a column.
+A feature is an entry of an input. Tokens have no gradient; their features are the elements of their
+embeddings, which are added up per token. A *unit* is hidden as a whole: a pixel, step or token with
+all its channels, or a column.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +27,8 @@ Features = dict[str, np.ndarray]
 class Problem:
     """One sample, a baseline and a target, checked against a model.
 
+    The attributes `x` and `baseline` map the name of an input or embedding to float32 features.
+
     Args:
         im: The model.
         x: A sample, of the model's input shape; for several inputs, a dict or list of arrays.
@@ -34,14 +36,6 @@ class Problem:
             tokens or values of the embedding), or a dict by input or embedding, such as
             `Profile.means`.
         target: What is explained.
-
-    Attributes:
-        target: The checked `Target`.
-        x: Name of an input or embedding → the sample's features, float32.
-        baseline: The same of the baseline.
-
-    Raises:
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
 
     def __init__(self, im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> None:
@@ -105,8 +99,7 @@ class Problem:
     def hidden(self, masks: np.ndarray) -> Features:
         """Return features with some units replaced by the baseline.
 
-        Args:
-            masks: `(batch, units)`: 1 or true where a unit is hidden; between 0 and 1 in part.
+        `masks` `(batch, units)` are 1 or true where a unit is hidden; between 0 and 1 in part.
         """
         features, start = {}, 0
         for name, shape in self.unit_shapes.items():
@@ -125,11 +118,7 @@ class Problem:
         return features
 
     def of_units(self, values: Any) -> np.ndarray:
-        """Return attributions of an input, or of several by name, as one array `(units,)`.
-
-        Raises:
-            InvalidArgumentError: if they have another shape, or are NaN.
-        """
+        """Return attributions of one or several inputs as one checked array `(units,)`."""
         by_input = values if isinstance(values, Mapping) else {self.im.input_operation: values}
         parts = []
         for name, shape in self.im.input_shapes.items():
@@ -286,7 +275,7 @@ class Problem:
         return end, run
 
     def _to_input(self, name: str, source: str, values: np.ndarray) -> np.ndarray:
-        """Return values of a source as values of the input's entries that it reads."""
+        """Map a source's values to the entries of the input that it reads."""
         end, run = self._path(name, source)
         if end == name:
             return values
@@ -296,7 +285,7 @@ class Problem:
 
 
 def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:
-    """Return the operations with the features of an input: itself, or embeddings of its tokens.
+    """Return the operations with an input's features: itself, or the embeddings of its tokens.
 
     If only a part of the input is embedded, its other parts are operations of their own.
     """

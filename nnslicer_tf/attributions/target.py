@@ -12,13 +12,13 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 @dataclass(frozen=True)
 class Target:
-    """Neurons of one operation, and the direction in which their mean is a score.
+    """Neurons of one operation, and the sign with which their mean is a score.
 
     Attributes:
         operation: Name of the operation; for an output, of its logits.
         neurons: Row-major indices of the neurons.
         answer: Name of the operation with the values that users see, such as the output itself.
-        label: The class that is explained; None for a value.
+        label: The explained class; None for a value.
         sign: 1, or −1 for class 0 of a single sigmoid, whose score is the negated logit.
     """
 
@@ -54,9 +54,7 @@ def is_classifier(im: InstrumentedModel) -> bool:
 def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
     """Return a target, checked against a model.
 
-    Raises:
-        InvalidArgumentError: if the model has no such class, operation or neuron, or several
-            outputs and none is named.
+    Reject an unknown class, operation or neuron, and several outputs without a name.
     """
     if isinstance(target, Target):
         return target
