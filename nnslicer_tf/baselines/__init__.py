@@ -1,6 +1,6 @@
-"""Analyses that slices are compared with: effective paths (Qiu et al., CVPR 2019).
+"""Effective paths (Qiu et al., CVPR 2019), to compare slices with.
 
-The detectors that slices are compared with are in `nnslicer_tf.detection`.
+The detectors to compare with are in `nnslicer_tf.detection`.
 """
 
 from nnslicer_tf.baselines.effective_path import effective_paths

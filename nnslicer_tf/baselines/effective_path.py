@@ -1,17 +1,15 @@
 """Effective paths: the synapses that matter for a prediction (Qiu et al., CVPR 2019).
 
-The path starts at the predicted class and goes backwards. For each neuron on it, the smallest
-set of positive contributions w·x that together reach the share θ of its value is selected; the
-synapses of this set are on the path, and so are the neurons that they come from.
+The path goes backwards from the predicted class. For each neuron on it, the smallest set of
+positive contributions w·x that reaches the share θ of its value puts its synapses and neurons on
+the path.
 
-The paper leaves some points open. Here, contributions are taken largest first, with ties in the
-order of the inputs; a bias is part of the neuron's value but is not a contributor; if all positive
-contributions together do not reach the share θ of the value, all are taken; a neuron whose value
-is not positive has an empty set. A scale after a weighted sum (batch normalisation) is folded into
-it.
+Points that the paper leaves open: ties are taken in the order of the inputs; a bias is part of the
+value but not a contributor; if all contributions do not suffice, all are taken; a neuron with a
+non-positive value selects none. A scale after a weighted sum (batch normalisation) is folded in.
 
-Cost: a forward pass and, for each neuron on the path, a sort of its positive contributions, which
-is slow for wide layers.
+Cost: a forward pass and a sort of the contributions of each neuron on the path, slow for wide
+layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,15 +39,15 @@ def effective_paths(
 
     Args:
         im: The model.
-        x: (N, *input_shape) samples.
+        x: `(samples, *input_shape)`.
         theta: Share θ of a neuron's value that its contributors must reach, above 0
             and at most 1.
         kernels: Names of the kernels whose synapses are returned; all by default.
         progress: Show a progress bar.
 
     Returns:
-        (N, synapses) int32 of 0 and 1; columns run over the kernels in topological order,
-        each in C order, as in `SliceSet.matrix`.
+        `(samples, synapses)` int32 of 0 and 1, with columns as in `SliceSet.matrix`: kernels in
+        topological order, each in C order.
 
     Raises:
         InvalidArgumentError: if θ is out of range or a kernel does not exist.
@@ -80,7 +78,7 @@ def effective_paths(
                 folded[operation.name] = takers[0].name, np.resize(factor, channels)
 
     def walk(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return kernel → whether each of its synapses is on the path of one sample."""
+        """Return which synapses of each kernel are on the path of one sample."""
         used = {name: np.zeros(matrix.shape, bool) for name, matrix in matrices.items()}
 
         def expand(operation: Operation, path: np.ndarray) -> Sequence[np.ndarray]:
@@ -114,11 +112,7 @@ def effective_paths(
 
 
 def check_share(theta: float) -> float:
-    """Check θ, the share of a neuron's value that its contributors must reach.
-
-    Raises:
-        InvalidArgumentError: if it is not in (0, 1].
-    """
+    """Return θ, a share of a neuron's value, if it is in (0, 1]; else raise."""
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta <= 1:
         raise InvalidArgumentError(
             f"theta is the share of a neuron's value to reach, above 0 and at most 1. "

@@ -22,11 +22,7 @@ _SELECTING = ("add", "subtract", "maximum_merge", "minimum_merge", "average", "m
 
 
 def path_rule(operation: Operation) -> PathRule:
-    """Return the rule of an operation.
-
-    Raises:
-        UnsupportedLayerError: if effective paths have none for its kind.
-    """
+    """Return the rule of an operation; raise `UnsupportedLayerError` if its kind has none."""
     kind, params = operation.kind, operation.params
     if kind not in (*_UNCHANGED, *_SELECTING):
         raise UnsupportedLayerError(
@@ -90,14 +86,9 @@ def path_through(
 ) -> np.ndarray:
     """Mark the inputs of a weighted sum that are on the effective path, `(*input shape)` bool.
 
-    Args:
-        operation: The weighted sum.
-        path: Whether each of its outputs is on the path, bool.
-        goal: Values that the outputs' contributors must reach, of the same shape.
-        x: The inputs' values.
-        matrix: Weights `(taps, inputs per group, outputs)` float32.
-        used: Changed in place: set to True for the synapses on the path; bool, of the shape of
-            `matrix`.
+    `path` says whether each output is on the path, `goal` is the value that its contributors must
+    reach, and `matrix` holds the weights `(taps, inputs per group, outputs)` float32. Sets `used`,
+    bool of the same shape, to True for the synapses on the path.
     """
     kernel: Synapses = operation.params
     reached = np.zeros(x.shape, bool)
