@@ -1,6 +1,6 @@
-"""Users' data: folders of images, `.npz`, `.npy` and `.csv` files.
+"""Users' data: folders of images, `.npz`, `.npy` and `.csv` files, read into memory as a whole.
 
-All are read into memory as a whole. For larger folders of images, pass the `tf.data.Dataset` of
+For larger folders of images, pass the `tf.data.Dataset` of
 `keras.utils.image_dataset_from_directory`, which every analysis accepts.
 """
 
@@ -38,13 +38,13 @@ def load_data(
         spec: One of
 
             - `"name:split"`, a public data set, such as `"cifar10:test[:100]"`;
-            - a single image, a folder of images, or a folder with a folder of images for each
-              class, as for `keras.utils.image_dataset_from_directory`: classes are numbered in
-              the order of their names, a class's folder may contain further folders, and names
-              that begin with a dot are ignored. Grey images may have 16 bits;
+            - a single image, a folder of images, or one with a subfolder per class, as for
+              `keras.utils.image_dataset_from_directory`: classes are numbered in the order of
+              their names, images may lie deeper, and names that begin with a dot are ignored. Grey
+              images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
-            - a `.csv` file with a row for each sample; a column called label(s), class or target,
-              or otherwise y, has the labels, as integers or as names.
+            - a `.csv` file with a row per sample, and labels (integers or names) in a column
+              label(s), class or target, or otherwise y.
         normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
             their values 0 … 255 if `"none"`. Values in other files are used unchanged.
         labels: Whether there must be labels. If not, those in `.npz` files are not read.
@@ -55,8 +55,8 @@ def load_data(
     Raises:
         InvalidArgumentError: if there is no such file or data set, or a class has no images.
         CorruptFileError: if a file cannot be read, or its contents are inconsistent.
-        InputShapeError: if images differ in size and no shape is given, or the number of values
-            in a row does not fit the shape.
+        InputShapeError: if images differ in size and `shape` is None, or a row's number of values
+            does not fit the shape.
         DatasetUnavailableError: as in `load`.
     """
     path = Path(spec)
@@ -89,7 +89,7 @@ def load_data(
 
 
 def _load_arrays(path: Path, labels: bool) -> Dataset:
-    """Load an `.npz` file with x (N, …) and y (N,) integers or one-hot, or an `.npy` file."""
+    """Load an `.npz` file with x `(N, …)` and y `(N,)` integers or one-hot, or an `.npy` file."""
     try:
         with path.open("rb") as stored:
             content = np.load(stored, allow_pickle=False)
@@ -143,20 +143,11 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 
 
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a table's samples and labels, and the names of its classes.
+    """Return a table's x `(rows, columns)` float32, y `(rows,)` int64, and the classes' names.
 
-    Args:
-        frame: A row for each sample; a column called label, labels, class or target, or otherwise
-            y, has the labels.
-        what: Name of the data, for error messages.
-
-    Returns:
-        x `(rows, columns)` float32; y `(rows,)` int64, or `(0,)` without labels; and the names
-        of the classes in the order of their numbers, empty if labels are numbers.
-
-    Raises:
-        CorruptFileError: if a column other than the labels is not numeric, several columns could
-            be the labels, or a label is missing or is not a class.
+    Labels are in a column label, labels, class or target, or otherwise y; without one y is `(0,)`.
+    Names are in the order of the classes, empty if labels are numbers. `what` names the data in
+    messages.
     """
     label = _label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)
@@ -193,7 +184,7 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
 
 
 def _label_column(frame: "pd.DataFrame", what: str) -> Any:
-    """Return the name of the column with the labels, None if there is none.
+    """Return the name of the column with the labels, if any.
 
     If another column has a clearer name, a column y is treated as a coordinate.
     """

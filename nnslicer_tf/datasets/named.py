@@ -4,8 +4,8 @@
 `cifar10` come from TensorFlow Datasets, see `sources`. `sst2` holds sentences as word numbers;
 `texts` has the sentences themselves.
 
-`load` holds a whole split in memory as float32 (600 MB for CIFAR-10's training images).
-`"standard"` reads all training images once per process, which takes seconds.
+`load` holds a split in memory as float32 (600 MB for CIFAR-10's training images). `"standard"`
+reads all training images once per process, which takes seconds.
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class Normalisation:
 
     Attributes:
         name: `"none"`, `"unit"` or `"standard"`.
-        mean: (channels,) float64, in raw values.
-        std: (channels,) float64, in raw values.
+        mean: `(channels,)` float64, in raw values.
+        std: `(channels,)` float64, in raw values.
         maximum: Largest raw value (255; 16 for digits).
     """
 
@@ -56,7 +56,7 @@ class Normalisation:
     maximum: float
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
-        """Return raw images (N, height, width, channels) as float32 model input."""
+        """Return raw images `(N, height, width, channels)` as float32 model input."""
         x = np.array(raw, np.float32)  # in place, because a float64 copy would double the memory
         x -= self.mean.astype(np.float32)
         x /= self.std.astype(np.float32)
@@ -72,8 +72,8 @@ class Dataset:
     """Samples and labels.
 
     Attributes:
-        x: (N, height, width, channels) float32; from a file, of any shape and dtype.
-        y: (N,) int64 class indices; (0,) for a file that was read without labels.
+        x: `(N, height, width, channels)` float32; from a file, of any shape and dtype.
+        y: `(N,)` int64 class indices; `(0,)` for a file that was read without labels.
         name: Name of the data set, or path of the file.
         split: Split in TFDS syntax; empty for a file.
         normalise: Name of the normalisation; `"none"` for a file.
@@ -119,16 +119,16 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
     Args:
         name: One of `names()`.
         split: TFDS syntax: `"test"`, `"train[:1000]"`, `"train[80%:]"`,
-            `"train[:10]+test[:10]"`. The digits are ordered by their index modulo 10, so
-            that every split has digits by every writer (those by writers not seen in training
-            are harder); the first 1,437 are the training split, the other 360 the test split.
+            `"train[:10]+test[:10]"`. The digits' first 1,437 are the training split, the other 360
+            the test split, ordered by index modulo 10, so that both have digits by every writer
+            (those by unseen writers are harder).
         normalise: `"none"` (raw values as float32), `"unit"` (divided by 255, digits by 16, to
             lie within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, with
             statistics of the training images). Has no effect on sentences.
 
     Returns:
-        A `Dataset` with x (N, height, width, channels) float32, or (N, words) int32 for
-        sentences, and y (N,) int64.
+        A `Dataset` with x `(N, height, width, channels)` float32, or `(N, words)` int32 for
+        sentences, and y `(N,)` int64.
 
     Raises:
         InvalidArgumentError: for an unknown name, split or normalisation.
@@ -150,7 +150,7 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
 
 
 def normalisation(name: str, kind: str) -> Normalisation:
-    """Return the map from the raw values of data set `name` to model input.
+    """Return the map from a data set's raw values to model input.
 
     Raises:
         InvalidArgumentError: for an unknown name or kind.

@@ -33,12 +33,7 @@ _PART = re.compile(r"(?P<name>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?"
 def split_indices(split: str, splits: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the indices that a split in TFDS syntax selects, such as `train[:10%]+test`.
 
-    Args:
-        split: The split.
-        splits: Name → indices of each whole split.
-
-    Raises:
-        InvalidArgumentError: if the split does not have this syntax, or its name is unknown.
+    `splits` maps the name of each whole split to its indices.
     """
     indices = []
     for part in split.split("+"):
@@ -60,13 +55,8 @@ def split_indices(split: str, splits: Mapping[str, np.ndarray]) -> np.ndarray:
 def tfds_split(name: str, split: str, supervised: bool = True) -> "tf.data.Dataset":
     """Return the unbatched rows of a split, in the order of the files.
 
-    The set is read from the folder `TFDS_DATA_DIR` if it is prepared there, without using the
-    network; otherwise it is downloaded.
-
-    Args:
-        name: A name in `HOSTS`.
-        split: The split, in TFDS syntax.
-        supervised: Return pairs (image, label) in place of dictionaries of features.
+    Reads the folder `TFDS_DATA_DIR` without the network if the set is prepared there, else
+    downloads it. Rows are pairs (image, label) if `supervised`, otherwise dictionaries of features.
 
     Raises:
         InvalidArgumentError: for an unknown split.

@@ -1,9 +1,9 @@
 """Named data sets of labelled sentences, and the vocabulary that turns words into numbers.
 
-SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's own files,
-`train.tsv` and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2`, if the environment variable
-`GLUE_DIR` is set, and otherwise from TensorFlow Datasets as `glue/sst2`. Its sentences are
-lower-case words and punctuation separated by spaces.
+SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's files `train.tsv`
+and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2` if that environment variable is set, otherwise
+from TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case words and punctuation
+separated by spaces.
 """
 
 import os
@@ -30,12 +30,7 @@ _MARKS = ("", "[unknown]")
 
 @dataclass(frozen=True, repr=False)
 class Sentences:
-    """Sentences and labels.
-
-    Attributes:
-        text: The sentences.
-        y: (N,) int64 class indices; for SST-2, 0 is negative and 1 positive.
-    """
+    """Sentences `text` and their class indices `y`, `(N,)` int64; for SST-2, 1 is positive."""
 
     text: tuple[str, ...]
     y: np.ndarray
@@ -63,7 +58,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Return a vocabulary of the most frequent words in the given sentences.
+        """Return a vocabulary of the most frequent words in sentences.
 
         Args:
             sentences: Sentences whose words are separated by spaces.
@@ -76,11 +71,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Vocabulary":
-        """Read a file that `save` wrote.
-
-        Raises:
-            InvalidArgumentError: if there is no such file.
-        """
+        """Read a file that `save` wrote; raise `InvalidArgumentError` if there is none."""
         try:
             return cls(Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
         except OSError as error:
@@ -98,7 +89,7 @@ class Vocabulary:
 
         Args:
             sentences: A sentence or a list of them; case is ignored.
-            length: Number of words per sentence; any further ones are dropped.
+            length: Number of words per sentence; further ones are dropped.
 
         Raises:
             InvalidArgumentError: if a sentence has no word.
@@ -124,11 +115,7 @@ class Vocabulary:
 
 
 def vocabulary(name: str = "sst2") -> Vocabulary:
-    """Return the vocabulary that the zoo's models use: 14,000 words of SST-2.
-
-    Raises:
-        InvalidArgumentError: for an unknown name.
-    """
+    """Return the vocabulary of the zoo's models: 14,000 words of SST-2."""
     check_name("set of sentences", name, NAMES)
     return Vocabulary.load(Path(__file__).with_name(f"{name}.txt"))
 
@@ -138,9 +125,9 @@ def load(name: str = "sst2", split: str = "train") -> Sentences:
 
     Args:
         name: One of `NAMES`.
-        split: `"train"` (67,349 sentences and phrases) or `"test"`, which is GLUE's development
-            set (872 sentences), since its test set has no labels. Parts such as
-            `"train[:1000]"`, in the syntax of TFDS, work with GLUE's own files too.
+        split: `"train"` (67,349 sentences and phrases) or `"test"`, GLUE's development set (872
+            sentences), as its test set has no labels; or parts in TFDS syntax, such as
+            `"train[:1000]"`.
 
     Raises:
         InvalidArgumentError: for an unknown name or split.
