@@ -3,9 +3,9 @@
     model = zoo.load("resnet10")                    # with the weights of this project
     model = zoo.build("lenet5", (32, 32, 3), 7)     # with fresh weights
 
-Every model takes images with values in [0, 1], or the indices of a sentence's words, and returns
-logits: attacks and slices work on logits, and the caller can add a softmax. `MODELS` lists them.
-To add a model, write its builder in `models.py` and add a line to the table.
+Models take images with values in [0, 1], or the word indices of a sentence, and return logits, on
+which attacks and slices work. `MODELS` lists them. To add a model, write its builder in `models.py`
+and add a line to the table.
 """
 
 import os
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def entry(name: str) -> Entry:
-    """Return the entry of `MODELS` for a name.
+    """Return a model's entry in `MODELS`.
 
     Raises:
         InvalidArgumentError: for an unknown name; the message suggests similar ones.
@@ -51,8 +51,8 @@ def build(
 
     Args:
         name: A name in `MODELS`.
-        input_shape: (height, width, channels) of an image, or (words,) of a sentence; by default
-            that of the data set on which the papers use the model.
+        input_shape: `(height, width, channels)` of an image, or `(words,)` of a sentence; by
+            default that of the data set on which the papers use the model.
         classes: The number of logits; by default that data set's.
 
     Raises:
@@ -74,7 +74,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 
     Args:
         name: A name in `MODELS`.
-        dataset: The data set that it was trained on; by default the model's own.
+        dataset: The data set of the training; by default the model's own.
 
     Raises:
         InvalidArgumentError: for an unknown name, or if there are no weights.
@@ -103,12 +103,9 @@ def weights_path(name: str, dataset: str) -> Path:
 def weights_file(name: str) -> Path:
     """Return the path of a file of weights, whether or not it exists.
 
-    A few small files are installed with the package. The others are in the folder that the
-    environment variable `NNSLICER_WEIGHTS` names (every script of `apps/` sets it to its
-    checkout's), else in `data/weights` of the package's checkout or of the working directory.
-
-    Args:
-        name: The file's path below the folder of weights.
+    `name` is relative to the folder of weights: the package's own for a few small files, else the
+    one in the environment variable `NNSLICER_WEIGHTS` (set by the scripts of `apps/`), else
+    `data/weights` of the package's checkout or of the working directory.
     """
     installed = Path(__file__).parent / "weights" / name
     if installed.is_file():

@@ -95,9 +95,9 @@ def lenet(
     """Build 5×5 convolutions with max pooling, and hidden dense layers.
 
     LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
-    IEEE, 1998. LeNet-1 and LeNet-4 are those of DeepXplore. `lenet` has the 42,784 parameters that
-    NNSlicer's Table 3 reports without widths. `simplenet` is the network of Distiller's example
-    for MNIST: DFlare's paper compresses a "CNN" with Distiller without listing its layers.
+    IEEE, 1998. LeNet-1 and LeNet-4 are those of DeepXplore; `lenet` has the 42,784 parameters of
+    NNSlicer's Table 3, which gives no widths; `simplenet` is Distiller's example for MNIST,
+    presumably DFlare's "CNN".
     """
     x = inputs = keras.Input(shape, name="input")
     for i, (width, padding) in enumerate(zip(filters, paddings, strict=True), start=1):
@@ -132,10 +132,10 @@ def resnet(
 ) -> keras.Model:
     """Build stages of blocks of two normalised 3×3 convolutions.
 
-    He et al., "Deep residual learning for image recognition", CVPR 2016, sections 3.3 and 4.2. The
-    first block of every later stage halves the resolution; if a block changes the shape, its
-    shortcut is a 1×1 convolution. NNSlicer's Table 3 gives 300 K parameters for ResNet10 and no
-    widths; ours come closest.
+    He et al., "Deep residual learning for image recognition", CVPR 2016, sections 3.3 and 4.2.
+    Later stages begin by halving the resolution; a block that changes the shape has a 1×1
+    convolution as its shortcut. The widths come closest to the 300 K parameters of ResNet10 in
+    NNSlicer's Table 3.
     """
     inputs = keras.Input(shape, name="input")
     x = _relu(_norm(_conv(inputs, widths[0], 3, "stem"), "stem"), "stem")
@@ -158,9 +158,8 @@ def resnet(
 def resnet10_preactivation(name: str, shape: Shape, classes: int) -> keras.Model:
     """Build the ResNet10 of the NNSlicer paper's program.
 
-    Normalisation and ReLU come before each convolution (He et al., "Identity mappings in deep
-    residual networks", ECCV 2016). Every block has a 1×1 shortcut without normalisation; after
-    the stem there is none.
+    Normalisation and ReLU precede each convolution (He et al., "Identity mappings in deep residual
+    networks", ECCV 2016). Every block has a 1×1 shortcut without normalisation; the stem has none.
     """
     inputs = keras.Input(shape, name="input")
     x = _conv(inputs, 16, 3, "stem")
@@ -200,9 +199,9 @@ def alexnet(name: str, shape: Shape, classes: int) -> keras.Model:
 def vgg16(name: str, shape: Shape, classes: int) -> keras.Model:
     """Build 13 convolutions with batch normalisation and dense layers 512, 512.
 
-    Based on Simonyan and Zisserman, ICLR 2015, which has no normalisation and dense layers of
-    4,096, for 224×224 images. The last pooling leaves one pixel of a 32×32 image; for larger
-    images the pixels are averaged, so that the weights fit any size (`Recipe.sizes`).
+    Based on Simonyan and Zisserman, ICLR 2015 (no normalisation, dense layers of 4,096, 224×224
+    images). The last pooling leaves one pixel of a 32×32 image; for larger images the pixels are
+    averaged, so that the weights fit any size (`Recipe.sizes`).
     """
     x = inputs = keras.Input(shape, name="input")
     stages = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
@@ -247,11 +246,10 @@ def mobilenet(name: str, shape: Shape, classes: int, of: str) -> keras.Model:
 def vit(name: str, shape: Shape, classes: int) -> keras.Model:
     """Build a vision transformer, four blocks of 96 channels on 8×8 positions.
 
-    Based on Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, with two changes for
-    small data. Three small convolutions create the positions, instead of one on 4×4 patches (Xiao
-    et al., "Early convolutions help transformers see better", NeurIPS 2021). The mean of the
-    positions is classified, not a class token (Zhai et al., "Scaling vision transformers", CVPR
-    2022).
+    Based on Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, adapted to small data:
+    three small convolutions create the positions (Xiao et al., "Early convolutions help
+    transformers see better", NeurIPS 2021), and the mean of the positions is classified (Zhai et
+    al., "Scaling vision transformers", CVPR 2022).
     """
     inputs = keras.Input(shape, name="input")
     x = layers.Conv2D(24, 3, padding="same", activation="relu", name="stem1")(inputs)

@@ -1,12 +1,12 @@
 """Train a classifier of the zoo: cosine learning rate, augmentation, exact resume.
 
-The random choices of an epoch (order, flips, crops, dropout) depend only on the seed and the
-epoch's number, and a checkpoint holds the weights and the optimiser's state: a run that was
-interrupted and resumed gives the same weights as one that was not, on the same machine.
+An epoch's random choices (order, flips, crops, dropout) depend only on the seed and its number, and
+checkpoints include the optimiser's state: an interrupted and resumed run gives the same weights as
+an uninterrupted one on the same machine.
 
-Memory: the training images as one float32 array. Time: on two CPU cores a minute for the
-LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10. On a GPU, with
-`KERAS_BACKEND=jax`, 60 epochs of VGG-16 take minutes.
+Memory: the training images as one float32 array. Time: on two CPU cores a minute for the LeNets on
+MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10; on a GPU with `KERAS_BACKEND=jax`,
+minutes for 60 epochs of VGG-16.
 """
 
 import os
@@ -43,15 +43,14 @@ class Recipe:
         batch_size: Images in a step.
         weight_decay: Decoupled decay of kernels (Loshchilov and Hutter, 2019).
         augment: `"none"`, `"shift"` (crops of the image padded by 2), `"flip_crop"` (horizontal
-            flips, crops of the image padded by 4), or `"unknown_words"` (15 % of the words count
-            as unknown, so that a model learns to handle words that it does not know).
-        precision: The precision of computation: `"float32"`, or `"mixed_bfloat16"`, which is
-            faster for wide layers if the hardware supports it. Weights, and the last layer's
-            outputs, are float32 in both (Micikevicius et al., 2018).
-        sizes: (epochs, side) of the first epochs, which train on images resized to
-            side × side pixels (progressive resizing; Karras et al., 2018, section 2, for
-            generators); a quarter of the pixels takes a quarter of the time. The other epochs
-            train on full-size images. For models with global pooling, which take any size.
+            flips, crops of the image padded by 4), or `"unknown_words"` (15 % of the words become
+            unknown, so that a model learns to handle these).
+        precision: `"float32"`, or `"mixed_bfloat16"`, which computes wide layers faster on
+            hardware that supports it. Weights, and the last layer's outputs, are float32 in both
+            (Micikevicius et al., 2018).
+        sizes: `(epochs, side)` of the first epochs, which train on images resized to side × side
+            (progressive resizing; Karras et al., 2018, section 2, for generators): a quarter of
+            the pixels takes a quarter of the time. For models with global pooling.
 
     Raises:
         InvalidArgumentError: for an unknown optimizer, augmentation or precision.
@@ -124,14 +123,13 @@ def train(
     """Train `model`, whose outputs are logits, in place.
 
     Args:
-        model: A model with logits (N, classes).
+        model: A model with logits `(samples, classes)`.
         data: The training images and labels.
         recipe: How to train.
         rng: The seed of order and augmentation.
-        folder: Where the checkpoint of every epoch is written; training resumes from an
-            existing one with the same data, recipe and seed.
-        validation: Images on which the accuracy is measured after every epoch; the
-            training does not depend on it.
+        folder: Receives a checkpoint after every epoch; training resumes from an existing one with
+            the same data, recipe and seed.
+        validation: Images for the accuracy after every epoch; they do not affect the training.
         progress: Show a progress bar for every epoch.
         stop: Stop after this many epochs, with the learning rates of the full recipe.
 
@@ -218,21 +216,13 @@ def train(
 
 
 def resized(x: np.ndarray, side: int) -> np.ndarray:
-    """Resize images to (N, side, side, channels), interpolating linearly with antialiasing.
-
-    Args:
-        x: Images (N, height, width, channels).
-        side: Height and width in pixels.
-    """
+    """Resize images to `(N, side, side, channels)`, interpolating linearly with antialiasing."""
     images = keras.ops.image.resize(x, (side, side), interpolation="bilinear", antialias=True)
     return keras.ops.convert_to_numpy(images)
 
 
 def of_any_size(model: keras.Model) -> keras.Model:
-    """Return a copy of an image model that takes images of any height and width.
-
-    Args:
-        model: A functional model with one input (height, width, channels).
+    """Return a copy of a functional image model for images of any height and width.
 
     Raises:
         InvalidArgumentError: if the weights of a layer fit only one size, or the input is not an
@@ -279,17 +269,10 @@ def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
 
 
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """Return a float32 model, or a copy whose layers, except for the last, compute in bfloat16.
+    """Return a float32 model itself, or for "mixed_bfloat16" a copy that computes in bfloat16.
 
-    It is a copy so that compiled functions of the model do not stay in bfloat16 afterwards.
-    Weights are float32 either way.
-
-    Args:
-        model: A model that computes in float32.
-        precision: `"float32"` or `"mixed_bfloat16"`.
-
-    Raises:
-        InvalidArgumentError: for another precision.
+    The last layer and the weights stay float32. A copy, so that compiled functions of the model do
+    not stay in bfloat16 afterwards.
     """
     check_name("precision", precision, PRECISIONS)
     if precision == "float32":
@@ -303,9 +286,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
 def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
     """Return the learning rate by step: an epoch of linear warm-up, then a cosine to zero.
 
-    Args:
-        recipe: How the model is trained.
-        steps: Steps per epoch.
+    `steps` is the number of steps per epoch.
     """
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
@@ -316,12 +297,9 @@ def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.Lea
 
 
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return randomly augmented images or sentences.
+    """Return augmented images `(N, height, width, channels)` or sentences `(N, words)`.
 
-    Args:
-        x: Images (N, height, width, channels), or word indices (N, words).
-        how: An augmentation, see `Recipe`.
-        generator: Draws flips, then shifts.
+    `how` is an augmentation of `Recipe`; `generator` draws flips, then shifts.
     """
     if how == "none":
         return x

@@ -33,15 +33,10 @@ register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
 
 
 def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, name: str) -> Any:
-    """Apply pre-normalised self-attention and MLP, each with a residual connection.
+    """Apply pre-normalised self-attention and MLP, with residuals, to `(batch, positions, size)`.
 
-    Args:
-        x: Symbolic tensor `(batch, positions, size)`; its mask is kept.
-        size: Channels.
-        heads: Heads of the attention; each has `size // heads` channels.
-        width: Hidden neurons of the MLP.
-        dropout: Dropout rate after attention and MLP.
-        name: Prefix of the layers' names.
+    Each head has `size // heads` channels; `width` is the MLP's hidden size; `name` prefixes the
+    layers' names. The mask of `x` is preserved.
     """
     y = layers.LayerNormalization(name=f"{name}_norm1")(x)
     attention = layers.MultiHeadAttention(heads, size // heads, name=f"{name}_attention")
