@@ -10,15 +10,9 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteA
 
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
-    """Check that a name is known.
+    """Raise `InvalidArgumentError` unless `name` is known, with the nearest names and all names.
 
-    Args:
-        what: What the name denotes, such as "metric", for the error message.
-        name: The name asked for.
-        known: All known names.
-
-    Raises:
-        InvalidArgumentError: if it is not; the message lists the nearest names, and all names.
+    `what` is the kind of name in the message, such as "metric".
     """
     known = list(known)
     if name not in known:
@@ -37,11 +31,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
-    """Return `rng` as a NumPy Generator; a Generator is passed through.
-
-    Raises:
-        InvalidArgumentError: if `rng` is neither a non-negative int nor a Generator.
-    """
+    """Return `rng` as a NumPy Generator; reject all but non-negative ints and Generators."""
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
@@ -52,15 +42,7 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 
 
 def check_count(name: str, value: object) -> None:
-    """Check that an argument is an int of at least 1.
-
-    Args:
-        name: Name of the argument, for the error message.
-        value: Its value.
-
-    Raises:
-        InvalidArgumentError: if it is not.
-    """
+    """Raise `InvalidArgumentError` unless the argument `name` is an int of at least 1."""
     if not isinstance(value, (int, np.integer)) or value < 1:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
 
@@ -73,10 +55,10 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels as one integer for each sample, if they can be read that way.
+    """Return labels as one integer per sample, if they can be read that way.
 
-    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become integers of
-    shape `(samples,)`; other arrays are returned unchanged, so that a later check rejects them.
+    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become `(samples,)`
+    integers; other arrays are returned unchanged, for a later check to reject.
     """
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -89,7 +71,7 @@ def as_array(x: object) -> np.ndarray:
     """Return an array, list, data frame or tensor of any framework as a NumPy array.
 
     Raises:
-        InputShapeError: if it is a list whose parts differ in shape, or is not an array.
+        InputShapeError: if it is a ragged list, or is not an array.
     """
     if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
         x = x.detach().cpu().numpy()
@@ -107,16 +89,10 @@ def as_array(x: object) -> np.ndarray:
 
 
 def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.ndarray:
-    """Return class labels `(samples,)` int64.
+    """Return class labels, possibly one-hot, as `(samples,)` int64.
 
-    Args:
-        y: The labels, one for each sample; one-hot rows are also accepted.
-        samples: Number of samples.
-        classes: Number of classes, which bounds the labels; None skips this check.
-
-    Raises:
-        InvalidArgumentError: if there are no samples, the labels are not one integer per
-            sample, or a label is not a class.
+    Reject no samples, labels that are not one integer per sample, and classes outside
+    0 … `classes` - 1.
     """
     if not samples:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
@@ -136,16 +112,9 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
 
 
 def check_logits(logits: np.ndarray) -> None:
-    """Check that a model's outputs are logits.
+    """Raise `InvalidArgumentError` unless `(N, …)` outputs are vectors of two or more logits.
 
-    A model that ends in a softmax layer is accepted: its logits are read before that layer.
-
-    Args:
-        logits: (N, …) the model's outputs.
-
-    Raises:
-        InvalidArgumentError: if they are not vectors of at least two values, or are
-            probabilities.
+    Models that end in a softmax layer are accepted: their logits are read before that layer.
     """
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise InvalidArgumentError(
@@ -161,17 +130,10 @@ def check_logits(logits: np.ndarray) -> None:
 def check_points(
     x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
 ) -> np.ndarray:
-    """Validate points of the model's input space and return them as float64.
+    """Return numeric, finite points of the model's input space as float64.
 
-    Args:
-        x: One point of shape `shape`, or several along a batch axis.
-        name: Name of the argument, for messages.
-        shape: The model's input shape.
-        batch_axes: 0 for one point, 1 for several.
-
-    Raises:
-        InputShapeError: if they have another shape, or are not numeric.
-        NonFiniteActivationError: if they are NaN or infinite.
+    `x` has the shape `shape`, the model's input shape, after `batch_axes` (0 or 1) batch axes;
+    `name` is the argument's name in messages.
     """
     try:
         x = np.asarray(as_array(x), np.float64)
@@ -190,11 +152,7 @@ def check_points(
 
 
 def check_target(target: int, logits: int) -> None:
-    """Check that a target is the index of one of so many logits.
-
-    Raises:
-        InvalidArgumentError: if it is not.
-    """
+    """Raise `InvalidArgumentError` unless `target` is the index of one of `logits` logits."""
     if not isinstance(target, (int, np.integer)) or not 0 <= target < logits:
         raise InvalidArgumentError(
             f"target must be the index of one of {logits} logits. Received: {target!r}"

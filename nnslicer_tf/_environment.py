@@ -1,4 +1,4 @@
-"""What surrounds an analysis: cores, optional packages, lazy imports, progress, command lines.
+"""The environment of an analysis: cores, optional packages, lazy imports, progress, command lines.
 
 Nothing here imports Keras, so that workers and `nnslicer --help` start fast.
 """
@@ -31,20 +31,14 @@ _EXTRAS = {
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, at least 1.
-
-    On systems that do not report this (macOS, Windows), it is the machine's number of cores.
-    """
+    """Return the number of cores that this process may use, or (macOS, Windows) the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def one_thread_a_product() -> AbstractContextManager:
-    """Limit matrix products to the calling thread until the context ends.
-
-    For products so small that sharing one among threads costs more than it gains.
-    """
+    """Limit matrix products to one thread, for small ones that sharing among threads slows down."""
     return _blas().limit(limits=1)
 
 
@@ -59,11 +53,7 @@ def _blas() -> "ThreadpoolController":
 
 
 class LazyModule:
-    """A stand-in for a module that is imported when one of its attributes is first used.
-
-    Args:
-        name: Full name of the module.
-    """
+    """A stand-in for the module `name`, which is imported on the first use of an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -80,15 +70,10 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str, what: str, instead: str = "") -> ModuleType:
-    """Import and return a package that belongs to an extra.
+    """Import and return an optional package: "ray", "foolbox" or "tensorflow_datasets".
 
-    Args:
-        package: "ray", "foolbox" or "tensorflow_datasets".
-        what: What needs it; the error message begins with this.
-        instead: What works without it; the error message ends with this.
-
-    Raises:
-        MissingPackageError: if it is not installed.
+    If it is missing, raise `MissingPackageError`. Its message starts with `what`, such as "Workers
+    need", and ends with `instead`, an alternative.
     """
     extra, name = _EXTRAS[package]
     if not is_installed(package):
@@ -100,10 +85,10 @@ def require(package: str, what: str, instead: str = "") -> ModuleType:
 
 
 def import_keras_quietly() -> None:
-    """Import Keras and hide its backend's messages, which would bury a command's output.
+    """Import Keras without its backend's messages, which would bury a command's output.
 
-    The messages come from C++ before its log level takes effect, so standard error itself is
-    redirected to a file, which is shown if the import fails.
+    They come from C++ before its log level takes effect, so standard error itself is redirected to
+    a file, which is shown if the import fails.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     standard_error = os.dup(2)
@@ -150,9 +135,7 @@ def announce(text: str, progress: bool = True) -> None:
 def run_application(app: Callable[..., object], name: str) -> None:
     """Run a Typer application; bad input gives one line on standard error and exit code 2.
 
-    Args:
-        app: The application.
-        name: Its name in error messages.
+    The line begins with `name`.
     """
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:

@@ -1,9 +1,9 @@
-"""Writing without damage to existing files, result files, and weights of Keras models.
+"""Atomic writing of files, result files, and weights of Keras models.
 
-A file is written under a temporary name and replaces the older one when it is complete. Results
-are NumPy archives (`.npz`) with a JSON header, read without pickle: `read_archive` checks the
-declared sizes before anything is allocated, and each format declares the keys, shapes and dtypes
-that it expects where it reads them. Keras is imported only for weights.
+A file is written under a temporary name and replaces the older one when complete. Results are NumPy
+archives (`.npz`) with a JSON header, read without pickle: `read_archive` checks the declared sizes
+before anything is allocated, and each reader declares the keys, shapes and dtypes that it expects.
+Keras is imported only for weights.
 """
 
 import errno
@@ -42,12 +42,9 @@ MAX_RATIO = 200
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Return `path` as a `Path` after checking that a file can be written there.
+    """Return `path` as a `Path` if a file can be written there; create missing parent folders.
 
-    Call it before long work starts. Missing parent folders are created.
-
-    Raises:
-        InvalidArgumentError: if `path` is a folder, or nothing can be written there.
+    Call it before long work starts. Raises `InvalidArgumentError` otherwise.
     """
     path = Path(path)
     if path.is_dir():
@@ -66,11 +63,9 @@ def check_writable(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    On an exception the temporary file is removed, and `path` is left unchanged. Threads, processes
-    and hosts may write the same file at the same time: one of the complete files remains.
-
-    Raises:
-        InvalidArgumentError: if the file cannot be written, for instance because the disk is full.
+    On an exception the temporary file is removed, and `path` is left unchanged. If threads,
+    processes or hosts write the same file at once, one of the complete files remains. Raises
+    `InvalidArgumentError` if the file cannot be written, for instance because the disk is full.
     """
     path = check_writable(path)
     with folder_lock(path.parent, f"{path.stem}-*{path.suffix}"), unlocked_atomic_path(path) as new:
@@ -99,11 +94,7 @@ def unlocked_atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Name the file when the disk is full or fails.
-
-    Raises:
-        InvalidArgumentError: for such an error within the block.
-    """
+    """Turn errors of a full or failing disk into `InvalidArgumentError` with the file's name."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -121,14 +112,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) -> Iterator[None]:
     """Hold a lock of a folder while files are written in it.
 
-    If nobody else holds it, temporary files that killed processes left are removed first. The
-    operating system releases the lock of a process that dies. Where it cannot lock folders, this
-    does nothing.
-
-    Args:
-        folder: The folder.
-        leftovers: The temporary files to remove, as a pattern of the part after their prefix.
-        exclusive: Whether to wait until nobody else holds the lock, and to keep others out.
+    The first holder removes the temporary files of killed processes that match `leftovers`, a
+    pattern of the part after their prefix. With `exclusive`, waits for all other holders and keeps
+    others out. The operating system releases a dead process's lock; where it cannot lock folders,
+    this does nothing.
     """
     try:
         import fcntl
@@ -167,17 +154,10 @@ def write_archive(
     *,
     compress: bool = True,
 ) -> None:
-    """Write an .npz file, replacing an older one only when the new one is complete.
+    """Write an .npz file atomically, for `read_archive` with the same `kind` (format and version).
 
-    Args:
-        path: The file.
-        kind: Name and version of the format, which `read_archive` checks.
-        header: Values that can be stored as JSON.
-        arrays: The arrays by name.
-        compress: Whether to compress the arrays.
-
-    Raises:
-        InvalidArgumentError: if the file cannot be written, or its name does not end in .npz.
+    The values of `header` must be JSON. Raises `InvalidArgumentError` if the file cannot be
+    written, or its name does not end in .npz.
     """
     if Path(path).suffix != ".npz":
         raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
@@ -197,8 +177,6 @@ def read_archive(
 ) -> Iterator["Archive"]:
     """Open an .npz file written by this package.
 
-    Any error while the block reads it becomes a `CorruptFileError`.
-
     Args:
         path: The file.
         kind: The header's expected `format`.
@@ -207,8 +185,8 @@ def read_archive(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: if the file is damaged, has another format, declares sizes that it cannot
-            hold, or lacks what the block asks for.
+        CorruptFileError: if the file is damaged, has another format or impossible sizes, or if the
+            block fails in reading it.
     """
     path = Path(path)
     if not path.exists():
@@ -237,10 +215,7 @@ def read_archive(
 class Archive:
     """An open archive, whose header and arrays are checked as they are read.
 
-    All methods raise `CorruptFileError`, with the file's name, for what is missing or different.
-
-    Attributes:
-        header: The header; a missing key raises `CorruptFileError`.
+    All methods, and keys missing in `header`, raise `CorruptFileError` with the file's name.
     """
 
     def __init__(self, path: Path, what: str, file: zipfile.ZipFile) -> None:
@@ -262,12 +237,9 @@ class Archive:
             raise self.error(problem)
 
     def value(self, name: str, *types: type, least: float = -math.inf) -> Any:
-        """Return a value of the header that has one of the types; numbers are finite.
+        """Return a value of the header of one of some types; numbers are finite, at least `least`.
 
-        Args:
-            name: The key.
-            *types: The types; `bool` does not count as `int`.
-            least: Smallest allowed number.
+        `bool` does not count as `int`.
         """
         value = self.header[name]
         expected = " or ".join(t.__name__ for t in types)
@@ -278,7 +250,7 @@ class Archive:
         return value
 
     def names(self, key: str) -> list[str]:
-        """Return a list of different names in the header."""
+        """Return a list of distinct names in the header."""
         names = self.value(key, list)
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise self.error(f"its {key!r} are not a list of different names")
@@ -316,7 +288,7 @@ class Archive:
         return array
 
     def arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
-        """Return all arrays whose names start with `prefix`, which is removed, unchecked."""
+        """Return all arrays whose names start with `prefix`, by the rest of the name, unchecked."""
         names = [name for name in self._members if name != "header" and name.startswith(prefix)]
         return _Entries(self, {name.removeprefix(prefix): self._read(name) for name in names})
 
@@ -372,8 +344,7 @@ def _unpacks_to_too_much(unpacked: int, path: Path) -> bool:
 def digest(parts: Iterable[bytes | np.ndarray]) -> str:
     """Return a hash of bytes and of arrays' values, as 32 hexadecimal digits.
 
-    Stored results are compared by it with the data that they were made from. Shapes and dtypes do
-    not affect it.
+    It identifies the data of stored results; shapes and dtypes do not affect it.
     """
     known = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -404,10 +375,7 @@ def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
 
 
 def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
-    """Write weights to `path`, whose name ends in `.weights.h5`, completely or not at all.
-
-    For a compiled model this includes the optimizer's state.
-    """
+    """Write weights, and a compiled model's optimiser state, atomically to a `.weights.h5` file."""
     with atomic_path(path) as temporary:
         named = temporary.with_suffix(".weights.h5")  # Keras accepts no other ending
         try:

@@ -18,14 +18,14 @@ _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 class LiteRTModel:
     """The content of a LiteRT file, with a single-threaded interpreter.
 
-    It is ready to run, unless axes of the input other than the first are free: then `fit` makes
-    it ready, since many steps cannot run on the placeholder size of 1.
+    It is ready to run unless axes of the input other than the first are free: then call `fit`,
+    since many steps cannot run on the placeholder size of 1.
 
     Args:
         model: A path, or the content of a file.
         name: The model's name in error messages; by default its path.
-        keep_tensors: Keep the values of all tensors, to be read after a run. LiteRT's own
-            kernels then run the operations, not a delegate, whose kernels round differently.
+        keep_tensors: Keep all tensors' values, to be read after a run. LiteRT's own kernels then
+            run the operations, not a delegate, whose kernels round differently.
 
     Raises:
         InvalidArgumentError: if the file cannot be read.
@@ -70,11 +70,7 @@ class LiteRTModel:
             ) from error
 
     def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the details of the only input and output, of the shapes that they have now.
-
-        Raises:
-            InvalidArgumentError: if there are several.
-        """
+        """Return the details of the only input and output, with their current shapes."""
         inputs = self.interpreter.get_input_details()
         outputs = self.interpreter.get_output_details()
         if len(inputs) != 1 or len(outputs) != 1:
@@ -141,12 +137,7 @@ class LiteRTModel:
 
 
 def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return real numbers in the representation of one of the model's tensors.
-
-    Args:
-        values: Real numbers.
-        tensor: The interpreter's details of the tensor.
-    """
+    """Return real numbers in the representation of a tensor, by the interpreter's details of it."""
     if not np.issubdtype(tensor["dtype"], np.integer):
         return np.ascontiguousarray(values, tensor["dtype"])
     scale, zero = tensor["quantization"]
@@ -156,11 +147,9 @@ def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return the real numbers that a tensor represents, float32 if it holds integers.
+    """Return the real numbers that a tensor's values represent, float32 if they are integers.
 
-    Args:
-        values: The tensor's values, in its shape or with a different size of the first axis.
-        tensor: The interpreter's details of the tensor.
+    The values have the tensor's shape, or another first axis.
     """
     if not np.issubdtype(tensor["dtype"], np.integer):
         return values

@@ -29,11 +29,8 @@ def sigmoid(scores: np.ndarray) -> np.ndarray:
 def runner_up_margin(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return max over c ≠ label of scores[c] − scores[label], `(samples,)` float64.
 
-    It is negative where the label has the largest score, and near 0 where the choice is close.
-
-    Args:
-        scores: `(samples, classes)`.
-        labels: `(samples,)` class indices, such as the predicted classes.
+    Negative where the label has the largest of the scores `(samples, classes)`, and near 0 where
+    the choice is close.
     """
     others = np.array(scores, np.float64)
     rows = np.arange(len(others))
@@ -50,11 +47,7 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
     """Return a boolean array of the values' shape, True for the `count` smallest.
 
-    Ties are broken by C order: the first ones are taken. Takes linear time; nothing is sorted.
-
-    Args:
-        values: Numbers that are not NaN.
-        count: Number of values to choose, at most as many as there are.
+    Ties go to the first in C order. Values must not be NaN. Linear time, without sorting.
     """
     flat = values.ravel()
     if count <= 0:
@@ -72,17 +65,16 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OutputClasses:
-    """What an output of a model says about classes.
+    """The meaning of a model's output in terms of classes.
 
-    One sigmoid tells two classes apart: with the logit z, class 1 has the probability σ(z) and
+    One sigmoid separates two classes: with the logit z, class 1 has the probability σ(z) and
     the score z, class 0 the probability 1 − σ(z) and the score −z. Several sigmoids are
     independent labels (`is_multi_label`). One value without a sigmoid is a number, not a class.
     For maps, "sample" below means each position.
 
     Attributes:
-        final: What the output's scores pass last: one of `FINAL_ACTIVATIONS`, "distribution" for
-            probabilities that are computed in another way, such as a mean of softmaxes, or ""
-            for plain scores.
+        final: The last function of the scores: one of `FINAL_ACTIVATIONS`, "distribution" for
+            probabilities computed in another way, such as a mean of softmaxes, or "" for none.
         shape: Shape of one sample's scores.
         axis: The axis of `shape` with one value per class.
     """
@@ -98,17 +90,17 @@ class OutputClasses:
 
     @property
     def is_binary(self) -> bool:
-        """Whether one sigmoid tells two classes apart."""
+        """Whether one sigmoid separates two classes."""
         return self.final == "sigmoid" and self._units == 1
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether each class has a sigmoid of its own, so that a sample can have several."""
+        """Whether each class has its own sigmoid, so that a sample can have several."""
         return self.final == "sigmoid" and not self.is_binary
 
     @property
     def is_number(self) -> bool:
-        """Whether the output is one number that is no probability, as in regression."""
+        """Whether the output is one number that is not a probability, as in regression."""
         return self._units == 1 and not self.is_binary
 
     @property
@@ -117,10 +109,9 @@ class OutputClasses:
         return 2 if self.is_binary else self._units
 
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
-        """Return the class of each sample, int64: the most probable one, the first of equals.
+        """Return each sample's most probable class, int64, the first of equals.
 
-        Args:
-            outputs: The model's outputs `(samples, …)`, after `final`.
+        `outputs` `(samples, …)` are the values after `final`.
         """
         outputs = self._by_class(outputs)
         if self.is_binary:
@@ -128,20 +119,17 @@ class OutputClasses:
         return outputs.argmax(axis=-1)
 
     def from_logits(self, logits: np.ndarray) -> np.ndarray:
-        """Return the class of each sample, int64: the one with the largest score.
+        """Return each sample's class of largest score, int64.
 
-        Args:
-            logits: `(samples, …)`, the values before `final`, as `InstrumentedModel.logits` gives.
+        `logits` `(samples, …)` are the values before `final`.
         """
         return self.scores(logits).argmax(axis=-1)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """Return the probability of each class, `(samples, …, classes)` float64.
 
-        They sum to 1, except for several independent labels.
-
-        Args:
-            outputs: The model's outputs `(samples, …)`, after `final`.
+        They sum to 1, except for independent labels. `outputs` `(samples, …)` are the values after
+        `final`.
 
         Raises:
             InvalidArgumentError: if the output is a number.
@@ -161,18 +149,13 @@ class OutputClasses:
     def scores(self, logits: np.ndarray) -> np.ndarray:
         """Return the score of each class, `(samples, …, classes)`: its logit; −z, z for a sigmoid.
 
-        Args:
-            logits: `(samples, …)`, the values before `final`, as `InstrumentedModel.logits` gives.
+        `logits` `(samples, …)` are the values before `final`.
         """
         logits = self._by_class(logits)
         return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
 
     def neuron(self, label: int) -> tuple[int, int]:
-        """Return the logit that a class depends on, and the sign with which it does: 1, or −1.
-
-        Raises:
-            InvalidArgumentError: if there is no such class.
-        """
+        """Return the logit of a class, and its sign: 1, or −1 for class 0 of a sigmoid."""
         if not 0 <= label < self.count:
             raise InvalidArgumentError(
                 f"The model has {self.count} classes, from 0. Received: class {label}"
@@ -194,14 +177,10 @@ class OutputClasses:
 def output_classes(
     final: str, shape: tuple[int, ...], example: np.ndarray, axis: int = -1
 ) -> OutputClasses:
-    """Return what an output says about classes.
+    """Return the meaning of an output in terms of classes; for arguments see `OutputClasses`.
 
-    Args:
-        final: The function that its scores pass last, from `FINAL_ACTIVATIONS`; "" for none.
-        shape: Shape of one sample's scores.
-        example: Some values of the output `(samples, …)`, by which probabilities are recognised
-            that no such function computed.
-        axis: The axis of `shape` with one value per class.
+    By `example`, values of the output `(samples, …)`, probabilities are recognised that no function
+    in `FINAL_ACTIVATIONS` computed.
     """
     classes = OutputClasses(final, tuple(shape), axis)
     if not final and classes.count > 1:

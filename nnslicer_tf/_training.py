@@ -1,7 +1,7 @@
 """The training loop over shuffled batches, used for all training in this package.
 
-The caller supplies the step that trains on a batch, and a random generator that determines the
-order of the samples: equal generators give equal weights if the backend is deterministic.
+The caller supplies the training step for a batch, and a random generator for the order of the
+samples: equal generators give equal weights if the backend is deterministic.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,7 @@ _STATE = "seed_generator_state"
 
 
 def classification_loss(from_logits: bool, binary: bool = False) -> keras.losses.Loss:
-    """Return the cross-entropy with integer labels.
-
-    Args:
-        from_logits: Whether the model's outputs are logits.
-        binary: Whether one sigmoid tells two classes apart.
-    """
+    """Return the cross-entropy with integer labels; `binary` for a single sigmoid."""
     if binary:
         return keras.losses.BinaryCrossentropy(from_logits=from_logits)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
@@ -37,14 +32,10 @@ def compile_classifier(
     binary: bool = False,
     multi_label: bool = False,
 ) -> None:
-    """Compile a model `(samples, classes)`, or of one output for two classes, for cross-entropy.
+    """Compile a model for cross-entropy.
 
-    Args:
-        model: The model.
-        optimizer: Its optimiser.
-        from_logits: Whether its outputs are logits.
-        binary: Whether it has one sigmoid.
-        multi_label: Whether its outputs are independent probabilities.
+    Its outputs `(samples, classes)` are logits or probabilities; with `binary` one sigmoid, with
+    `multi_label` independent probabilities.
     """
     shape = getattr(model, "output_shape", (None,))  # subclassed models do not know it
     loss: Any = classification_loss(from_logits, binary or shape[-1] == 1)
@@ -75,13 +66,9 @@ def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
     """Create an optimiser's state before the first step, so that training leaves no graphs behind.
 
     An optimiser that creates its state in the first step has the step traced twice, and TensorFlow
-    keeps a graph for every variable until the process ends. The sum of the gradients over replicas
-    makes it keep the step's own graph, with the weights, so it is left out where there is a single
-    replica. A process that trains many models would run out of memory.
-
-    Args:
-        optimizer: The optimiser.
-        variables: The variables that it is going to train.
+    keeps a graph for every variable until the process ends; a process that trains many models would
+    run out of memory. Summing gradients over replicas would keep the step's own graph, with the
+    weights, so it is left out where there is a single replica.
     """
     optimizer.build(variables)
     if keras.backend.backend() == "tensorflow":
@@ -108,7 +95,7 @@ def train_epoch(
         samples: Number of samples.
         batch_size: Samples per step; the last batch may have fewer.
         rng: Generator that determines the order; `step` may draw from it as well.
-        drop_last: Leave out the last batch if it is not full.
+        drop_last: Skip the last batch if it is not full.
         what: Name of the progress bar.
         progress: Show a progress bar.
     """
@@ -130,10 +117,7 @@ def train_epochs(
     drop_last: bool = False,
     progress: bool = True,
 ) -> list[float]:
-    """Train for `epochs` epochs, each in a new random order; return each epoch's mean loss.
-
-    The other arguments are those of `train_epoch`.
-    """
+    """Train for some epochs, as `train_epoch` does, and return each epoch's mean loss."""
     means = []
     for epoch in range(1, epochs + 1):
         losses = train_epoch(
@@ -152,16 +136,12 @@ def train_epochs(
 def selective_optimizer(
     optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
 ) -> keras.optimizers.Optimizer:
-    """Return an optimiser with the same class and settings that freezes some parameters.
+    """Return an optimiser of the same class and settings that freezes some parameters.
 
-    Gradients are masked, and the frozen values are restored after every step, so that weight
-    decay and momentum leave them bit-identical. The new optimiser is made from the config of the
-    given one, without its state and without names excluded from weight decay.
-
-    Args:
-        optimizer: Any Keras optimiser.
-        masks: Id of a trained variable → boolean array of its shape, True for what may change.
-            Other variables are frozen.
+    `masks` maps the id of a trained variable to a boolean array, True for what may change; other
+    variables are frozen. Gradients are masked, and frozen values restored after every step, so that
+    weight decay and momentum leave them bit-identical. Without the given optimiser's state, and
+    without names excluded from weight decay.
     """
     kind = type(optimizer)
     # Converted here, because a compiled step would embed them in its graph.
@@ -201,12 +181,7 @@ def selective_optimizer(
 
 
 def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
-    """Set the random states of layers such as dropout; copies and files do not preserve them.
-
-    Args:
-        model: The model to be trained.
-        seeds: Seeds that determine the states.
-    """
+    """Set the random states of layers such as dropout; copies and files do not preserve them."""
     states = [v for v in model.variables if v.path.endswith(_STATE)]
     for i, state in enumerate(states):
         state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))

@@ -1,7 +1,6 @@
-"""The library's exceptions.
+"""The library's exceptions, all derived from `NNSlicerError`.
 
-All derive from `NNSlicerError`; each message says what was wrong, where, what was
-received and how to fix it.
+Messages say what was wrong, where, what was received and how to fix it.
 """
 
 
