@@ -19,19 +19,12 @@ from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 
 class Offset(NamedTuple):
-    """A bias, or a normalisation's shift, by which a channel differs from zero.
-
-    Attributes:
-        layer: The layer that has it.
-        variable: Keras variable `(channels,)`.
-        slot: Name of its constraint in the layer's config; None if it is not trained.
-        channels: The channels that should be zero, bool `(channels,)`.
-    """
+    """A bias, or a normalisation's shift, by which a channel differs from zero."""
 
     layer: keras.Layer
-    variable: keras.Variable
-    slot: str | None
-    channels: np.ndarray
+    variable: keras.Variable  # (channels,)
+    slot: str | None  # name of its constraint in the layer's config; None if it is not trained
+    channels: np.ndarray  # those that should be zero, bool (channels,)
 
 
 def is_reader(operation: Operation) -> bool:

@@ -32,15 +32,10 @@ _ADAPTING = (
 
 @dataclass(frozen=True)
 class ChannelGroups:
-    """A partition of all channels into groups that are removed together.
+    """A partition of all channels into groups that are removed together."""
 
-    Attributes:
-        of: Operation name → index of each channel's group, int `(channels,)`.
-        fixed: Whether each group must stay, bool `(groups,)`.
-    """
-
-    of: dict[str, np.ndarray]
-    fixed: np.ndarray
+    of: dict[str, np.ndarray]  # operation name → index of each channel's group, int (channels,)
+    fixed: np.ndarray  # whether each group must stay, bool (groups,)
 
 
 def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) -> ChannelGroups:

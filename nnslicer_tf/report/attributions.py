@@ -56,25 +56,16 @@ METHODS = {
 
 @dataclass(frozen=True, eq=False)
 class InputPanel:
-    """One input of a sample, with the attributions of several methods.
-
-    Attributes:
-        sample: The input.
-        maps: Method → attributions, of the input's shape; the first one decides the order.
-        title: Title of the picture of the sample.
-        usual: The input's mean over data, shown with the values of a table; None if not known.
-        columns: Names of a table's columns; indices by default.
-        words: The words of a sentence of tokens; the tokens by default.
-        is_text: Whether the entries are tokens.
-    """
+    """One input of a sample, with the attributions of several methods."""
 
     sample: np.ndarray
+    # method → attributions, of the sample's shape; the first one decides the order
     maps: Mapping[str, np.ndarray]
     title: str
-    usual: np.ndarray | None = None
-    columns: Sequence[str] = ()
-    words: Sequence[str] = ()
-    is_text: bool = False
+    usual: np.ndarray | None = None  # the input's mean over data, shown with a table's values
+    columns: Sequence[str] = ()  # a table's; indices by default
+    words: Sequence[str] = ()  # of a sentence; the tokens by default
+    is_text: bool = False  # the entries are tokens
 
     @property
     def kind(self) -> str:

@@ -153,8 +153,7 @@ def train_neurons(
             units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained either,
-            even if the neurons that read them are.
+        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.

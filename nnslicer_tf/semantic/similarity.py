@@ -3,10 +3,9 @@
 The embedding landscape of a layer on N samples is M = F·Fᵀ; each row of F holds the layer's values
 on one sample. The similarity of two landscapes is their cosine, not centred.
 
-M is the sum of F_i·F_iᵀ over neurons i, with F_i `(N, positions)`. So the landscape of a prefix of
-an order of neurons grows by one term at a time, and all prefixes cost little more than M:
-2·N²·positions for each neuron, and 4·N² for two products. If samples outnumber values, the sums are
-read from the Gram matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖².
+With F_i `(N, positions)` for neuron i, M = Σ F_i·F_iᵀ, so all prefixes of an order of neurons cost
+little more than M: 2·N²·positions and 4·N² per neuron. If samples outnumber values, ⟨F_i·F_iᵀ,
+F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is read from the Gram matrix of the values.
 """
 
 import numpy as np

@@ -51,22 +51,15 @@ class Pair:
     A `differentiable` detector is smoothed, so that `values` approximate the true score. Raises
     InvalidArgumentError if `detector` is not a detector or has no threshold, NotFittedError if it
     is not fitted.
-
-    Args:
-        im: The model.
-        detector: As for `challenge`; None: the model alone.
-        lowered: Safety margin by which the threshold is lowered.
-        bounds: Least and largest value of an input.
-        rng: Draws the directions of differences.
     """
 
     def __init__(
         self,
         im: InstrumentedModel,
-        detector: Any = None,
-        lowered: float = 0.0,
-        bounds: tuple[float, float] = (-np.inf, np.inf),
-        rng: np.random.Generator | None = None,
+        detector: Any = None,  # as for `challenge`; None: the model alone
+        lowered: float = 0.0,  # safety margin by which the threshold is lowered
+        bounds: tuple[float, float] = (-np.inf, np.inf),  # of an input
+        rng: np.random.Generator | None = None,  # draws the directions of differences
     ) -> None:
         self.im, self._detector, self._lowered = im, detector, lowered
         self._bounds, self._rng = bounds, rng

@@ -72,36 +72,20 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Images to change within a budget, until the model is wrong and the detector silent.
-
-    Attributes:
-        pair: The target.
-        substitute: The model with another detector, for transfer; None if there is none.
-        x: (N, *input_shape) float32.
-        y: (N,) true classes.
-        guides: (N, *input_shape) unflagged normal inputs of other classes than the images'.
-        bounds: Least and largest value of an input.
-        scales: Spread of the margins and of the scores over the images.
-        effort: Numbers of steps and queries.
-        seed: Seed of all random choices.
-        norm: Measures changes.
-        budget: The largest change allowed, possibly infinite.
-        step: Reference for step sizes: the budget, or the largest finite one.
-        rng: The source of randomness.
-    """
+    """Images to change within a budget, until the model is wrong and the detector silent."""
 
     pair: Pair
-    substitute: Pair | None
-    x: np.ndarray
-    y: np.ndarray
-    guides: np.ndarray
-    bounds: tuple[float, float]
-    scales: tuple[float, float]
+    substitute: Pair | None  # with another detector, for transfer; None if there is none
+    x: np.ndarray  # (N, *input_shape) float32
+    y: np.ndarray  # (N,) true classes
+    guides: np.ndarray  # (N, *input_shape) unflagged normal inputs of other classes than x's
+    bounds: tuple[float, float]  # least and largest value of an input
+    scales: tuple[float, float]  # spread of the margins and of the scores over the images
     effort: Effort
     seed: int
     norm: Norm = NORMS["linf"]
-    budget: float = np.inf
-    step: float = np.inf
+    budget: float = np.inf  # the largest change allowed
+    step: float = np.inf  # reference for step sizes: the budget, or the largest finite one
     rng: np.random.Generator = None  # type: ignore[assignment]  # set for every attack
 
     def rows(self, index: np.ndarray) -> "Problem":

@@ -33,12 +33,12 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The results of the attacks in one norm.
+    """The results of the attacks in one norm; changes are infinite where no attack succeeded.
 
     Attributes:
         budgets: (B,) ascending.
-        undefended: (N,) smallest change that misleads the model, infinite if none was found.
-        attacks: Attack → (N,) smallest change that evades the pair, infinite if none was found.
+        undefended: (N,) smallest change that misleads the model.
+        attacks: Attack → (N,) smallest change that evades the pair.
         runs: One row for each attack and budget (infinite if unlimited), with the share of images
             on which that run alone succeeded.
         examples: (N, *input_shape) the nearest inputs that evade the pair, else the images.
@@ -60,12 +60,14 @@ class Outcome:
 class ChallengeResult(ShownAsTable):
     """The outcome of `challenge`.
 
+    If a check fails, the attacks are at fault or the detector masks its gradients, and nothing is
+    known about the detector's robustness.
+
     Attributes:
         norms: Norm → the outcome in that norm.
         index: (N,) which of the given images were attacked: those classified correctly.
         false_positives: Share of these images, unchanged, that the detector flags.
-        checks: The sanity checks. If one fails, the attacks are at fault or the detector masks its
-            gradients, and nothing is known about its robustness.
+        checks: The sanity checks.
     """
 
     norms: Mapping[str, Outcome]

@@ -11,25 +11,15 @@ WHITE, BLACK, TRANSFER = "white-box", "black-box", "transfer"
 
 @dataclass(frozen=True)
 class AdaptiveAttack:
-    """An attack on a model and its detector.
-
-    Attributes:
-        name: Its name.
-        kind: `"white-box"` (knows the pair), `"black-box"` (queries it) or `"transfer"` (knows
-            another detector).
-        run: The attack's function.
-        from_guides: Whether it starts at normal inputs of other classes, so that success without a
-            bound is trivial.
-        smallest: Whether it minimises the change, and so runs once for all budgets.
-        refines: Whether it starts from the other attacks' nearest successes, and so runs last.
-    """
+    """An attack on a model and its detector."""
 
     name: str
+    # "white-box" knows the pair, "black-box" queries it, "transfer" knows another detector
     kind: str
     run: Callable[[Problem], Tried]
-    from_guides: bool = False
-    smallest: bool = False
-    refines: bool = False
+    from_guides: bool = False  # starts at other classes' inputs: unbounded success is trivial
+    smallest: bool = False  # minimises the change: runs once for all budgets
+    refines: bool = False  # starts from the other attacks' nearest successes: runs last
 
 
 # Attacks that need no budget come first: where one succeeds, the others need no unbounded run.

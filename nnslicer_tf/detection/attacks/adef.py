@@ -19,21 +19,14 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 @dataclass(eq=False)
 class ADefAttack(ArrayAttack):
-    """ADef.
+    """ADef, as a Foolbox attack."""
 
-    Args:
-        steps: The largest number of deformations.
-        candidates: Number of classes considered, including the label's.
-        smoothness: Standard deviation in pixels of the field's Gaussian smoothing; 0 for none.
-        max_shift: Largest total displacement of a pixel; the attack gives up beyond it.
-        overshoot: The field is multiplied by 1 + overshoot, to pass the boundary.
-    """
-
-    steps: int = 50
-    candidates: int = 10
+    steps: int = 50  # largest number of deformations
+    candidates: int = 10  # number of classes considered, including the label's
+    # standard deviation in pixels of the field's Gaussian smoothing; 0 for none
     smoothness: float = 1.0
-    max_shift: float = 3.0
-    overshoot: float = 0.1
+    max_shift: float = 3.0  # largest total displacement in pixels; the attack gives up beyond it
+    overshoot: float = 0.1  # the field is multiplied by 1 + overshoot, to pass the boundary
     distance = linf
 
     def __post_init__(self) -> None:

@@ -17,11 +17,7 @@ _CANDIDATES = 32  # from each of the three orderings
 
 
 class JSMAAttack(ArrayAttack):
-    """JSMA, towards the class that the model finds second most likely.
-
-    Args:
-        share: The largest share of an image's values that may change, in (0, 1].
-    """
+    """JSMA, towards the second most likely class; at most `share` of the values, (0, 1], change."""
 
     distance = l0
 

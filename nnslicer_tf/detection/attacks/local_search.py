@@ -21,24 +21,14 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 @dataclass(eq=False)
 class LocalSearchAttack(ArrayAttack):
-    """LocSearchAdv; the paper's names are in brackets.
+    """LocSearchAdv; comments give the paper's names of the parameters."""
 
-    Args:
-        rounds: The largest number of rounds (R).
-        candidates: The largest number of pixels tried in a round.
-        pixels_a_round: The number of pixels changed in a round (t).
-        strength: The factor of the trial perturbation (p).
-        factor: The factor of the permanent one, between 1 and 2 (r).
-        radius: The half width of the square of new candidates around a pixel (d).
-        rng: Draws the candidates.
-    """
-
-    rounds: int = 30
-    candidates: int = 64
-    pixels_a_round: int = 5
-    strength: float = 10.0
-    factor: float = 1.5
-    radius: int = 5
+    rounds: int = 30  # R: largest number of rounds
+    candidates: int = 64  # largest number of pixels tried in a round
+    pixels_a_round: int = 5  # t: number of pixels changed in a round
+    strength: float = 10.0  # p: factor of the trial perturbation
+    factor: float = 1.5  # r: factor of the permanent perturbation, between 1 and 2
+    radius: int = 5  # d: half width of the square of new candidates around a pixel
     rng: int | np.random.Generator = 0
     distance = l0
 

@@ -13,12 +13,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 class SinglePixelAttack(ArrayAttack):
-    """Try pixels in random order until one changes the prediction.
-
-    Args:
-        max_pixels: Number of pixels tried in an image.
-        rng: Draws the order of the pixels.
-    """
+    """Try up to `max_pixels` pixels in random order, until one changes the prediction."""
 
     distance = l0
 

@@ -54,24 +54,15 @@ _RULES = {
 
 
 class Document:
-    """A document in the making.
-
-    Args:
-        exhibits: Results to show; all models must have the same operations.
-        title: Title of the page.
-        classes: Names of the classes, in order; empty for plain numbers.
-        columns: Names of a table's columns; empty for other inputs.
-        words: For inputs that are sequences of tokens, the tokens of each sample.
-        progress: Whether to show a progress bar.
-    """
+    """All the data that a page shows, about results of models with the same operations."""
 
     def __init__(
         self,
-        exhibits: Sequence[Exhibit],
+        exhibits: Sequence[Exhibit],  # all models must have the same operations
         title: str,
-        classes: Sequence[str] = (),
-        columns: Sequence[str] = (),
-        words: Sequence[Sequence[str]] = (),
+        classes: Sequence[str] = (),  # names, in order; empty for plain numbers
+        columns: Sequence[str] = (),  # names of a table's; empty for other inputs
+        words: Sequence[Sequence[str]] = (),  # for sequences of tokens, those of each sample
         progress: bool = True,
     ) -> None:
         self._exhibits, self._progress = exhibits, progress

@@ -17,18 +17,13 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The neurons and synapses of one sample, or of several together.
+    """The neurons and synapses of one sample, or of several together."""
 
-    Attributes:
-        neurons: Operation name → contributions, marks or scores, of the operation's shape or one
-            for each channel; neurons with 0 or False are not members.
-        synapses: Kernel name → the same for synapses, of the kernel's shape.
-        samples: Number of samples that it describes; 0 if it is not known.
-    """
-
+    # Operation name → contributions, marks or scores, of the operation's shape or one for each
+    # channel; neurons with 0 or False are not members.
     neurons: Mapping[str, np.ndarray]
-    synapses: Mapping[str, np.ndarray]
-    samples: int = 1
+    synapses: Mapping[str, np.ndarray]  # kernel name → the same, of the kernel's shape
+    samples: int = 1  # 0 if unknown
 
 
 class _SetParts(Sequence):
@@ -47,25 +42,15 @@ class _SetParts(Sequence):
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """A result to explore, for one sample or for each of several, with its model and data.
-
-    Attributes:
-        name: Name given by the user.
-        facts: Facts about its origin, such as theta and granularity.
-        parts: One for each sample, or one for all of them.
-        each: Whether there is a part for each sample.
-        im: The model.
-        x: The samples, `(samples, *input_shape)` float32, or None.
-        means: The profile's means by operation, or None.
-    """
+    """A result to explore, for one sample or for each of several, with its model and data."""
 
     name: str
-    facts: Mapping[str, Any]
-    parts: Sequence[Part]
-    each: bool
+    facts: Mapping[str, Any]  # about its origin, such as theta and granularity
+    parts: Sequence[Part]  # one for each sample, or one for all of them
+    each: bool  # whether there is a part for each sample
     im: InstrumentedModel
-    x: np.ndarray | None = None
-    means: Mapping[str, np.ndarray] | None = None
+    x: np.ndarray | None = None  # (samples, *input_shape) float32
+    means: Mapping[str, np.ndarray] | None = None  # the profile's means by operation
 
     @property
     def granularity(self) -> str:
