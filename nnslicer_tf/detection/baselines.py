@@ -1,4 +1,4 @@
-"""Baseline detectors to compare with.
+"""Baseline detectors.
 
 - `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead. Cost: a
   forward pass.

@@ -1,4 +1,4 @@
-"""Turn anomaly scores of normal inputs into thresholds and p-values, free of distributions.
+"""Turn normal inputs' anomaly scores into thresholds and p-values, assuming no distribution.
 
 Higher scores are always more anomalous. Cost: a sort.
 """

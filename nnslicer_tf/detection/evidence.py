@@ -97,7 +97,7 @@ class Evidence:
     def view_margins(self, view: str) -> Any:
         """Return the predictions' margins in other views, averaged over these, (N,) float64.
 
-        Above 0, the views are classified differently.
+        A margin above 0 means that the model classifies the views differently.
 
         Args:
             view: The kind of view: "mirror", "shift" or "zoom".

@@ -70,7 +70,7 @@ class Identity(Scorer):
 
 
 class TreeDisagreement(Scorer):
-    """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (section 6.1).
+    """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (NNSlicer, 6.1).
 
     `seed` breaks ties between equally good splits.
     """

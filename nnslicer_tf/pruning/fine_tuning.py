@@ -90,7 +90,8 @@ def imitate(
 
     Adam minimises the mean squared difference of the outputs. Each sample is blended with up to one
     half of another, which enlarges small sets (after Zhang et al., "mixup", ICLR 2018); tokens are
-    not. Arguments and errors are those of `fine_tune`.
+    not. Arguments and errors are those of `fine_tune`; both models have the same inputs and
+    outputs.
     """
     model, functional, x = _opened(model, x, batch_size)
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)

@@ -100,7 +100,7 @@ class Candidates:
         return stays
 
     def choose(self, scores: np.ndarray, ratio: float, quota: str) -> np.ndarray:
-        """Return whether each group stays, bool `(groups,)`, without a share of the parameters.
+        """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters.
 
         `quota` is one of `QUOTAS`, see `shrink`. Raises InvalidArgumentError if the share is too
         large.

@@ -31,8 +31,8 @@ COLLECT = ("netted", "magnitudes", "samples")
 class Ranker(ABC):
     """Scores the synapses of a model.
 
-    To add one, implement `scores`, or in a subclass of `ClassRanker` `class_scores`, and pass it to
-    `pruning.scores`.
+    To add a ranker, implement `scores`, or subclass `ClassRanker` and implement `class_scores`;
+    pass it to `pruning.scores`.
     """
 
     @abstractmethod

@@ -46,9 +46,9 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the similarity of every prefix of an order of neurons with the whole layer.
 
-    Of values `(samples, …, units)` and an order of the units `(units,)`; entry k - 1 of the result,
-    `(units,)` float64, belongs to the first k neurons. Raises InvalidArgumentError if the order is
-    not a permutation.
+    Values are `(samples, …, units)`, and the order is a permutation of the units, `(units,)`, else
+    InvalidArgumentError is raised. Entry k - 1 of the result, `(units,)` float64, belongs to the
+    first k neurons.
     """
     units = features.shape[-1]
     if not np.array_equal(np.sort(order), np.arange(units)):

@@ -148,8 +148,10 @@ class SemanticSlicer:
         """Return the top share of every layer by the scores on all samples of the categories.
 
         Args:
-            share: Share of the neurons, (0, 1], else InvalidArgumentError is raised; at least one
-                neuron is selected.
+            share: Share of the neurons, (0, 1]; at least one neuron is selected.
+
+        Raises:
+            InvalidArgumentError: if `share` is out of range.
         """
         _check_fraction(share, "share")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
@@ -158,7 +160,7 @@ class SemanticSlicer:
         """Return the union over categories of the top share of every layer by their scores.
 
         Args:
-            share: Share of the neurons for each category, as for `global_slice`.
+            share: Share of the neurons for each category; errors are those of `global_slice`.
         """
         _check_fraction(share, "share")
         return CriticalNeurons(
