@@ -27,10 +27,7 @@ _SCALINGS = {
 
 
 def check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
-    """Raise `InvalidArgumentError` if the first 64 seeds do not suit the models.
-
-    Warn if the models are equal. `truth` holds the true classes, if known.
-    """
+    """Reject seeds that do not suit the models, by the first 64; warn if the models are equal."""
     seeds = seeds[: max(_MIN_SEEDS, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
     truth = None if truth is None else truth[: len(seeds)]
     answers = pair.ask(seeds)

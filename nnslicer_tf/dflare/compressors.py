@@ -230,10 +230,9 @@ def with_softmax(model: keras.Model) -> keras.Model:
     """Return a model that appends a softmax to one that returns logits; weights are shared.
 
     Raises:
-        InvalidArgumentError: if the model already ends in probabilities, has one output or
-            several, or is not a built functional or sequential model.
-        UnsupportedLayerError: if the model cannot be instrumented, so that it is not known
-            whether it ends in probabilities.
+        InvalidArgumentError: if the model already ends in probabilities, does not have exactly one
+            vector of outputs, or is not a built functional or sequential model.
+        UnsupportedLayerError: if the model cannot be instrumented to check this.
     """
     _check_one_output(model)
     sizes = [tuple(64 if extent is None else extent for extent in model.inputs[0].shape[1:])]

@@ -100,18 +100,11 @@ class Deviation(ShownAsTable):
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """The outcome of the search from one seed.
+    """The outcome of the search from one seed."""
 
-    Attributes:
-        status: `found`, `already_deviates`, `query_budget` or `timeout`.
-        queries: Number of inputs put to both models.
-        seconds: The search's share of the time of all concurrent searches.
-        deviation: The deviation found, or None.
-    """
-
-    status: Status
-    queries: int
-    seconds: float
+    status: Status  # `found`, `already_deviates`, `query_budget` or `timeout`
+    queries: int  # number of inputs put to both models
+    seconds: float  # the search's share of the time of all concurrent searches
     deviation: Deviation | None = None
 
 

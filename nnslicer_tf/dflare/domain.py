@@ -29,17 +29,11 @@ with 8-bit outputs, is no label."""
 
 @dataclass(frozen=True)
 class Mutation:
-    """One applied operator, repeatable exactly.
-
-    Attributes:
-        operator: The operator's name.
-        parameters: Its parameters.
-        share: Position of the result between the old input (0) and the mutant (1).
-    """
+    """One applied operator, repeatable exactly."""
 
     operator: str
     parameters: Parameters
-    share: float = 1.0
+    share: float = 1.0  # position of the result between the old input (0) and the mutant (1)
 
 
 @dataclass(frozen=True)
@@ -59,22 +53,15 @@ class MutationOperator:
 
 @dataclass(frozen=True)
 class Answers:
-    """The outputs of the two models for a batch, and their comparison.
+    """The outputs of the two models for a batch, and their comparison."""
 
-    Attributes:
-        original: The original's probabilities `(batch, classes) float32`; both classes' for a
-            single sigmoid.
-        compressed: Likewise of the compressed model.
-        labels: Top-1 labels `(batch, 2) int64`, original then compressed.
-        deviates: `(batch,) bool`.
-        distance: Difference of the top-1 probabilities, `(batch,) float64`.
-    """
-
+    # The original's probabilities `(batch, classes) float32`; both classes' for a single
+    # sigmoid.
     original: np.ndarray
-    compressed: np.ndarray
-    labels: np.ndarray
-    deviates: np.ndarray
-    distance: np.ndarray
+    compressed: np.ndarray  # likewise of the compressed model
+    labels: np.ndarray  # top-1 labels `(batch, 2) int64`, original then compressed
+    deviates: np.ndarray  # `(batch,) bool`
+    distance: np.ndarray  # difference of the top-1 probabilities, `(batch,) float64`
 
     def part(self, start: int, stop: int) -> "Answers":
         """Return the answers for the inputs `start … stop - 1`."""

@@ -18,10 +18,7 @@ Noise = Callable[[np.random.Generator, np.ndarray, float], np.ndarray]
 
 
 def noise_operator(name: str, weakest: float, strongest: float, noise: Noise) -> MutationOperator:
-    """Return an operator that applies `noise(rng, x, strength)`, with a recorded noise seed.
-
-    Strengths are drawn uniformly on a log scale from `weakest`, above 0, to `strongest`.
-    """
+    """Return an operator with recorded noise seed; strengths are drawn uniformly on a log scale."""
 
     def draw(rng: np.random.Generator, x: np.ndarray) -> Parameters:
         strength = float(np.exp(rng.uniform(np.log(weakest), np.log(strongest))))

@@ -21,11 +21,8 @@ def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> Dev
 
     Args:
         pair: The models of the search.
-        found: Deviations with their seeds.
+        found: Deviations with their seeds, else `InvalidArgumentError` is raised.
         progress: Whether to show a progress bar.
-
-    Raises:
-        InvalidArgumentError: if the seeds are unknown.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()

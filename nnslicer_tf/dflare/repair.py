@@ -18,10 +18,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 class RepairedClassifier(Classifier):
-    """A compressed model whose labels a fitted perceptron corrects.
-
-    Classes that the network never saw, of all `classes`, get the probability 0.
-    """
+    """A compressed model whose labels a perceptron, fitted to them, corrects."""
 
     def __init__(self, compressed: Classifier, network: MLPClassifier, classes: int) -> None:
         self.compressed = compressed

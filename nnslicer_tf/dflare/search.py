@@ -1,13 +1,12 @@
 """Algorithm 1: the search for one deviation, as a coroutine.
 
-A search yields batches of inputs, is sent the two models' `Answers`, and returns once it has found
-a deviation. Its caller counts queries and time, and can run many searches in step.
+A search yields batches of inputs, is sent the two models' `Answers`, and returns a deviation. Its
+caller counts queries and time, and can run many searches in step. Two extensions are optional:
 
-Two extensions to the paper can be turned off. *Patience*: at a local maximum of the fitness, such
-as a seed with coarse probabilities, the last of `patience` rejected mutants in a row is accepted.
-*Bisection*: the models deviate only between their two nearly equal decision boundaries. When a
-mutation crosses both at once, the search halves it until the models disagree, `bisections` times at
-most, and judges the input nearest to the boundary by its fitness.
+*Patience*: at a local maximum of the fitness, such as a seed with coarse probabilities, the last of
+`patience` rejected mutants in a row is accepted. *Bisection*: models deviate between their nearly
+equal decision boundaries. When a mutation crosses both, the search halves it until the models
+disagree, at most `bisections` times, and judges the input nearest to the boundary by its fitness.
 """
 
 from abc import ABC, abstractmethod
@@ -31,16 +30,11 @@ operator's mutants that were accepted; `last` is the previous index, None at fir
 
 
 class Trigger(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        x: The triggering input.
-        labels: The labels of the original and the compressed model.
-        trace: The mutations from the seed to `x`; None if there is no such chain.
-    """
-
-    x: np.ndarray
-    labels: tuple[int, int]
+    x: np.ndarray  # the triggering input
+    labels: tuple[int, int]  # the labels of the original and the compressed model
+    # The mutations from the seed to `x`; None if there is no such chain.
     trace: tuple[Mutation, ...] | None
 
 

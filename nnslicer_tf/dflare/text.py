@@ -114,8 +114,7 @@ class TextDomain(Domain):
     """Sentences `(length,)` of integers: words, then 0 as padding.
 
     Args:
-        embedding: Vectors `(words, features)` that define similarity, for example those of the
-            model under test.
+        embedding: Vectors `(words, features)` that define similarity, such as the tested model's.
         operators: The pool of mutation operators; None: the four edits.
     """
 
