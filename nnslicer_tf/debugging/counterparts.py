@@ -19,22 +19,15 @@ _ROUNDING = 0.05  # relative error of sums allowed for rounding inputs to 8 bits
 
 @dataclass(frozen=True)
 class Place:
-    """A value that both models have.
+    """A value that both models have."""
 
-    Attributes:
-        operation: Name of the original's operation that computes it.
-        kernel: Name of that operation's kernel, if any.
-        tensor: Name of the value in the compressed model; for a value with a kernel, the output
-            of the step that multiplies by it.
-        stored: Storage of the kernel, or else of the value, such as "int8".
-        weights: Number of weights of the kernel.
-    """
-
-    operation: str
-    kernel: str | None
+    operation: str  # name of the original's operation that computes it
+    kernel: str | None  # name of that operation's kernel, if any
+    # Name of the value in the compressed model; for a value with a kernel, the output of the
+    # step that multiplies by it.
     tensor: str
-    stored: str
-    weights: int
+    stored: str  # storage of the kernel, or else of the value, such as "int8"
+    weights: int  # number of weights of the kernel
 
 
 class Counterpart(ABC):
@@ -84,8 +77,7 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
 
     Args:
         im: The original.
-        compressed: A Keras model with the original's layers, or the path or content of a LiteRT
-            file.
+        compressed: A Keras model with the original's layers, or a LiteRT file's path or content.
         x: Samples to recognise values by; only the first ones are used.
 
     Raises:

@@ -34,10 +34,7 @@ _NO_CLASS = (
 
 @dataclass(frozen=True, eq=False)
 class SuspicionScores:
-    """Signed float64 scores of neurons (by operation) and synapses (by kernel), of their shapes.
-
-    A channel's score is the sum over its positions if `add_up`, otherwise the mean.
-    """
+    """Signed scores, float64; those of a channel's positions `add_up`, or are averaged."""
 
     neurons: Arrays
     synapses: Arrays
@@ -104,10 +101,9 @@ def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
 
 
 def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
-    """Apply a formula to neurons' activity (positive values).
+    """Apply a formula to the samples for which a neuron is active (positive).
 
-    DeepFault (Eniser et al., FASE 2019) scores only neurons; a synapse gets that of the neuron it
-    feeds.
+    DeepFault (Eniser et al., FASE 2019) scores only neurons; a synapse gets its target's score.
     """
     failed, passed = (
         _sums(im, samples.x, lambda values: values > 0) for samples in (runs.failing, runs.passing)
@@ -171,10 +167,7 @@ def _weighted(
     weights: np.ndarray | None,
     of: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> tuple[Arrays, Arrays]:
-    """Return sums over samples of `of(contributions)`, for neurons and synapses.
-
-    `weights` has one weight per sample, by default 1.
-    """
+    """Return weighted sums over samples of `of(contributions)`, for neurons and synapses."""
     weights = np.ones(len(x)) if weights is None else weights
     neurons: Arrays = {}
     synapses: Arrays = {}

@@ -37,29 +37,17 @@ _AXES = {
 
 @dataclass(frozen=True)
 class FileStep:
-    """A step of a file that depends on the input.
+    """A step of a file that depends on the input."""
 
-    Attributes:
-        kind: Its LiteRT name, such as "CONV_2D".
-        inputs: Indices of the tensors that depend on the input.
-        output: Index of the tensor that it computes.
-        weights: Index of its kernel's tensor, if any.
-        others: Indices of the other tensors that it computes.
-    """
-
-    kind: str
-    inputs: tuple[int, ...]
-    output: int
-    weights: int | None
-    others: tuple[int, ...] = ()
+    kind: str  # its LiteRT name, such as "CONV_2D"
+    inputs: tuple[int, ...]  # indices of the tensors that depend on the input
+    output: int  # index of the tensor that it computes
+    weights: int | None  # index of its kernel's tensor, if any
+    others: tuple[int, ...] = ()  # indices of the other tensors that it computes
 
 
 class LiteRTGraph:
-    """The steps of a LiteRT file, in the order in which they run.
-
-    `model` is a path or the file's content, with one input and one output; `shape` is that of one
-    sample; `input` and `output` are indices of tensors.
-    """
+    """The steps of a LiteRT file, in the order in which they run; `shape` is that of one sample."""
 
     def __init__(self, model: str | os.PathLike | bytes, shape: tuple[int, ...]) -> None:
         file = LiteRTModel(model, keep_tensors=True)
@@ -106,10 +94,7 @@ class LiteRTGraph:
         return dequantised(stored, tensor).transpose(_AXES[step.kind]).astype(np.float32)
 
     def run(self, x: np.ndarray, tensors: Iterable[int]) -> dict[int, np.ndarray]:
-        """Run the file on `(samples, *input shape)` float32; return dequantised tensors.
-
-        Index → `(samples, …)` float32; the tensors' first axis must be one sample.
-        """
+        """Run the file; return dequantised tensors `(samples, …)` float32, by index."""
         parts: dict[int, list[np.ndarray]] = {index: [] for index in tensors}
         for sample in quantised(x, self._tensors[self.input]):
             self._interpreter.set_tensor(self.input, sample[None])
@@ -150,44 +135,26 @@ class LiteRTGraph:
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of a tensor of a file.
+    """The origin of a tensor of a file."""
 
-    Attributes:
-        places: The operations of the nearest places before it.
-        kernels: Number of kernels since then.
-        multiplied: The last step with a kernel since then, if any.
-    """
-
-    places: frozenset[str]
-    kernels: int
-    multiplied: FileStep | None = None
+    places: frozenset[str]  # the operations of the nearest places before it
+    kernels: int  # number of kernels since then
+    multiplied: FileStep | None = None  # the last step with a kernel since then, if any
 
 
 @dataclass(frozen=True)
 class _Match:
-    """The tensor that has an operation's value.
-
-    Attributes:
-        output: Index of the tensor.
-        step: The step that computes it, or that multiplies by its kernel.
-        kernel: Name of the kernel, if any.
-        computed: The operation's value in floating point.
-        error: The tensor's error relative to it.
-    """
+    """The tensor that has an operation's value."""
 
     output: int
-    step: FileStep
-    kernel: str | None
-    computed: np.ndarray
-    error: float
+    step: FileStep  # the step that computes it, or that multiplies by its kernel
+    kernel: str | None  # name of the kernel, if any
+    computed: np.ndarray  # the operation's value in floating point
+    error: float  # the tensor's error relative to it
 
 
 class LiteRTCounterpart(Counterpart):
-    """A LiteRT file as the counterpart of a model.
-
-    The first samples of `x` serve to recognise values. Raises `InvalidArgumentError` if a kernel,
-    or the output, has no counterpart.
-    """
+    """A LiteRT file as the counterpart of a model; the first samples of `x` identify its values."""
 
     def __init__(
         self, im: InstrumentedModel, model: str | os.PathLike | bytes, x: np.ndarray

@@ -97,9 +97,9 @@ def mend(
 
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
-    """Return the synapses that feed the most suspicious channels, except the output's.
+    """Return bool masks, by kernel, of the synapses that feed the most suspicious channels.
 
-    They are bool masks of the kernels' shapes, by kernel name.
+    The output's channels do not count.
     """
     ranked = suspicion.to_frame("channel", None)
     ranked = ranked[ranked["operation"] != im.logit_operation].head(channels)

@@ -17,10 +17,7 @@ Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedSamples:
-    """Samples `x` `(samples, *input_shape)` float32, with right and predicted classes.
-
-    Both are `(samples,)` int64.
-    """
+    """Samples `x` `(samples, *input_shape)` float32, with right and predicted classes, int64."""
 
     x: np.ndarray
     right: np.ndarray
