@@ -6,8 +6,7 @@
         ["correlation", "mutual_information"], units="conv*", error=0.05,
     )
 
-`hypotheses` has functions for images; any function or array can be a hypothesis. To add a measure,
-subclass `AdditiveMeasure`, see `measures.base`. `findings` draws conclusions from the result.
+Any function or array can be a hypothesis; for own measures subclass `AdditiveMeasure`.
 """
 
 import lazy_loader

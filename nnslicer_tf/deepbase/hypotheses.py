@@ -89,10 +89,7 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 class HypothesisSet:
-    """The hypotheses of one inspection, checked and evaluated block by block.
-
-    With `binary`, all behaviours must be 0 or 1.
-    """
+    """The hypotheses of one inspection, checked block by block; `binary` ones must be 0 or 1."""
 
     def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
         if not isinstance(hypotheses, Mapping) or not hypotheses:
@@ -137,11 +134,7 @@ class HypothesisSet:
     def evaluate(
         self, x: np.ndarray, rows: np.ndarray, names: Iterable[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Return behaviours of a block, name → `(records,)` or `(records, *positions)`.
-
-        `rows` are the indices of the records `x` in the data set; `names` defaults to all
-        hypotheses.
-        """
+        """Return the behaviours of records, name → `(records,)` or `(records, *positions)`."""
         behaviours = {}
         for name in self._hypotheses if names is None else names:
             h = self._hypotheses[name]
@@ -167,10 +160,7 @@ class HypothesisSet:
 
 
 def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
-    """Return a hypothesis at an operation's positions, `(records, positions)`, as block averages.
-
-    Each axis of `values` must be a multiple of the operation's.
-    """
+    """Return a hypothesis averaged over blocks, one per position: `(records, positions)`."""
     shape = values.shape[1:]
     fits = len(shape) == len(positions) and all(
         p and q % p == 0 for q, p in zip(shape, positions, strict=True)

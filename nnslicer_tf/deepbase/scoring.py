@@ -33,11 +33,7 @@ class Item:
 
 @dataclass
 class Task:
-    """A measure between the units of a group and the hypotheses of one kind.
-
-    `look` sets the scores, `certain` (frozen scores) and `records` (behind each score), all
-    `(units or 1, hypotheses)`.
-    """
+    """A measure between the units of a group and the hypotheses of one kind."""
 
     model: str
     group: str
@@ -48,6 +44,7 @@ class Task:
     measure: Measure
     calibration: Any = None  # by the first block
     scores: Scores | None = field(default=None, repr=False)
+    # Whether a score is frozen, and its number of records: (units or 1, hypotheses).
     certain: np.ndarray = field(init=False, repr=False)
     records: np.ndarray = field(init=False, repr=False)
     _total: Any = field(default=None, repr=False)

@@ -55,10 +55,7 @@ class UnitGroup:
 def find_groups(
     im: InstrumentedModel, units: str | Units | Iterable[str | Units]
 ) -> list[UnitGroup]:
-    """Return the groups of a model's units that match, in the order of `units`.
-
-    Reject a pattern without match, a missing channel and duplicate names.
-    """
+    """Return the groups of a model's units that match, in the order of `units`."""
     groups: list[UnitGroup] = []
     for choice in [units] if isinstance(units, (str, Units)) else units:
         chosen = Units(choice) if isinstance(choice, str) else choice
@@ -102,10 +99,7 @@ def find_groups(
 
 
 class Extractor:
-    """Computes behaviours of one model, block by block, with one forward pass for all `needs`.
-
-    `passes` counts the forward passes.
-    """
+    """Computes one model's behaviours, block by block, with one forward pass for all `needs`."""
 
     def __init__(
         self, im: InstrumentedModel, needs: Iterable[Need], cache: BehaviourCache | None
@@ -124,10 +118,7 @@ class Extractor:
     def __call__(
         self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
-        """Return behaviours `(records, positions, channels)` float32 of the records `x`.
-
-        `rows`, their indices in the data set, are for messages.
-        """
+        """Return behaviours `(records, positions, channels)` float32; `rows` are for messages."""
         if self._cache is None:
             return self._run(x, needs, rows)
         block = f"{self._fingerprint} {{}} {{}} {digest(arrays_of(x))}"

@@ -33,10 +33,7 @@ REPLICATES = 20
 
 
 def lots(indices: np.ndarray) -> np.ndarray:
-    """Return a well-mixed 64-bit number for every index (SplitMix64), to divide records at random.
-
-    Dividing by the index itself would separate the classes of a data set that cycles through them.
-    """
+    """Return a well-mixed 64-bit number per index (SplitMix64), to divide records at random."""
     z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -45,17 +42,12 @@ def lots(indices: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Block:
-    """The behaviours of some records.
+    """The behaviours of some records."""
 
-    Attributes:
-        units: `(records, positions, units)` float32; one position for behaviours per record.
-        hypotheses: `(records, positions, hypotheses)`.
-        indices: Number of every record in reading order, `(records,)`.
-    """
-
+    # `(records, positions, units)` float32; one position for behaviours per record.
     units: np.ndarray
-    hypotheses: np.ndarray
-    indices: np.ndarray
+    hypotheses: np.ndarray  # `(records, positions, hypotheses)`
+    indices: np.ndarray  # number of every record in reading order, `(records,)`
 
     def __getitem__(self, records: np.ndarray | slice) -> "Block":
         """Return the block of some of the records."""
@@ -70,18 +62,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a group of units.
+    """Scores of a group of units."""
 
-    Attributes:
-        score: `(units, hypotheses)`, or `(1, hypotheses)` for a measure of whole groups;
-            NaN where it is not defined.
-        error: Half the width of the confidence interval, of the same shape.
-        weights: `(units, hypotheses)` of a probe, else None.
-    """
-
+    # `(units, hypotheses)`, or `(1, hypotheses)` for a measure of whole groups; NaN where it is
+    # not defined.
     score: np.ndarray
-    error: np.ndarray
-    weights: np.ndarray | None = None
+    error: np.ndarray  # half the width of the confidence interval, of the same shape
+    weights: np.ndarray | None = None  # `(units, hypotheses)` of a probe, else None
 
 
 class Measure(ABC):
@@ -109,11 +96,7 @@ class Measure(ABC):
 
     @abstractmethod
     def result(self, total: Any, calibration: Any, confidence: float) -> Scores:
-        """Return the scores over all merged blocks, with their errors.
-
-        `total` is the result of `merge`; scores lie within their errors with probability
-        `confidence`.
-        """
+        """Return the scores over all merged blocks, and errors at the level `confidence`."""
 
 
 class AdditiveMeasure(Measure):
@@ -170,9 +153,9 @@ class AdditiveMeasure(Measure):
 
 
 def jackknife(score: np.ndarray, parts: np.ndarray, confidence: float) -> np.ndarray:
-    """Return the error of scores: t · standard error + |bias|, by the delete-a-group jackknife.
+    """Return t · standard error + |bias| of scores, by the delete-a-group jackknife.
 
-    `score` is over all replicates, `parts` over all but one of them, `(replicates, …)`.
+    `parts` `(replicates, …)` are the scores without one replicate each.
     """
     count = len(parts)
     if count < 2:

@@ -13,10 +13,7 @@ class Correlation(AdditiveMeasure):
     name = "correlation"
 
     def calibrate(self, block: Block) -> Shifts:
-        """Return the first row, by which values are shifted before summing.
-
-        Thus sums of squares lose no digits, and those of a constant are exactly zero.
-        """
+        """Return the first row; shifting values by it makes sums of squares accurate."""
         units, hypotheses = block[:1].rows()
         return units[0], hypotheses[0]
 

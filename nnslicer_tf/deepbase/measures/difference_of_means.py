@@ -7,7 +7,7 @@ from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
 
 class DifferenceOfMeans(AdditiveMeasure):
-    """Mean where the hypothesis is 1 minus mean where it is 0, in the unit's standard deviations.
+    """Mean where the hypothesis is 1 minus mean where it is 0, in the unit's deviations.
 
     NaN where a unit or a hypothesis is constant.
     """

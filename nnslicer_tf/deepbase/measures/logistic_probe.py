@@ -83,11 +83,7 @@ class LogisticProbe(Measure):
 
 
 def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a penalised logistic regression of `x` `(rows, units)` to every column of `y`.
-
-    `y` is `(rows, hypotheses)` of 0 and 1. Returns weights `(units, hypotheses)` and biases
-    `(hypotheses,)`.
-    """
+    """Fit penalised logistic regressions; return `(units, hypotheses)` weights, and biases."""
     units, hypotheses = x.shape[1], y.shape[1]
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:

@@ -60,10 +60,7 @@ class MutualInformation(AdditiveMeasure):
 
 
 def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
-    """Return bin edges `(bins - 1, columns)` of `values` `(rows, columns)`.
-
-    They lie between the values if these are few, and are quantiles otherwise.
-    """
+    """Return edges `(bins - 1, columns)`: between the values if these are few, else quantiles."""
     edges = np.empty((bins - 1, values.shape[1]))
     for column in range(values.shape[1]):
         different = np.unique(values[:, column])
