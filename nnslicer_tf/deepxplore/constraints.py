@@ -28,20 +28,13 @@ class Constraint:
     step: ClassVar[float] = 0.05
 
     def begin(self, shape: tuple[int, ...], count: int, rng: Generator) -> np.ndarray:
-        """Return the constraint's state for each of `count` new seeds, `(count, …)`.
-
-        Raises:
-            InputShapeError: if inputs of this `shape` cannot be changed this way.
-        """
+        """Return the state of new seeds, `(count, …)`; reject inputs of an unsuitable `shape`."""
         return np.zeros((count, 0))
 
     def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
         """Return the directions of change, `(batch, *shape)`, of any length.
 
-        Args:
-            gradient: The objective's gradient `(batch, *shape)` float32.
-            state: The result of `begin` for these seeds.
-            rng: Source of randomness in every iteration.
+        `gradient` is the objective's, `(batch, *shape)` float32; `state` is the result of `begin`.
         """
         return gradient
 

@@ -87,10 +87,7 @@ class CountedNeurons:
             yield values
 
     def reduce(self, values: np.ndarray) -> np.ndarray:
-        """Return the neurons' outputs `(batch, *neurons)`: means over positions without padding.
-
-        NaN where all positions are padding.
-        """
+        """Return the neurons' outputs `(batch, *neurons)`; NaN where all positions are padding."""
         positions = self._positions(values)
         if not positions:
             return values

@@ -163,10 +163,7 @@ class _RangeCoverage(Coverage):
         self.ranges = ranges
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return float64 outputs, with those barely outside a range moved to its end.
-
-        On some processors the last bits of an output depend on its batch.
-        """
+        """Return float64 outputs; those outside a range only by rounding are moved to its end."""
         outputs = self.neurons.reduce(values).astype(np.float64)
         low, high = self.ranges.low[name], self.ranges.high[name]
         slack = _ROUNDING * np.nanmax(np.abs([low, high]), initial=0)
