@@ -18,8 +18,8 @@ from nnslicer_tf.instrument import InstrumentedModel
 def grad_cam(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return a sample's Grad-CAM, which is non-negative and equal for all channels of a pixel.
 
-    The maps are taken after the convolution's activation if it follows directly, and before a batch
-    normalisation otherwise. The baseline is not used.
+    The maps are the convolution's activation if it follows directly, else (after a batch
+    normalisation) the convolution itself. The baseline is not used.
 
     Raises:
         UnsupportedLayerError: if the model has no convolution over images.

@@ -26,15 +26,10 @@ _STEPS = 40
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The answer as units (pixels, tokens, columns) are hidden or shown.
+    """The answer as units (pixels, tokens, columns) are hidden or shown."""
 
-    Attributes:
-        shares: Share of the units, ascending from 0 to 1.
-        answers: Probability of the class, or the explained value, at each share.
-    """
-
-    shares: np.ndarray
-    answers: np.ndarray
+    shares: np.ndarray  # share of the units, ascending from 0 to 1
+    answers: np.ndarray  # probability of the class, or the explained value, at each share
 
     @property
     def area(self) -> float:

@@ -97,10 +97,7 @@ class Problem:
         return self.im.graph.run(inputs, wanted, lambda name, value: given.get(name, value))
 
     def hidden(self, masks: np.ndarray) -> Features:
-        """Return features with some units replaced by the baseline.
-
-        `masks` `(batch, units)` are 1 or true where a unit is hidden; between 0 and 1 in part.
-        """
+        """Replace units by the baseline; `masks` `(batch, units)` are 0 (shown) to 1 (hidden)."""
         features, start = {}, 0
         for name, shape in self.unit_shapes.items():
             stop = start + int(np.prod(shape))

@@ -52,10 +52,7 @@ def is_classifier(im: InstrumentedModel) -> bool:
 
 
 def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
-    """Return a target, checked against a model.
-
-    Reject an unknown class, operation or neuron, and several outputs without a name.
-    """
+    """Return a target, checked against a model."""
     if isinstance(target, Target):
         return target
     if isinstance(target, Mapping):
