@@ -1,15 +1,12 @@
 """Effective paths: the synapses that matter for a prediction (Qiu et al., CVPR 2019).
 
 The path goes backwards from the predicted class. For each neuron on it, the smallest set of
-positive contributions w·x that reaches the share θ of its value puts its synapses and neurons on
-the path.
+positive contributions w·x that reaches the share θ of its value puts its synapses on the path.
 
-Points that the paper leaves open: ties are taken in the order of the inputs; a bias is part of the
-value but not a contributor; if all contributions do not suffice, all are taken; a neuron with a
-non-positive value selects none. A scale after a weighted sum (batch normalisation) is folded in.
-
-Cost: a forward pass and a sort of the contributions of each neuron on the path, slow for wide
-layers.
+Points that the paper leaves open: ties follow the order of the inputs; a bias is part of the value
+but not a contributor; if all contributions do not suffice, all are taken; a non-positive value
+selects none. A scale after a weighted sum (batch normalisation) is folded in. Cost: a forward pass
+and a sort of the contributions of each neuron on the path, slow for wide layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
