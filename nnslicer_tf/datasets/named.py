@@ -41,19 +41,12 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Normalisation:
-    """The map x ↦ (x - mean) / std from raw values to a model's input.
+    """The map x ↦ (x - mean) / std from raw values to a model's input."""
 
-    Attributes:
-        name: `"none"`, `"unit"` or `"standard"`.
-        mean: `(channels,)` float64, in raw values.
-        std: `(channels,)` float64, in raw values.
-        maximum: Largest raw value (255; 16 for digits).
-    """
-
-    name: str
-    mean: np.ndarray
-    std: np.ndarray
-    maximum: float
+    name: str  # `"none"`, `"unit"` or `"standard"`
+    mean: np.ndarray  # `(channels,)` float64, in raw values
+    std: np.ndarray  # `(channels,)` float64, in raw values
+    maximum: float  # largest raw value (255; 16 for digits)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return raw images `(N, height, width, channels)` as float32 model input."""

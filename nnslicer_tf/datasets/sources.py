@@ -31,10 +31,7 @@ _PART = re.compile(r"(?P<name>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?"
 
 
 def split_indices(split: str, splits: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the indices that a split in TFDS syntax selects, such as `train[:10%]+test`.
-
-    `splits` maps the name of each whole split to its indices.
-    """
+    """Return the indices of a split in TFDS syntax, given those of each whole split."""
     indices = []
     for part in split.split("+"):
         match = _PART.fullmatch(part.strip())
