@@ -25,17 +25,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the zoo.
+    """A model of the zoo."""
 
-    Attributes:
-        builder: Called with name, shape of one input, number of classes, and the options.
-        dataset: The data set on which the papers use it.
-        options: Further arguments of the builder.
-    """
-
+    # Called with name, shape of one input, number of classes, and the options.
     builder: Callable[..., keras.Model]
-    dataset: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    dataset: str  # the data set on which the papers use it
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the builder
 
 
 def _conv(x: Any, width: int, kernel: int, name: str, stride: int = 1) -> Any:

@@ -222,12 +222,7 @@ def resized(x: np.ndarray, side: int) -> np.ndarray:
 
 
 def of_any_size(model: keras.Model) -> keras.Model:
-    """Return a copy of a functional image model for images of any height and width.
-
-    Raises:
-        InvalidArgumentError: if the weights of a layer fit only one size, or the input is not an
-            image.
-    """
+    """Return a copy of a functional image model for images of any height and width, if possible."""
     shape = model.inputs[0].shape
     if len(model.inputs) != 1 or len(shape) != 4:
         raise InvalidArgumentError(
@@ -284,10 +279,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
 
 
 def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Return the learning rate by step: an epoch of linear warm-up, then a cosine to zero.
-
-    `steps` is the number of steps per epoch.
-    """
+    """Return the learning rate by step: an epoch of linear warm-up, then a cosine to zero."""
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         decay_steps=max(1, steps * (recipe.epochs - 1)),
@@ -297,10 +289,7 @@ def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.Lea
 
 
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return augmented images `(N, height, width, channels)` or sentences `(N, words)`.
-
-    `how` is an augmentation of `Recipe`; `generator` draws flips, then shifts.
-    """
+    """Return augmented images or sentences; `generator` draws flips, then shifts."""
     if how == "none":
         return x
     if how == "unknown_words":
