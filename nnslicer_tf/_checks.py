@@ -10,10 +10,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteA
 
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
-    """Raise `InvalidArgumentError` unless `name` is known, with the nearest names and all names.
-
-    `what` is the kind of name in the message, such as "metric".
-    """
+    """Raise `InvalidArgumentError` unless `name` is known; `what` says of which kind it is."""
     known = list(known)
     if name not in known:
         raise InvalidArgumentError(
@@ -68,11 +65,7 @@ def as_class_indices(y: ArrayLike) -> np.ndarray:
 
 
 def as_array(x: object) -> np.ndarray:
-    """Return an array, list, data frame or tensor of any framework as a NumPy array.
-
-    Raises:
-        InputShapeError: if it is a ragged list, or is not an array.
-    """
+    """Return an array, list, data frame or tensor as a NumPy array; reject ragged lists."""
     if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
         x = x.detach().cpu().numpy()
     if isinstance(x, (list, tuple)) and any(hasattr(part, "detach") for part in x):
@@ -89,11 +82,7 @@ def as_array(x: object) -> np.ndarray:
 
 
 def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.ndarray:
-    """Return class labels, possibly one-hot, as `(samples,)` int64.
-
-    Reject no samples, labels that are not one integer per sample, and classes outside
-    0 … `classes` - 1.
-    """
+    """Return class labels, possibly one-hot, as `(samples,)` int64 in 0 … `classes` - 1."""
     if not samples:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
     labels = as_class_indices(y)
@@ -130,11 +119,7 @@ def check_logits(logits: np.ndarray) -> None:
 def check_points(
     x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
 ) -> np.ndarray:
-    """Return numeric, finite points of the model's input space as float64.
-
-    `x` has the shape `shape`, the model's input shape, after `batch_axes` (0 or 1) batch axes;
-    `name` is the argument's name in messages.
-    """
+    """Return points of shape `shape`, or a batch if `batch_axes` is 1, as finite float64."""
     try:
         x = np.asarray(as_array(x), np.float64)
     except (TypeError, ValueError) as error:

@@ -70,11 +70,7 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str, what: str, instead: str = "") -> ModuleType:
-    """Import and return an optional package: "ray", "foolbox" or "tensorflow_datasets".
-
-    If it is missing, raise `MissingPackageError`. Its message starts with `what`, such as "Workers
-    need", and ends with `instead`, an alternative.
-    """
+    """Import a package of an extra; `what` and `instead` begin and end the error message."""
     extra, name = _EXTRAS[package]
     if not is_installed(package):
         raise MissingPackageError(
@@ -133,10 +129,7 @@ def announce(text: str, progress: bool = True) -> None:
 
 
 def run_application(app: Callable[..., object], name: str) -> None:
-    """Run a Typer application; bad input gives one line on standard error and exit code 2.
-
-    The line begins with `name`.
-    """
+    """Run a Typer application; bad input gives one line on standard error and exit code 2."""
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:
         print(f"{name}: {' '.join(str(message).split())}", file=sys.stderr)

@@ -42,10 +42,7 @@ MAX_RATIO = 200
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Return `path` as a `Path` if a file can be written there; create missing parent folders.
-
-    Call it before long work starts. Raises `InvalidArgumentError` otherwise.
-    """
+    """Return `path` if a file can be written there, else raise; create missing parent folders."""
     path = Path(path)
     if path.is_dir():
         raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
@@ -61,11 +58,10 @@ def check_writable(path: str | os.PathLike) -> Path:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block succeeds.
+    """Yield a temporary path that replaces `path` when the block succeeds, else is removed.
 
-    On an exception the temporary file is removed, and `path` is left unchanged. If threads,
-    processes or hosts write the same file at once, one of the complete files remains. Raises
-    `InvalidArgumentError` if the file cannot be written, for instance because the disk is full.
+    If threads, processes or hosts write the same file at once, one of the complete files remains.
+    Raises `InvalidArgumentError` if the file cannot be written, as on a full disk.
     """
     path = check_writable(path)
     with folder_lock(path.parent, f"{path.stem}-*{path.suffix}"), unlocked_atomic_path(path) as new:
@@ -154,11 +150,7 @@ def write_archive(
     *,
     compress: bool = True,
 ) -> None:
-    """Write an .npz file atomically, for `read_archive` with the same `kind` (format and version).
-
-    The values of `header` must be JSON. Raises `InvalidArgumentError` if the file cannot be
-    written, or its name does not end in .npz.
-    """
+    """Write an .npz file atomically, for `read_archive` with the same format, `kind`."""
     if Path(path).suffix != ".npz":
         raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
     members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
@@ -213,10 +205,7 @@ def read_archive(
 
 
 class Archive:
-    """An open archive, whose header and arrays are checked as they are read.
-
-    All methods, and keys missing in `header`, raise `CorruptFileError` with the file's name.
-    """
+    """An open archive; wrong or missing content raises `CorruptFileError` with the file's name."""
 
     def __init__(self, path: Path, what: str, file: zipfile.ZipFile) -> None:
         self._path, self._what, self._file = path, what, file
@@ -237,10 +226,7 @@ class Archive:
             raise self.error(problem)
 
     def value(self, name: str, *types: type, least: float = -math.inf) -> Any:
-        """Return a value of the header of one of some types; numbers are finite, at least `least`.
-
-        `bool` does not count as `int`.
-        """
+        """Return a header value of one of the types; numbers are finite and at least `least`."""
         value = self.header[name]
         expected = " or ".join(t.__name__ for t in types)
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
@@ -342,10 +328,7 @@ def _unpacks_to_too_much(unpacked: int, path: Path) -> bool:
 
 
 def digest(parts: Iterable[bytes | np.ndarray]) -> str:
-    """Return a hash of bytes and of arrays' values, as 32 hexadecimal digits.
-
-    It identifies the data of stored results; shapes and dtypes do not affect it.
-    """
+    """Return a hash of bytes and of arrays' values (not shapes or dtypes), 32 hex digits."""
     known = hashlib.blake2b(digest_size=16)
     for part in parts:
         known.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
@@ -356,12 +339,7 @@ def digest(parts: Iterable[bytes | np.ndarray]) -> str:
 
 
 def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
-    """Load a model's weights from a file.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        CorruptFileError: if the file is damaged, or its weights do not fit the model.
-    """
+    """Load a model's weights; raise `CorruptFileError` if they are damaged or do not fit."""
     if not Path(path).exists():
         raise FileNotFoundError(f"There is no file of weights '{path}'.")
     try:

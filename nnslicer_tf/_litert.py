@@ -86,12 +86,7 @@ class LiteRTModel:
         return {tensor["index"]: tensor for tensor in self.interpreter.get_tensor_details()}
 
     def fit(self, shape: tuple[int, ...]) -> None:
-        """Make the interpreter ready for one sample of a shape, by resizing free axes.
-
-        Raises:
-            InputShapeError: if the model does not take such samples.
-            InvalidArgumentError: if it takes only batches of a fixed size.
-        """
+        """Make the interpreter ready for one sample of a shape, by resizing free axes."""
         tensor, _ = self.ends()
         signature = tensor["shape_signature"]
         expected = tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
@@ -119,10 +114,7 @@ class LiteRTModel:
             ) from error
 
     def output_step(self) -> float:
-        """Return the step between two values of the output; 0 if it is computed in floating point.
-
-        Files with float outputs often compute in integers and convert the result.
-        """
+        """Return the step between two output values; 0 if they are computed in floating point."""
         makers = {
             int(index): int(step["inputs"][0])
             for step in self.interpreter._get_ops_details()
@@ -147,10 +139,7 @@ def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return the real numbers that a tensor's values represent, float32 if they are integers.
-
-    The values have the tensor's shape, or another first axis.
-    """
+    """Return the real numbers that integers represent, float32; floats are unchanged."""
     if not np.issubdtype(tensor["dtype"], np.integer):
         return values
     if not stands_for_numbers(tensor):

@@ -27,11 +27,7 @@ def sigmoid(scores: np.ndarray) -> np.ndarray:
 
 
 def runner_up_margin(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return max over c ≠ label of scores[c] − scores[label], `(samples,)` float64.
-
-    Negative where the label has the largest of the scores `(samples, classes)`, and near 0 where
-    the choice is close.
-    """
+    """Return max over c ≠ label of scores[c] − scores[label]; negative if the label wins."""
     others = np.array(scores, np.float64)
     rows = np.arange(len(others))
     chosen = others[rows, labels]
@@ -45,10 +41,7 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a boolean array of the values' shape, True for the `count` smallest.
-
-    Ties go to the first in C order. Values must not be NaN. Linear time, without sorting.
-    """
+    """Return a mask of the `count` smallest values, first in C order among ties, in linear time."""
     flat = values.ravel()
     if count <= 0:
         return np.zeros(values.shape, bool)
@@ -109,31 +102,18 @@ class OutputClasses:
         return 2 if self.is_binary else self._units
 
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
-        """Return each sample's most probable class, int64, the first of equals.
-
-        `outputs` `(samples, …)` are the values after `final`.
-        """
+        """Return each sample's most probable class, int64, the first of equals."""
         outputs = self._by_class(outputs)
         if self.is_binary:
             return (outputs[..., 0] > 0.5).astype(np.int64)
         return outputs.argmax(axis=-1)
 
     def from_logits(self, logits: np.ndarray) -> np.ndarray:
-        """Return each sample's class of largest score, int64.
-
-        `logits` `(samples, …)` are the values before `final`.
-        """
+        """Return each sample's class of largest score, int64; logits precede `final`."""
         return self.scores(logits).argmax(axis=-1)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Return the probability of each class, `(samples, …, classes)` float64.
-
-        They sum to 1, except for independent labels. `outputs` `(samples, …)` are the values after
-        `final`.
-
-        Raises:
-            InvalidArgumentError: if the output is a number.
-        """
+        """Return the probability of each class, `(samples, …, classes)` float64."""
         outputs = self._by_class(outputs).astype(np.float64)
         if self.is_binary:
             return np.concatenate([1 - outputs, outputs], axis=-1)
@@ -147,10 +127,7 @@ class OutputClasses:
         return outputs if self.final else softmax(outputs)
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Return the score of each class, `(samples, …, classes)`: its logit; −z, z for a sigmoid.
-
-        `logits` `(samples, …)` are the values before `final`.
-        """
+        """Return each class's score `(samples, …, classes)`: its logit; −z, z for a sigmoid."""
         logits = self._by_class(logits)
         return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
 
@@ -177,11 +154,7 @@ class OutputClasses:
 def output_classes(
     final: str, shape: tuple[int, ...], example: np.ndarray, axis: int = -1
 ) -> OutputClasses:
-    """Return the meaning of an output in terms of classes; for arguments see `OutputClasses`.
-
-    By `example`, values of the output `(samples, …)`, probabilities are recognised that no function
-    in `FINAL_ACTIVATIONS` computed.
-    """
+    """Return the meaning of an output; by `example` outputs, other probabilities are recognised."""
     classes = OutputClasses(final, tuple(shape), axis)
     if not final and classes.count > 1:
         rows = classes._by_class(example).astype(np.float64)

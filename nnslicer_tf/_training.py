@@ -32,11 +32,7 @@ def compile_classifier(
     binary: bool = False,
     multi_label: bool = False,
 ) -> None:
-    """Compile a model for cross-entropy.
-
-    Its outputs `(samples, classes)` are logits or probabilities; with `binary` one sigmoid, with
-    `multi_label` independent probabilities.
-    """
+    """Compile for cross-entropy; for `binary` and `multi_label` see `OutputClasses`."""
     shape = getattr(model, "output_shape", (None,))  # subclassed models do not know it
     loss: Any = classification_loss(from_logits, binary or shape[-1] == 1)
     if multi_label:
@@ -136,12 +132,11 @@ def train_epochs(
 def selective_optimizer(
     optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
 ) -> keras.optimizers.Optimizer:
-    """Return an optimiser of the same class and settings that freezes some parameters.
+    """Return an optimiser of the same class and settings, without state, that freezes parameters.
 
     `masks` maps the id of a trained variable to a boolean array, True for what may change; other
-    variables are frozen. Gradients are masked, and frozen values restored after every step, so that
-    weight decay and momentum leave them bit-identical. Without the given optimiser's state, and
-    without names excluded from weight decay.
+    variables are frozen. Frozen values are restored after every step, so that weight decay and
+    momentum leave them bit-identical.
     """
     kind = type(optimizer)
     # Converted here, because a compiled step would embed them in its graph.
