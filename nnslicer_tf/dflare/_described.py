@@ -16,11 +16,7 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
 def described(value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Return a text that is equal for equal options, in this process and in later ones.
-
-    Objects are described by class and variables, functions by name, code and closure. `inside`
-    holds the ids of the enclosing objects, to stop at cycles.
-    """
+    """Return a text that is equal for equal options in all processes; `inside` detects cycles."""
     if id(value) in inside:
         return "..."
     inside = (*inside, id(value))

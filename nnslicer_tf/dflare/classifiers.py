@@ -1,12 +1,11 @@
 """Models under test as black boxes: from a batch of inputs to probabilities.
 
-The last bits of a floating-point result can depend on the batch size, which would change the path
-of a search. Keras models therefore always run with one padded batch size, and TFLite models with
-one input at a time. (On some processors a Keras result can still depend on its position in the
-batch; functions passed in must ensure this themselves.)
+The last bits of a result can depend on the batch size, which would change the path of a search.
+Keras models therefore always run with one padded batch size, and TFLite models with one input at a
+time. (Functions passed in must ensure this themselves; on some processors a Keras result still
+depends on its position in the batch.)
 
-Cost: a Keras call computes a whole batch even for one input. TFLite kernels are not faster on
-batches, so several interpreters run in threads.
+Cost: a Keras call computes a whole batch even for one input; TFLite's interpreters run in threads.
 """
 
 import math
@@ -62,8 +61,7 @@ class Classifier(ABC):
 class KerasClassifier(Classifier):
     """A Keras model with one input and one output, with one fixed batch size per input shape.
 
-    The last batch is padded with copies of its first input. Batches are smaller where an activation
-    would take more than `MAX_BATCH_BYTES`.
+    Batches are padded, and smaller where an activation would exceed `MAX_BATCH_BYTES`.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
@@ -123,12 +121,8 @@ class KerasClassifier(Classifier):
 class TFLiteClassifier(Classifier):
     """A TFLite model with one input and one output, run by LiteRT one input at a time.
 
-    Float inputs are quantised and integer outputs dequantised as the file specifies; free axes take
-    the inputs' shape.
-
-    Args:
-        model: A path or the file's content.
-        workers: Interpreters in parallel threads; None: one per core, at most 4.
+    Inputs are quantised and outputs dequantised as the file specifies. `workers` interpreters run
+    in parallel threads; None: one per core, at most 4.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:

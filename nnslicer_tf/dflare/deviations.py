@@ -212,9 +212,7 @@ class DeviationSet(ShownAsTable):
         return known
 
     def figure(self, most: int = 6) -> "Figure":
-        """Draw deviations: seed, mutant and change, with labels.
-
-        Signals are drawn as lines, rows of a table as bars of the changed values.
+        """Draw deviations (seed, mutant, change) of images, signals or rows of a table.
 
         Args:
             most: Number of deviations to draw; those with the smallest L∞ first.

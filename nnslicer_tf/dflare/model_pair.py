@@ -121,11 +121,7 @@ class ModelPair:
         return np.asarray(preprocess(batch))
 
     def ask(self, batch: np.ndarray) -> Answers:
-        """Query both models with seeds or their mutants `(batch, ...)`.
-
-        Raises:
-            InvalidArgumentError: if the outputs differ in size, or the domain rejects them.
-        """
+        """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""
         parts = []
         for inputs in self._chunks(batch):
             original = self.original.probabilities(inputs)

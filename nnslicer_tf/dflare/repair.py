@@ -70,8 +70,7 @@ def repair_data(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Query the models with the successful searches' seeds and triggering inputs.
 
-    Returns the compressed model's probabilities on both, each `(pairs, classes)`, and the
-    original's labels on both, each `(pairs,)`.
+    Returns the compressed model's `(pairs, classes)` and the original's labels `(pairs,)` on both.
     """
     if not found.found.any():
         raise InvalidArgumentError("A repair needs triggering inputs, and none was found.")

@@ -71,7 +71,7 @@ class SearchAlgorithm(ABC):
 
     @abstractmethod
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
-        """Search from a seed on which the models agree.
+        """Search from a seed on which the models agree, and return the triggering input.
 
         Args:
             seed: One input.
@@ -80,9 +80,6 @@ class SearchAlgorithm(ABC):
 
         Yields:
             Batches of inputs `(k, ...)`; send in the `Answers` for each.
-
-        Returns:
-            The triggering input.
         """
 
 

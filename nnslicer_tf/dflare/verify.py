@@ -10,7 +10,7 @@ def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
     """Check which deviations can be reproduced.
 
     A deviation holds if its trace leads from its seed to its exact image, and the models, queried
-    with this image alone, return the two recorded labels. The limit `found.max_distance` applies.
+    with this image alone, return the two recorded labels.
 
     Args:
         pair: The models, best freshly loaded; preprocessing and domain as in the search.
