@@ -235,14 +235,11 @@ class LayerComparison(ShownAsTable):
         return self.counterpart.twin()
 
     def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
-        """Return the share of samples that get the original's label without some errors.
+        """Return `(results,)` shares of samples that get the original's label without some errors.
 
         Args:
             switched: For each result, the operations of places whose errors are removed; all others
                 are fixed.
-
-        Returns:
-            `(results,)` float64.
 
         Raises:
             InvalidArgumentError: if there is no such place.

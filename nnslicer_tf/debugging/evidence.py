@@ -208,8 +208,8 @@ def _attributed(
 ) -> SuspicionScores:
     """Return the mean of gradient × (value − reference) over failing samples.
 
-    `references` maps a class to its reference values (operation name → array; missing ones are
-    zero), or to None to skip the class.
+    `references` maps a class to its reference values (missing ones are zero), or to None to skip
+    it.
     """
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}

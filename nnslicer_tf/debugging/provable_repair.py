@@ -222,8 +222,7 @@ class _FixedPattern:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the conditions at `x`, and their gradients by the kernel's weights, float64.
 
-        They are `(conditions,)` and `(conditions, *kernel shape)`. The pattern is that of the input
-        `pattern_at`; `label` is the right class. No input has a batch axis.
+        `pattern_at` is the input whose pattern is fixed, `label` the right class; no batch axes.
         """
         names = {self._logits, self._owner.name, *self._owner.inputs}
         names.update(name for o in self._behind for name in (o.name, *o.inputs))
