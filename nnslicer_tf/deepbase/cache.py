@@ -11,14 +11,11 @@ from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 
 class BehaviourCache:
-    """A folder of arrays, keyed by digests of the model's weights, the operation and the records.
-
-    Thus no entry is ever stale. Damaged files count as missing. When the folder is full, the least
-    recently used entries are removed.
+    """A folder of arrays, keyed by digests of weights, operation and records, so never stale.
 
     Args:
-        folder: The folder; created if missing.
-        max_bytes: Largest total size of the folder.
+        folder: The folder; created if missing. Damaged files in it count as missing.
+        max_bytes: Largest total size; above it the least recently used entries are removed.
 
     Raises:
         InvalidArgumentError: if `max_bytes` is not positive, or the folder cannot be created.
@@ -43,10 +40,7 @@ class BehaviourCache:
         return values
 
     def put(self, key: str, array: np.ndarray) -> None:
-        """Store an array atomically.
-
-        In a full folder, the least recently used arrays are removed until a tenth is free.
-        """
+        """Store an array atomically; if the folder is full, free a tenth of it."""
         self._store.save(key, {}, {"values": array})
         with suppress(FileNotFoundError):
             self._bytes += self._store.path(key).stat().st_size

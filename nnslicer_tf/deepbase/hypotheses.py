@@ -24,8 +24,8 @@ def brightness(x: np.ndarray) -> np.ndarray:
 def hue(degrees: float) -> Behaviour:
     """Return the hypothesis "this pixel's colour is of this hue": 0 red, 120 green, 240 blue.
 
-    Its behaviour is the pixel's chroma times the cosine of the angle between the two hues:
-    positive for the hue, zero for grey, negative for the opposite colour.
+    It is the pixel's chroma times the cosine of the angle between the two hues: zero for grey,
+    negative for the opposite colour.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
@@ -41,9 +41,8 @@ def hue(degrees: float) -> Behaviour:
 def edge_direction(degrees: float) -> Behaviour:
     """Return the hypothesis "an edge passes here, and brightness changes in this direction".
 
-    Its behaviour is the magnitude of the brightness gradient (Sobel) in the direction, 0 … 180
-    degrees: 0 is a change from left to right (a vertical edge), 90 from top to bottom. Opposite
-    directions are the same.
+    It is the magnitude of the brightness gradient (Sobel) in the direction, 0 … 180 degrees: 0 is a
+    change from left to right (a vertical edge), 90 from top to bottom.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
