@@ -52,10 +52,9 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels as one integer per sample, if they can be read that way.
+    """Return labels (columns, one-hot rows, tensors) as `(samples,)` integers.
 
-    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become `(samples,)`
-    integers; other arrays are returned unchanged, for a later check to reject.
+    Other arrays are returned unchanged, for a later check to reject.
     """
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -101,10 +100,7 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
 
 
 def check_logits(logits: np.ndarray) -> None:
-    """Raise `InvalidArgumentError` unless `(N, …)` outputs are vectors of two or more logits.
-
-    Models that end in a softmax layer are accepted: their logits are read before that layer.
-    """
+    """Raise `InvalidArgumentError` unless `(N, …)` outputs are vectors of two or more logits."""
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise InvalidArgumentError(
             f"The model must be a classifier with logits (N, classes). It gave {logits.shape}."

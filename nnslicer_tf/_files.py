@@ -106,12 +106,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) -> Iterator[None]:
-    """Hold a lock of a folder while files are written in it.
+    """Hold a lock of a folder while files are written in it, if the system can lock folders.
 
-    The first holder removes the temporary files of killed processes that match `leftovers`, a
-    pattern of the part after their prefix. With `exclusive`, waits for all other holders and keeps
-    others out. The operating system releases a dead process's lock; where it cannot lock folders,
-    this does nothing.
+    The first holder removes the temporary files of killed processes that match `leftovers`.
+    With `exclusive`, waits for all other holders and keeps others out.
     """
     try:
         import fcntl
@@ -177,8 +175,7 @@ def read_archive(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: if the file is damaged, has another format or impossible sizes, or if the
-            block fails in reading it.
+        CorruptFileError: if the file is damaged, of another format, or not as the block expects.
     """
     path = Path(path)
     if not path.exists():
@@ -259,8 +256,8 @@ class Archive:
             name: Its name.
             dtype: Its dtype, or an abstract one such as `np.floating`; `np.number` stands for
                 integers and real floats.
-            shape: Its shape, or a description such as "samples 2 ...": numbers are extents, equal
-                names in one file stand for equal extents, and "..." for any number of axes.
+            shape: Its shape, or a description such as "samples 2 ...": equal names in one file mean
+                equal extents, and "..." any number of axes.
             finite: Whether NaN and infinite values are errors.
         """
         self.check(name in self, f"it has no {name!r}")

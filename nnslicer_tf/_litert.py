@@ -18,18 +18,14 @@ _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 class LiteRTModel:
     """The content of a LiteRT file, with a single-threaded interpreter.
 
-    It is ready to run unless axes of the input other than the first are free: then call `fit`,
-    since many steps cannot run on the placeholder size of 1.
+    Call `fit` before a run if axes of the input other than the first are free, since many steps
+    cannot run on the placeholder size of 1.
 
     Args:
         model: A path, or the content of a file.
         name: The model's name in error messages; by default its path.
         keep_tensors: Keep all tensors' values, to be read after a run. LiteRT's own kernels then
             run the operations, not a delegate, whose kernels round differently.
-
-    Raises:
-        InvalidArgumentError: if the file cannot be read.
-        CorruptFileError: if it is not a LiteRT model, or is damaged.
     """
 
     def __init__(

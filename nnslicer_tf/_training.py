@@ -61,10 +61,9 @@ def compiles_steps() -> bool | str:
 def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:
     """Create an optimiser's state before the first step, so that training leaves no graphs behind.
 
-    An optimiser that creates its state in the first step has the step traced twice, and TensorFlow
-    keeps a graph for every variable until the process ends; a process that trains many models would
-    run out of memory. Summing gradients over replicas would keep the step's own graph, with the
-    weights, so it is left out where there is a single replica.
+    Otherwise the first step is traced twice, and TensorFlow keeps a graph for every variable until
+    the process ends. Summing gradients over replicas would keep the step's own graph, so it is left
+    out where there is a single replica.
     """
     optimizer.build(variables)
     if keras.backend.backend() == "tensorflow":

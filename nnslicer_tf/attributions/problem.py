@@ -282,9 +282,9 @@ class Problem:
 
 
 def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:
-    """Return the operations with an input's features: itself, or the embeddings of its tokens.
+    """Return the operations with an input's features: itself, or its tokens' embeddings.
 
-    If only a part of the input is embedded, its other parts are operations of their own.
+    Parts of an input that are not embedded are operations of their own.
     """
     found: list[str] = []
     looked_up = False

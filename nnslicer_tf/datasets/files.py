@@ -145,9 +145,7 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return a table's x `(rows, columns)` float32, y `(rows,)` int64, and the classes' names.
 
-    Labels are in a column label, labels, class or target, or otherwise y; without one y is `(0,)`.
-    Names are in the order of the classes, empty if labels are numbers. `what` names the data in
-    messages.
+    Without a column of labels y is `(0,)`; names are empty if labels are numbers.
     """
     label = _label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)

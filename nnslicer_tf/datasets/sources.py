@@ -50,14 +50,9 @@ def split_indices(split: str, splits: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def tfds_split(name: str, split: str, supervised: bool = True) -> "tf.data.Dataset":
-    """Return the unbatched rows of a split, in the order of the files.
+    """Return the rows of a split, in the order of the files: pairs if `supervised`, else dicts.
 
-    Reads the folder `TFDS_DATA_DIR` without the network if the set is prepared there, else
-    downloads it. Rows are pairs (image, label) if `supervised`, otherwise dictionaries of features.
-
-    Raises:
-        InvalidArgumentError: for an unknown split.
-        DatasetUnavailableError: if TFDS is not installed, or the set cannot be downloaded.
+    Uses the network only if the set is not prepared in `TFDS_DATA_DIR`.
     """
     try:
         tfds = require(

@@ -292,8 +292,7 @@ class NeuronCoverage(Coverage):
         of: Names of operations, see `CountedNeurons`.
 
     Raises:
-        InvalidArgumentError: for a threshold outside [0, 1), an unknown granularity or
-            operation.
+        InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
     """
 
     def __init__(

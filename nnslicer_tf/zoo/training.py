@@ -266,8 +266,7 @@ def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
     """Return a float32 model itself, or for "mixed_bfloat16" a copy that computes in bfloat16.
 
-    The last layer and the weights stay float32. A copy, so that compiled functions of the model do
-    not stay in bfloat16 afterwards.
+    The last layer and the weights stay float32. The original's compiled functions are unaffected.
     """
     check_name("precision", precision, PRECISIONS)
     if precision == "float32":
