@@ -1,4 +1,4 @@
-"""`Work`: a walk over samples, whose batches are captured and given to an engine."""
+"""`Work`: captures the batches of samples and runs a walk on them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,25 +20,17 @@ from nnslicer_tf.slicing.profile import Profile
 
 @dataclass(frozen=True)
 class Work:
-    """A walk over samples.
-
-    Attributes:
-        job: Computes the result of a batch.
-        engine: Runs it.
-        batch_size: Number of samples in a batch.
-        capture: Returns the values that the job reads, given a batch, their names, and the number
-            of its first sample.
-        profile: The model's profile, whose range of inputs the samples are compared with.
-    """
+    """A job with the engine that runs it and the samples' batches that it reads."""
 
     job: ExclusionWalk | CountWalk | AmountWalk
     engine: Engine
     batch_size: int
+    # (batch, operation names, number of the first sample) → the values that the job reads
     capture: Callable[..., dict[str, np.ndarray]]
-    profile: Profile
+    profile: Profile  # warns of samples outside its range of inputs
 
     def collect(self, samples: Samples, checkpoint: Checkpoint, progress: bool) -> Any:
-        """Return the result of all batches; those that a checkpoint has are not run."""
+        """Return the result of all batches, running only those that the checkpoint lacks."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
         with tqdm(
@@ -75,7 +67,7 @@ class Work:
             yield result
 
     def _batches(self, samples: Samples) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield each batch after its number and the number of its first sample."""
+        """Yield (batch number, number of its first sample, batch)."""
         first = 0
         batches = warn_of_unusual(samples.batches(self.batch_size), self.profile)
         for index, batch in enumerate(batches):

@@ -1,7 +1,6 @@
 """Checkpoints: the results of finished batches, from which an interrupted run resumes.
 
-A digest of each finished batch's data is kept, so that a run with different data is rejected and
-results are never mixed.
+A digest of each finished batch identifies its data, so a run with different data is rejected.
 """
 
 import time
@@ -21,18 +20,10 @@ _ROWS = "rows-{:08d}"
 
 
 class Checkpoint(ABC):
-    """The results of batches so far, in memory or in a store.
-
-    Args:
-        store: The store; None keeps them in memory.
-
-    Attributes:
-        digests: Number of each finished batch → digest of its data; "" without a store.
-        is_stored: Whether there is a store.
-    """
+    """Results of the finished batches, in memory or, if given, in a store."""
 
     def __init__(self, store: Store | None) -> None:
-        self.digests: dict[int, str] = {}
+        self.digests: dict[int, str] = {}  # batch number → digest of its data; "" in memory
         self.is_stored = store is not None
         self._store = store
 
@@ -41,23 +32,15 @@ class Checkpoint(ABC):
         """Add the result of a batch."""
 
     def save(self) -> None:
-        """Write results that have not been written yet."""
+        """Write the results that are not on disk yet."""
         return
 
     @abstractmethod
     def result(self, batches: int) -> Any:
-        """Return the result of all batches.
-
-        Args:
-            batches: Number of batches in the data; a store may hold more.
-        """
+        """Return the result of all the data's `batches`; a store may hold more."""
 
     def is_done(self, index: int, batch_digest: str) -> bool:
-        """Return whether a batch is finished.
-
-        Raises:
-            ProfileMismatchError: if it was finished with different data.
-        """
+        """Return whether a batch is finished; raise ProfileMismatchError if its data differ."""
         known = self.digests.get(index)
         if known is not None and known != batch_digest:
             raise ProfileMismatchError(
@@ -110,11 +93,7 @@ class SumCheckpoint(Checkpoint):
         self._next_save = finished + 10 * (finished - started)
 
     def result(self, batches: int) -> Totals:
-        """Return the sums.
-
-        Raises:
-            ProfileMismatchError: if they include batches that the data does not have.
-        """
+        """Return the sums; raise ProfileMismatchError if they have more batches than the data."""
         if len(self.digests) > batches:
             raise ProfileMismatchError(
                 f"The checkpoint holds {len(self.digests)} batches; these data have {batches}. "
@@ -124,12 +103,7 @@ class SumCheckpoint(Checkpoint):
 
 
 class RowCheckpoint(Checkpoint):
-    """A checkpoint of `Rows`, with one file for each batch.
-
-    Args:
-        layout: The collector of the batches' rows.
-        store: The store; None keeps the rows in memory.
-    """
+    """A checkpoint of `Rows`, with one file for each batch."""
 
     def __init__(self, layout: EachRow, store: Store | None) -> None:
         super().__init__(store)
@@ -140,7 +114,7 @@ class RowCheckpoint(Checkpoint):
                 self.digests[file.value("index", int, least=0)] = file.value("digest", str)
 
     def add(self, index: int, batch_digest: str, result: Rows) -> None:
-        """Keep the result of a batch."""
+        """Add the result of a batch."""
         self.digests[index] = batch_digest
         if self._store is None:
             self._rows[index] = result

@@ -1,7 +1,7 @@
 """The backward walk of one batch by exclusion (NNSlicer, Algorithm 1), at any θ.
 
-It runs without Keras, in this process or on a worker. It is single-threaded, and its memory is a
-few times that of the batch's activations.
+It is single-threaded and runs without Keras, in this process or on a worker. Its memory is a few
+times that of the batch's activations.
 """
 
 import itertools
@@ -32,12 +32,9 @@ Captured = Mapping[str, np.ndarray]
 
 
 def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
-    """Return the contributions of every sample of a batch.
+    """Return the counts of a batch; with `each`, the synapses' counts are not summed over samples.
 
-    Args:
-        plan: The walk.
-        captured: Values `(batch, *operation shape)` float32 of `plan.captured`.
-        each: Keep the synapses' contributions of each sample separate.
+    `captured` holds the values of `plan.captured`, `(batch, *operation shape)` float32.
     """
     known: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
@@ -83,9 +80,9 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
 
 def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
-    """Return the amounts of every sample of a batch; arguments are those of `walk`.
+    """Return the amounts of a batch, with the arguments of `walk`.
 
-    The walk carries multipliers, and amounts from lookups to tokens.
+    The walk carries multipliers; from lookups back to tokens it carries amounts.
     """
     tables = plan.amounts
     assert tables is not None
@@ -208,12 +205,7 @@ def _add(totals: dict[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Non
 
 
 class ExclusionWalk(Job):
-    """A job that walks batches of captured values.
-
-    Args:
-        plan: The walk.
-        collector: What becomes of the contributions of a batch.
-    """
+    """A job that walks batches of captured values."""
 
     def __init__(self, plan: Plan, collector: Collector) -> None:
         self.plan = plan
@@ -222,7 +214,7 @@ class ExclusionWalk(Job):
 
     @property
     def compiles_first(self) -> bool:
-        """Whether the kernels still have to be compiled, or loaded, in this process."""
+        """Whether this process has not compiled or loaded the kernels yet."""
         return not sums.is_compiled()
 
     def __call__(self, captured: Captured) -> Any:
@@ -240,10 +232,10 @@ class ExclusionWalk(Job):
         return self.join(results)
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
-        """Return smaller, non-empty batches: `parts` of them, or a few times as many.
+        """Split a batch into `parts` or a few times as many.
 
-        Samples differ in cost, so threads finish together if each has several parts; but every
-        part has its own array of synapses to clear and to add up.
+        Samples differ in cost, so several parts per thread balance the load; but each part has to
+        clear and add up its own array of synapses.
         """
         length = len(item[self.plan.logits])
         captured = sum(values.nbytes for values in item.values())

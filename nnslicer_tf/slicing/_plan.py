@@ -17,56 +17,33 @@ REFERENCE, SLOPES = "reference of ", "slopes of "
 
 @dataclass(frozen=True)
 class Start:
-    """The neurons at which a walk starts.
+    """The neurons at which a walk starts."""
 
-    Attributes:
-        neurons: Operation name → row-major indices of the neurons with CONTRIB 1.
-        predicted: Whether each sample starts at its own largest logit instead.
-    """
-
-    neurons: dict[str, np.ndarray]
-    predicted: bool
+    neurons: dict[str, np.ndarray]  # operation → row-major indices of neurons with CONTRIB 1
+    predicted: bool  # start at each sample's largest logit instead
 
 
 @dataclass(frozen=True, eq=False)
 class AmountTables:
-    """What a walk with amounts needs, in addition, to exclude inputs.
+    """What a walk with amounts also needs to exclude inputs."""
 
-    Attributes:
-        nodes: Name → node with all elements as neurons.
-        data: Name of an operation, or of one of a recurrent layer → `amounts.data_of` of it.
-        tokens: Names of operations that hold tokens, or only move them.
-        slopes: Names of the operations whose slopes are captured.
-    """
-
-    nodes: dict[str, Node]
-    data: dict[str, Any]
-    tokens: frozenset[str]
-    slopes: tuple[str, ...]
+    nodes: dict[str, Node]  # every element of an operation is a neuron
+    data: dict[str, Any]  # operation, also inside a recurrent layer → its `amounts.data_of`
+    tokens: frozenset[str]  # operations that hold or only move tokens
+    slopes: tuple[str, ...]  # operations with captured slopes
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A backward walk, ready to run on captured activations.
+    """A backward walk, ready to run on captured activations; its settings are those of `Slicer`."""
 
-    Attributes:
-        nodes: Name → node, in topological order.
-        expanded: The nodes to expand, in the order of the walk.
-        captured: Names of the operations whose values the walk needs.
-        start: The neurons at which the walk starts.
-        logits: Name of the operation with the logits.
-        kernels: Name → layout of each of the model's kernels, in topological order.
-        amounts: Tables for amounts with exclusion; otherwise None.
-        theta, granularity, relative_to, rectify, product, contribution: As in `Slicer`.
-    """
-
-    nodes: dict[str, Node]
-    expanded: tuple[Node, ...]
-    captured: tuple[str, ...]
+    nodes: dict[str, Node]  # in topological order
+    expanded: tuple[Node, ...]  # in the order of the walk
+    captured: tuple[str, ...]  # operations whose values the walk reads
     start: Start
     logits: str
-    kernels: dict[str, KernelLayout] = field(repr=False)
-    amounts: AmountTables | None
+    kernels: dict[str, KernelLayout] = field(repr=False)  # all of the model, in topological order
+    amounts: AmountTables | None  # only for amounts with exclusion
     theta: float
     granularity: str
     relative_to: str
@@ -94,11 +71,7 @@ class Plan:
         return self.rectify == "pass" and kind.one_to_one
 
     def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the initial CONTRIB: operation name → `(batch, *shape)` int32.
-
-        Args:
-            logits: Values of the logits, `(batch, *shape)`.
-        """
+        """Return the initial CONTRIB for a batch's logits: operation → `(batch, *shape)` int32."""
         batch = len(logits)
         if self.start.predicted:
             seed = np.zeros(logits.shape, np.int32)

@@ -16,14 +16,7 @@ from nnslicer_tf.slicing.profile import Profile
 def plan_walk(
     im: InstrumentedModel, profile: Profile, criterion: ResolvedCriterion, **settings: Any
 ) -> Plan:
-    """Return the plan of the walk of `criterion` through the model.
-
-    Args:
-        im: The model.
-        profile: Its profile.
-        criterion: The criterion.
-        settings: The slicer's settings, which are attributes of `Plan`.
-    """
+    """Plan the walk of a criterion; `settings` are the attributes of `Plan` with the same names."""
     start = criterion.start
     starts = [criterion.logits] if start.predicted else list(start.neurons)
     ancestors = im.graph.ancestors(starts, first=criterion.last)
@@ -83,12 +76,7 @@ def plan_walk(
 
 
 def check_rules(im: InstrumentedModel, granularity: str) -> None:
-    """Check that all operations of a model have a rule.
-
-    Raises:
-        UnsupportedLayerError: if an operation is of an unknown kind, or if the granularity is
-            "channel" and a layer is recurrent.
-    """
+    """Raise UnsupportedLayerError if an operation has no rule at this granularity."""
     for operation in im.operations:
         if granularity == "channel" and kind_of(operation).through_time:
             raise UnsupportedLayerError(

@@ -1,11 +1,9 @@
 """The reference of amounts: the network's values for the profile's mean input.
 
-Amounts are changes from a reference to a sample. The reference is one run of the network, on the
-mean input (for tokens: on the mean of what is looked up), so that changes at one operation explain
-those at the next, and contributions at every cut add up to the change of the target. The profile's
-means of inner neurons are not such a run: the mean of a ReLU is not the ReLU of a mean. Used as a
-reference, they gave contributions that missed a change of 11 by 3,800 on ResNet10, where those of
-one run miss it by rounding.
+Amounts are changes from a reference to a sample. The reference is one run of the network on the
+mean input (for tokens: the mean embedding), so contributions at every cut add up to the change of
+the target. The profile's means of inner neurons would not: the mean of a ReLU is not the ReLU of
+a mean. On ResNet10 they missed a change of 11 by 3,800; one run misses it only by rounding.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,13 +24,7 @@ from nnslicer_tf.slicing.profile import Profile
 
 
 class Reference:
-    """Computes the reference values of operations, on tensors of the backend.
-
-    Args:
-        im: The model.
-        profile: Its profile.
-        wanted: Names of the operations.
-    """
+    """Computes the reference values of operations as tensors of the backend."""
 
     def __init__(self, im: InstrumentedModel, profile: Profile, wanted: Iterable[str]) -> None:
         self._im = im
@@ -49,9 +41,7 @@ class Reference:
     def __call__(self, values: Mapping[str, Any], batch: Any) -> dict[str, Any]:
         """Return the reference values by name, `(batch, …)`, or `(1, …)` without padding.
 
-        Args:
-            values: Values of the samples by name. The reference has their padding.
-            batch: Number of samples.
+        `values` are those of the samples, whose padding the reference shares.
         """
 
         def mean_of(name: str) -> Any:
@@ -75,13 +65,7 @@ class Reference:
 
 
 class AmountCapture:
-    """Captures what a walk with amounts and exclusion reads, batch by batch.
-
-    Args:
-        im: The model.
-        profile: Its profile.
-        plan: The walk.
-    """
+    """Captures what a walk with amounts and exclusion reads of a batch."""
 
     def __init__(self, im: InstrumentedModel, profile: Profile, plan: Plan) -> None:
         assert plan.amounts is not None
@@ -93,12 +77,10 @@ class AmountCapture:
         self._run = compiled_function(self._tensors)
 
     def __call__(self, batch: Any, of: Any, first: int) -> dict[str, np.ndarray]:
-        """Return values, reference values and slopes by name, `(batch, …)` float32.
+        """Return values, reference values and slopes by the plan's names, `(batch, …)` float32.
 
-        Arguments are those of `InstrumentedModel.forward`; the names are those of the plan.
-
-        Raises:
-            NonFiniteActivationError: if a value is NaN or infinite.
+        Arguments are those of `InstrumentedModel.forward`; values that are NaN or infinite raise
+        NonFiniteActivationError.
         """
         tensors = self._run([ops.convert_to_tensor(x) for x in arrays_of(batch)])
         values, reference, slopes = keras.tree.map_structure(ops.convert_to_numpy, tensors)

@@ -25,17 +25,10 @@ structure of tensors."""
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """CONTRIB of a batch: counts or amounts.
+    """CONTRIB of a batch, counts or amounts; the first axis is 1 where samples are summed."""
 
-    Attributes:
-        neurons: Operation name → `(batch, *neuron shape)`, or `(1, *neuron shape)` if the walk
-            has summed them, without operations that it did not reach.
-        synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
-            unless samples are kept separate.
-    """
-
-    neurons: dict[str, np.ndarray]
-    synapses: dict[str, np.ndarray]
+    neurons: dict[str, np.ndarray]  # (batch or 1, *neuron shape), of the operations reached
+    synapses: dict[str, np.ndarray]  # (batch or 1, *kernel shape)
 
 
 @dataclass(eq=False)
@@ -57,7 +50,7 @@ class Totals:
 
     @classmethod
     def join(cls, parts: Sequence["Totals"]) -> "Totals":
-        """Add all parts up in the arrays of the first one."""
+        """Return the sum of all parts, in the arrays of the first one."""
         for part in parts[1:]:
             parts[0].add(part, in_place=True)
         return parts[0]
@@ -65,7 +58,7 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Contributions of consecutive samples: one row for each."""
+    """Contributions of consecutive samples, one row for each."""
 
     synapses: Matrix
     neurons: Matrix | None
@@ -84,20 +77,13 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Dense contributions of consecutive samples, as `Slicer.iterate` yields them.
+    """Dense contributions of consecutive samples, as `Slicer.iterate` yields them."""
 
-    Attributes:
-        synapses: Kernel name → `(batch, *kernel shape)` int32, float32 for amounts; empty with a
-            reduction.
-        neurons: Operation name → `(batch, *neuron shape)`.
-        predicted: Index of each sample's largest logit, `(batch,)` int64.
-        reduced: The reduction's result, as arrays; None without a reduction.
-    """
-
+    # (batch, *kernel shape) int32, float32 for amounts; empty with a reduction
     synapses: dict[str, np.ndarray]
-    neurons: dict[str, np.ndarray]
-    predicted: np.ndarray
-    reduced: Any = None
+    neurons: dict[str, np.ndarray]  # (batch, *neuron shape)
+    predicted: np.ndarray  # index of each sample's largest logit, (batch,) int64
+    reduced: Any = None  # the reduction's result, as arrays
 
     @classmethod
     def join(cls, parts: Sequence["Part"]) -> "Part":
@@ -111,34 +97,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Collector:
-    """What becomes of the contributions of a batch.
+    """Turns the contributions of a batch into its result: sums, rows or dense arrays."""
 
-    Attributes:
-        dtype: Of sums: int64 or float64; of single samples: int32 for counts, float32 for amounts.
-        kernels: Names and shapes of the kernels whose synapses are kept, in order.
-        operations: Names and neuron shapes of the operations whose neurons are kept, in order.
-        each: Whether the contributions of each sample are kept separate.
-    """
-
+    # Of sums: int64 or float64; of single samples: int32 for counts, float32 for amounts.
     dtype: type
-    kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    operations: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    each = True
+    kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)  # in topological order
+    operations: dict[str, tuple[int, ...]] = field(default_factory=dict)  # neuron shapes
+    each = True  # samples are not summed
     reduce = None
 
     @abstractmethod
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Any:
-        """Return what is kept of a batch.
-
-        Args:
-            result: The contributions.
-            logits: The samples' logits `(batch, …)`.
-            reduced: Result of a reduction of the synapses, which replaces them.
-        """
+        """Return the batch's result; `reduced`, if not None, replaces the synapses."""
 
     @property
     def synapses(self) -> int:
-        """Number of synapses that are kept for each sample."""
+        """Number of synapses in each sample's row."""
         return width(self.kernels)
 
     @property
@@ -166,13 +140,9 @@ class Sum(Collector):
 
 @dataclass(frozen=True)
 class EachRow(Collector):
-    """Keeps the contributions of each sample as a row; see `Rows`.
+    """Keeps the contributions of each sample as a row; see `Rows`."""
 
-    Attributes:
-        dense: Whether most of the contributions are not zero.
-    """
-
-    dense: bool = False
+    dense: bool = False  # most contributions are not zero
 
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Rows:
         synapses, neurons = (
@@ -187,11 +157,7 @@ class EachRow(Collector):
 
 @dataclass(frozen=True)
 class EachPart(Collector):
-    """Returns dense arrays, or what they are reduced to on the backend; see `Part`.
-
-    Attributes:
-        reduce: Reduction of the synapses; None returns them unreduced.
-    """
+    """Returns dense arrays, with synapses reduced on the backend if asked; see `Part`."""
 
     reduce: Reduction | None = None  # type: ignore[assignment]  # others have none
 
@@ -210,7 +176,7 @@ class EachPart(Collector):
 
 
 def _predicted(logits: np.ndarray) -> np.ndarray:
-    """Return the largest logit's index; for a single logit, the class that its sigmoid gives."""
+    """Return the predicted class: the largest logit's index, or the sign of a single logit."""
     flat = logits.reshape(len(logits), -1)
     return (flat[:, 0] > 0).astype(np.int64) if flat.shape[1] == 1 else flat.argmax(axis=1)
 
@@ -218,10 +184,9 @@ def _predicted(logits: np.ndarray) -> np.ndarray:
 def chosen_shapes(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Return the shapes of named kernels, and of operations' neurons, in order; None means all.
+    """Return the shapes of the named kernels and of the operations' neurons, in order.
 
-    Raises:
-        InvalidArgumentError: for unknown names.
+    None stands for all; unknown names raise InvalidArgumentError.
     """
     shapes_of_kernels = {name: kernel.shape for name, kernel in plan.kernels.items()}
     chosen = []

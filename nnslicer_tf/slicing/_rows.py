@@ -1,7 +1,7 @@
 """Rows of contributions, one for each sample: sparse, or dense where most values are not zero.
 
-A value in a sparse row takes twice as much memory as one in a dense row. At θ = 0, three quarters
-of the synapses of a typical network have a contribution, so rows are dense.
+A value takes twice as much memory in a sparse row as in a dense one. At θ = 0, three quarters of
+the synapses of a typical network contribute, so rows are dense.
 """
 
 import os
@@ -103,11 +103,7 @@ def to_arrays(name: str, matrix: Matrix) -> dict[str, np.ndarray]:
 
 
 def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = np.number) -> Matrix:
-    """Return the matrix whose arrays, made by `to_arrays`, a file holds.
-
-    Raises:
-        CorruptFileError: if they are not those of a matrix `(rows, columns)`.
-    """
+    """Return a matrix that `to_arrays` wrote; raise CorruptFileError if its arrays do not fit."""
     if f"{name}_dense" in file:
         return file.array(f"{name}_dense", dtype, (rows, columns))
     data = file.array(f"{name}_data", dtype, "*")
@@ -125,16 +121,10 @@ def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = n
 
 
 class RowsOnDisk:
-    """Rows that are written to files in parts, and finally memory-mapped.
+    """Rows that are written to files in parts, and memory-mapped at the end.
 
-    Existing files are replaced when everything is written; earlier results that map them keep
-    their rows. Threads and processes may write the same rows at the same time.
-
-    Args:
-        folder: Folder of the files.
-        name: Prefix of their names.
-        columns: Number of values in a row.
-        dtype: Type of the values.
+    Existing files are replaced at the end; earlier results that map them keep their rows. Several
+    threads and processes may write rows with the same name at once.
     """
 
     def __init__(self, folder: Path, name: str, columns: int, dtype: type) -> None:

@@ -1,11 +1,9 @@
 """The backward walk at θ = 0 as tensor operations of the backend, on a GPU if there is one.
 
-Because nothing is excluded, sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is
-a product of signs and a vector-Jacobian product. All counts are integers, which float32
-represents exactly up to 2²⁴; `applies` checks that a plan stays below this. Amounts are
-multipliers times changes, by the kinds' `rescale` rules.
-
-The walk costs about two more forward passes, and a few times the memory of a forward pass.
+Nothing is excluded, so sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is a
+product of signs and a vector-Jacobian product. Counts are integers below 2²⁴, which float32
+represents exactly (`applies` checks this). Amounts are multipliers times changes, by the kinds'
+`rescale` rules. The cost is about two more forward passes, and a few times their memory.
 """
 
 from abc import abstractmethod
@@ -75,13 +73,7 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
 
 
 class _BackendWalk(Job):
-    """A job that runs a compiled walk on samples.
-
-    Args:
-        im: The model.
-        plan: The walk.
-        collector: What becomes of the contributions of a batch.
-    """
+    """A job that runs a compiled walk on samples."""
 
     def __init__(self, im: InstrumentedModel, plan: Plan, collector: Collector) -> None:
         self.captured = im.input_operations
@@ -120,9 +112,9 @@ class _BackendWalk(Job):
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits."""
 
     def walk(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
-        """Return CONTRIB of neurons and synapses (or what they are reduced to), and the logits.
+        """Return CONTRIB of neurons and synapses (or the reduction's result), and the logits.
 
-        They are those of each sample, or with a collector of sums those of all, `(1, *shape)`.
+        A collector of sums gets sums over the batch, `(1, *shape)`.
         """
         synapses: dict[str, Any] = {}
         each = self.collector.each
@@ -183,7 +175,7 @@ class _BackendWalk(Job):
         rule: Callable[[Operation, Any], Sequence[Any]],
         on_gates: OnGates,
     ) -> dict[str, Any]:
-        """Return what each operation received by the rules of an operation and of a recurrence."""
+        """Propagate a seed; `rule` expands operations, and `unwind` recurrent layers."""
 
         def expand(node: Any, given: Any) -> Any:
             if not isinstance(node, Node):
@@ -201,11 +193,11 @@ class _BackendWalk(Job):
         return propagate(self._order, start, expand, shapes)
 
     def share(self, other: "_BackendWalk") -> None:
-        """Use what another walk has compiled, which differs only in the neurons it starts at."""
+        """Reuse what another walk has compiled; only their starting neurons may differ."""
         self._compiled, self._traced = other._compiled, other._traced
 
     def _walk_from(self, x: Any, seeds: Mapping[str, Any]) -> Any:
-        """Walk from seeds that are arguments, so that walks for other classes are not compiled."""
+        """Walk from seeds that are arguments, so that other classes need no new compilation."""
         self._seeds = seeds
         try:
             return self.walk(x)
@@ -226,7 +218,7 @@ class _BackendWalk(Job):
         }
 
     def _present(self, values: Mapping[str, Any], name: str, tensor: Any) -> Any:
-        """Set padding, which has no neurons, to 0."""
+        """Set positions of padding, which have no neurons, to 0."""
         operation = self._im[name]
         if operation.mask is None or tensor is None:
             return tensor
@@ -303,8 +295,7 @@ class CountWalk(_BackendWalk):
 class AmountWalk(_BackendWalk):
     """The walk with amounts: multipliers times changes from the reference.
 
-    The walk carries multipliers. Where an operation looks up tokens, whose numbers mean nothing,
-    they become amounts, which reach the tokens.
+    Token ids have no meaningful changes: at a lookup, multipliers become amounts for its tokens.
     """
 
     def __init__(
@@ -388,8 +379,8 @@ class AmountWalk(_BackendWalk):
 class SplitMean:
     """A float64 mean as two float32 bounds: Δ > 0 above the first, Δ < 0 below the second.
 
-    The sign of Δ = value − mean is thus exact without float64, which accelerators lack: no
-    float32 value lies strictly between the mean and its nearest float32.
+    Signs of Δ = value − mean are thus exact on accelerators without float64: no float32 value
+    lies strictly between the mean and its nearest float32.
     """
 
     def __init__(self, mean: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""A model some of whose synapses or neurons are ablated, as a function of masks with a gradient."""
+"""A model with some synapses or neurons ablated, as a differentiable function of masks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,37 +16,23 @@ LEVELS = ("synapse", "neuron", "channel", "input")
 
 
 class MaskedUnits:
-    """A model with a mask on each of its units: 1 keeps a unit, 0 ablates it.
+    """A model with a mask on each of its units: 1 keeps a unit, 0 replaces its value by its base.
 
-    An ablated unit has its *base* value instead of its own. A synapse with weight w contributes
-    w · (base of its input); a neuron, channel or input has its base.
-
-    Args:
-        im: The model.
-        logits: Name of the operation with the logits.
-        level: The kind of units, from `LEVELS`. Synapses are those of weighted sums. Neurons
-            and channels are those of weighted sums other than the logits, and the units of
-            recurrent layers as others read them. Inputs are positions, with all their channels;
-            for tokens, those of what is looked up.
-        by_odds: Whether the target is the log-odds of its class, its logit minus the logarithm of
-            the sum of the others' exponentials, instead of a logit.
-
-    Raises:
-        UnsupportedLayerError: if the level is "synapse" and a layer is recurrent, or nothing can
-            be masked.
-
-    Attributes:
-        shapes: Name of a kernel or operation → shape of its mask, in topological order.
-        units: Number of units.
-        bases: Names of the operations whose base values are needed.
+    Synapses are those of weighted sums; with weight w, an ablated one contributes w · (base of its
+    input). Neurons and channels are those of weighted sums, except the logits, and of recurrent
+    layers. Inputs are positions, with all their channels; for tokens, positions of the embedding.
+    UnsupportedLayerError is raised if there is nothing to mask, or for synapses if a layer is
+    recurrent.
     """
 
     def __init__(self, im: InstrumentedModel, logits: str, level: str, by_odds: bool) -> None:
         self._im = im
         self._target = logits
         self._by_synapse = level == "synapse"
+        # The target is log p/(1 − p) of its class by the softmax, instead of a logit.
         self._by_odds = by_odds
         self._order = im.graph.ancestors([logits])
+        # Kernel or operation → shape of its mask, in topological order.
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._masked: dict[str, str] = {}  # operation → name of its mask
         self._spread: dict[str, tuple[int, ...]] = {}  # operation → shape that fits its values
@@ -81,6 +67,7 @@ class MaskedUnits:
         self._sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         self.units = sum(self._sizes)
         read = (im[name].inputs[0] if self._by_synapse else name for name in self._masked)
+        # The operations whose base values are needed.
         self.bases = tuple(dict.fromkeys(read))
         self._forward = compiled_function(self._logits)
         self._gradients = compiled_function(self._effects)
@@ -89,11 +76,7 @@ class MaskedUnits:
         )
 
     def base(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return base values as `logits` and `effects` take them.
-
-        Args:
-            values: Name, from `bases` → value `(1, *operation shape)`.
-        """
+        """Return base values for `logits` and `effects` from those of `bases`, `(1, *shape)`."""
         base = {name: ops.convert_to_tensor(values[name], "float32") for name in self.bases}
         # What the bases contribute to the sums does not depend on masks.
         return {"": base, **self._constants(base)} if self._by_synapse else base
@@ -101,10 +84,7 @@ class MaskedUnits:
     def logits(self, x: Sequence[Any], mask: np.ndarray, base: Mapping[str, Any]) -> np.ndarray:
         """Return the logits `(batch, …)`.
 
-        Args:
-            x: The inputs, float32 arrays or tensors `(batch, …)`.
-            mask: `(units,)`, over all `shapes` in C order.
-            base: Result of `base`.
+        Inputs `x` are float32 `(batch, …)`; `mask` is `(units,)`, over all `shapes` in C order.
         """
         tensors = [ops.convert_to_tensor(value) for value in x]
         mask = ops.convert_to_tensor(mask, "float32")
@@ -115,12 +95,7 @@ class MaskedUnits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits, and the derivative of the target with respect to the mask.
 
-        Args:
-            x: As for `logits`.
-            mask: As for `logits`.
-            base: As for `logits`.
-            neuron: Index of the target's logit.
-            sign: 1, or −1 if a smaller logit speaks for the target.
+        `neuron` is the index of the target's logit; `sign` is −1 if a smaller logit speaks for it.
         """
         tensors = [ops.convert_to_tensor(value) for value in x]
         target = ops.convert_to_tensor(neuron, "int32"), ops.convert_to_tensor(sign, "float32")

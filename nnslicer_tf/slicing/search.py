@@ -1,13 +1,12 @@
 """The search for decisive slices: the smallest that keep a model's answer.
 
-Units (synapses, neurons, channels or inputs) are removed in rounds: those with the least effect on
-the answer first, which is then estimated again in the network that is left. The effect of a unit
-is the derivative of the answer's log-odds (the logit of a sigmoid, or a number) with respect to its
-mask. Only its size counts: selected by sign, a slice could be made to give any answer. What is left
-out is ablated, by default to its mean.
+Units (synapses, neurons, channels or inputs) are ablated in rounds, those with the least effect
+first; effects are then estimated again. The effect of a unit is the absolute derivative of the
+answer's log-odds (for a number or a sigmoid, of the logit) with respect to its mask. The sign is
+ignored: a slice selected by sign could be made to give any answer.
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
-to 70. Samples are worked on side by side, by threads.
+to 70. Threads search for several samples in parallel.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,15 +42,11 @@ _ROUND = 3  # forward passes that a forward and a backward pass cost
 
 
 class Answers:
-    """What outputs say about a target: its answer and probability, and their divergences.
-
-    Args:
-        classes: What the output says about classes.
-        full: The logits of the samples, `(samples, …)`.
-    """
+    """Answers of an output, their probabilities, and their divergences from the whole model's."""
 
     def __init__(self, classes: OutputClasses, full: np.ndarray) -> None:
         self._classes = classes
+        # The whole model's logits, (samples, logits).
         self.full = full.reshape(len(full), -1).astype(np.float64)
 
     @property
@@ -80,7 +75,7 @@ class Answers:
         return self.probabilities(logits)[np.arange(len(logits)), columns]
 
     def divergence(self, logits: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the divergence of outputs from the model's, `(samples,)`; for a number, |Δ|."""
+        """Return the KL divergence of outputs from the model's, `(samples,)`; for a number, |Δ|."""
         if self.is_number:
             return np.abs(logits.reshape(-1) - self.full[rows].reshape(-1))
         p, q = self.probabilities(self.full[rows]), self.probabilities(logits)
@@ -92,7 +87,7 @@ class Answers:
 
 @dataclass
 class _Search:
-    """A search for a slice of some samples, which share one mask."""
+    """The search for one slice, of one sample or of several that share a mask."""
 
     model: MaskedUnits
     x: list[np.ndarray]
@@ -100,7 +95,7 @@ class _Search:
     passes: int = 0
 
     def logits(self, members: np.ndarray, removed: bool = False) -> np.ndarray:
-        """Return the logits with only some units, by their indices, or without them."""
+        """Return the logits with only the units `members` active, or with them removed."""
         mask = np.full(self.model.units, float(removed), np.float32)
         mask[members] = not removed
         self.passes += 1
@@ -109,7 +104,7 @@ class _Search:
     def effects(
         self, members: np.ndarray, target: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits with only some units, and the sizes of their effects."""
+        """Return the logits with only the units `members` active, and their effects' sizes."""
         mask = np.zeros(self.model.units, np.float32)
         mask[members] = 1
         self.passes += _ROUND
@@ -117,11 +112,9 @@ class _Search:
         return logits, np.abs(effects[members])
 
     def smallest(self, target: tuple[int, int], keeps: Callable[[np.ndarray], bool]) -> np.ndarray:
-        """Return the units of the smallest slice found that keeps the answer.
+        """Return the units of the smallest slice found whose logits satisfy `keeps`.
 
-        Args:
-            target: Index of the target's logit, and 1, or −1 if a smaller one speaks for it.
-            keeps: Whether logits keep the answer.
+        `target` is the index of its logit, and −1 if a smaller logit speaks for it, else 1.
         """
         members = best = np.arange(self.model.units)
         sizes_of_best = np.zeros(len(best))
@@ -149,7 +142,7 @@ class _Search:
         return best
 
     def of_size(self, target: tuple[int, int], size: int) -> np.ndarray:
-        """Return the units that the procedure keeps for a target at a size."""
+        """Return the units that rounds of ablation leave for a target at a size."""
         members = np.arange(self.model.units)
         for count in _counts(self.model.units):
             _, sizes = self.effects(members, target)
@@ -160,7 +153,7 @@ class _Search:
 
 
 def _counts(units: int) -> list[int]:
-    """Return the numbers of units that are left after each round."""
+    """Return the number of remaining units after each round, in descending order."""
     shares = list(_FIRST_SHARES)
     while len(shares) < 2 or (shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE):
         shares.append(shares[-1] * _STEP)
@@ -168,7 +161,7 @@ def _counts(units: int) -> list[int]:
 
 
 def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
-    """Return the members with the largest sizes in their order, the first of equals."""
+    """Return the members with the `count` largest sizes, in their order; ties go to the first."""
     if count >= len(members) or not count:
         return members[:count]
     bound = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
@@ -274,7 +267,7 @@ def decisive_slices(
         return search.smallest(target(targets[rows[0]]), keeps)
 
     def is_given(index_and_label: tuple[int, int]) -> bool:
-        """Whether the procedure, asked for another class, gives it at the size that was found."""
+        """Return whether the same procedure makes the model answer another class at this size."""
         index, label = index_and_label
         search = searches[index]
         other = _Search(search.model, search.x, search.base)
