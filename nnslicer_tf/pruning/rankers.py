@@ -224,7 +224,8 @@ class NNSlicerRanker(ClassRanker):
         neuron, sign = im.classes.neuron(target)
         outputs: Any = {im.logit_operation: [neuron]}
         predicted = im.classes.from_logits(im.logits(x))
-        if not im.classes.is_binary and (predicted == target).all():
+        one_vector = len(im.outputs) == 1 and len(im[im.logit_operation].shape) == 1
+        if one_vector and not im.classes.is_binary and (predicted == target).all():
             outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
