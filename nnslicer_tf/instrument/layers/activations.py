@@ -27,13 +27,9 @@ _MASKED = -1e9
 
 
 def activation_step(function: Callable, compute: Callable | None = None, suffix: str = "") -> Step:
-    """Return the step of an activation function.
+    """Return the step of an activation function, from `keras.activations` or the user's own.
 
-    Args:
-        function: A function from `keras.activations`, or another one, which `recognised` will try
-            out.
-        compute: The function to run, if it is not `function` itself.
-        suffix: The step's suffix.
+    `compute` runs in place of `function`, such as a layer's call with its options.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if function is activations.softmax:
@@ -52,10 +48,7 @@ def softmax_step(
     shape: Shape | None = None,
     mask: Source | None = None,
 ) -> Step:
-    """Return the step of a softmax over one or several axes, counted as in Keras.
-
-    A second source is a mask of the entries to include.
-    """
+    """Return the step of a softmax; axes as in Keras, a second source masks the entries."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
     def compute(x: Any, *masks: Any) -> Any:
@@ -88,7 +81,7 @@ def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a rectify only if the function is max(x, 0), or max(x, 0) clipped from above."""
+    """Return a rectify for max(x, 0), clipped from above or not; otherwise an elementwise step."""
     if not hasattr(layer, "max_value"):  # `keras.ops.relu`
         return (activation_step(activations.relu, layer.call),)
     slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
@@ -123,7 +116,7 @@ def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _known(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of a `keras.ops` activation that is also in `keras.activations`."""
+    """Return the step of a `keras.ops` activation that `keras.activations` also has."""
     return (
         activation_step(getattr(activations, _FUNCTIONS[type(operation).__name__]), operation.call),
     )

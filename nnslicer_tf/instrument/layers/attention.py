@@ -1,9 +1,8 @@
-"""Attention, expanded into operations: projections, scores, probabilities, context.
+"""Attention as separate operations: projections, scores, probabilities, context.
 
-Keras computes attention in one fused step; here the scores and the probabilities are separate
-operations, so that they can be captured. For a layer `mha`, `mha/query` is the projection to
-queries, `mha/scores` the products of keys and scaled queries `(heads, queries, keys)`, and `mha`
-the result.
+Keras fuses them; as operations, scores and probabilities can be captured. For a layer `mha`,
+`mha/query` is the projection to queries, `mha/scores` the products of keys and scaled queries
+`(heads, queries, keys)`, and `mha` the result.
 """
 
 import math
@@ -28,7 +27,7 @@ from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Poolin
 
 
 def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of attention with heads, whose keys and values may be shared by queries."""
+    """Return the steps of multi-head or grouped-query attention."""
     grouped = isinstance(layer, layers.GroupQueryAttention)
     dense = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
     heads = layer.num_query_heads if grouped else layer.num_heads
@@ -103,33 +102,23 @@ def _check_scores_stay_inside(layer: Any, call: LayerCall) -> None:
 
 
 def _mask_of(call: LayerCall, place: int) -> Source:
-    """Return the mask of an input's positions as a source."""
+    """Return the padding mask of an input as a source."""
     return PaddingOf(place) if call.paddings[place] else NO_MASK
 
 
 def _score_masks(
     call: LayerCall,
-    extents: tuple[int, int],
-    positions: Sequence[tuple[int, str]],
+    extents: tuple[int, int],  # numbers of queries and keys
+    positions: Sequence[tuple[int, str]],  # masked inputs, each with "queries" or "keys"
     causal: bool,
-    window: int | None = None,
-    pairs: int | None = None,
-    heads: bool = False,
+    window: int | None = None,  # distance from which positions are ignored
+    pairs: int | None = None,  # index of the input that masks pairs
+    heads: bool = False,  # whether the scores have a leading axis of heads
 ) -> tuple[list[Step], Source, Source]:
-    """Return the steps of the scores' masks, and two masks as sources.
+    """Return the steps of the scores' masks, and two of the masks as sources.
 
-    The first mask is of the pairs of positions that Keras attends to, the second of those that are
-    neurons, without padding. They differ where Keras has dropped a mask, so that padding is
-    attended to.
-
-    Args:
-        call: The call.
-        extents: Numbers of queries and of keys.
-        positions: Inputs whose masks count, each with "queries" or "keys".
-        causal: Whether a query attends only to itself and earlier positions.
-        window: Distance at and beyond which positions are ignored; None for no limit.
-        pairs: Index of an input that is a mask of pairs; None if there is none.
-        heads: Whether the scores begin with an axis of heads.
+    The first source masks the pairs that Keras attends to, the second the pairs that are neurons.
+    They differ where Keras has dropped a mask and so attends to padding.
     """
     row, column = np.arange(extents[0])[:, None], np.arange(extents[1])
     near = np.ones(extents, bool)
@@ -167,14 +156,14 @@ def _score_masks(
 def _projected(
     dense: layers.EinsumDense, kernel: str, suffix: str, place: int, shape: Sequence[int]
 ) -> Step:
-    """Return the projection to heads as one weighted sum, `(positions, heads · features)`."""
+    """Return the projection to heads as a weighted sum `(positions, heads · features)`."""
     outputs = (shape[0], *dense.kernel.shape[1:])
     step = sum_step(Projection(dense, kernel, shape, outputs).synapses(), suffix)
     return replace(step, sources=(place,), shape=(shape[0], int(np.prod(outputs[1:]))))
 
 
 def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask: Source) -> Step:
-    """Return the routing to `(positions, heads, features)`, with each head repeated."""
+    """Return the routing to `(positions, heads · repeats, features)`."""
     positions, channels = shape
     features = channels // heads
 
@@ -187,7 +176,7 @@ def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask:
 
 
 def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of attention without projections: dot-product or additive scores."""
+    """Return the steps of dot-product or additive attention without projections."""
     _check_scores_stay_inside(layer, call)
     places = [tensor.place for tensor in call.arguments["inputs"]]
     query, value = places[:2]

@@ -1,6 +1,6 @@
 """Embeddings: tables whose rows are looked up by token.
 
-Tokens pass through the graph as float32, which holds integers exactly up to 2²⁴.
+The graph holds tokens as float32, which is exact for integers up to 2²⁴.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def _embedding(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _reversible(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a lookup, or with `reverse=True` the weighted sum with the transposed table."""
+    """Return a lookup, or with `reverse=True` a weighted sum with the transposed table."""
     if not call.arguments.get("reverse"):
         return _embedding(layer, call)
     tied, cap = layer.tie_weights, layer.logit_soft_cap
@@ -60,7 +60,7 @@ def adds_table(table: Callable[[Any], Any]) -> OperationsFunction:
         register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
 
     Args:
-        table: Maps the layer to the table, a variable or tensor that broadcasts to one sample.
+        table: Returns the layer's table, a variable or tensor that broadcasts to one sample.
     """
 
     def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:

@@ -1,7 +1,7 @@
 """Masks: which positions of a sequence are data, and which are padding.
 
-A mask is a separate operation of kind "mask". Its values are 1 and 0, in the dtype in which the
-graph computes, so that an analysis can run in float64. It carries no contributions.
+A mask is an operation of kind "mask" and carries no contributions. Its values are 1 and 0 in the
+dtype of the graph, so that an analysis can run in float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ def mask_step(
 
 
 def is_set(mask: Any) -> Any:
-    """Convert a mask that an operation computed to booleans."""
+    """Convert the values of a mask operation to booleans."""
     return ops.greater(mask, 0.5)
 
 
 def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the mask of a comparison of two tensors, or of a tensor and a constant."""
+    """Return the mask of a comparison of two tensors, or of a tensor with a constant."""
 
     def compute(*tensors: Any) -> Any:
         stream = iter(tensors)
@@ -51,12 +51,12 @@ def _logical(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a mask for a cast to booleans, otherwise no step: a graph computes in one dtype."""
+    """Return a mask for a cast to bool, otherwise no step: a graph computes in one dtype."""
     return (mask_step(lambda x: ops.not_equal(x, 0)),) if operation.dtype == "bool" else ()
 
 
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
-    """Return a scale by 1, or by 0 at masked positions."""
+    """Return a scale whose factors are 1, and 0 at masked positions."""
 
     def compute(x: Any) -> Any:
         present = ops.any(ops.not_equal(x, layer.mask_value), axis=-1, keepdims=True)

@@ -25,10 +25,9 @@ _BINARY = {
 
 
 def _merge(kind: str) -> OperationsFunction:
-    """Return the operations function of a merge, as a layer, an operator or a `keras.ops` call.
+    """Return the operations function of a merge: a layer, an operator or a `keras.ops` call.
 
-    Of two tensors it is an operation of its kind. With a constant it is a function of one tensor,
-    such as a scale, or a ReLU for `ops.maximum(x, 0)`.
+    A merge with a constant is a function of one tensor, such as a ReLU for `ops.maximum(x, 0)`.
     """
     binary = _BINARY[kind]
 
@@ -55,7 +54,7 @@ def _merge(kind: str) -> OperationsFunction:
 def _with_constants(
     values: Sequence[Any], binary: Callable[[Any, Any], Any], call: LayerCall, shape: Shape
 ) -> tuple[Step, ...]:
-    """Return the step of a merge of constants with one tensor of some shape, a `TensorAt`."""
+    """Return the steps of a merge of constants with one tensor, a `TensorAt` in `values`."""
     if call.output_shape != shape:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' repeats a tensor of shape {shape} along the axes of a "
@@ -71,7 +70,7 @@ def _with_constants(
 
 
 def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return an addition followed by a division by the number of tensors."""
+    """Return a sum, divided by the number of tensors."""
     count = len(keras.tree.flatten(call.arguments["inputs"]))
     *before, total = _merge("add")(layer, call)
     mean = constant_affine(1 / count, compute=lambda x: x / count)

@@ -12,7 +12,7 @@ from nnslicer_tf.instrument.operations import Affine, Source, Statistics, Step
 
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
-    """Return a scale step for x · factor + offset; `read` returns factor and offset."""
+    """Return a scale step x · factor + offset; `read` returns (factor, offset)."""
     return Step("scale", compute, Affine(read))
 
 
@@ -25,7 +25,7 @@ def constant_affine(
     mask: Source | None = None,
     compute: Callable | None = None,
 ) -> Step:
-    """Return a scale step for x · factor + offset with constant numbers."""
+    """Return a scale step x · factor + offset for two constants."""
 
     def apply(x: Any) -> Any:
         return x * factor + offset if offset else x * factor
@@ -35,7 +35,7 @@ def constant_affine(
 
 
 def affine_of(compute: Callable, shape: Shape) -> Step:
-    """Return the scale step of an affine function of single values, read off at 0 and at 1."""
+    """Return the scale step of an elementwise affine function, from its values at 0 and 1."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
         zero = np.zeros((1, *shape))
@@ -104,10 +104,7 @@ def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Normalise by statistics of the sample itself: a scale, but not an affine map.
-
-    It computes in the layer's own precision, whatever that of its input.
-    """
+    """Normalise by the sample's own statistics, in the layer's precision; not an affine map."""
     shape = tuple(call.output_shape)
     rank = len(shape)
     axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis

@@ -36,7 +36,7 @@ def _adaptive(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
 
 
 def _global(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
-    """Return the step of a global pooling, which leaves out padding in an average over time."""
+    """Return global pooling; a masked average over time excludes padding."""
     require_channels_last(layer, call)
     space = call.input_shapes[0][:-1]
     axes = tuple(range(1, len(space) + 1))
@@ -57,7 +57,7 @@ def _global(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
 
 
 def _reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
-    """Return the step of a mean or maximum over all spatial axes (`keras.ops`)."""
+    """Return global pooling for a `keras.ops` mean or maximum over all spatial axes."""
     space = call.input_shapes[0][:-1]
     rank = len(space) + 2
     axis = operation.axis

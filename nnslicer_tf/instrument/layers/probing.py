@@ -1,7 +1,7 @@
-"""Functions recognised by what they do, not by their names: elementwise or mixing, and which.
+"""Recognise functions by what they compute, not by their names.
 
-`tf.nn.relu`, `lambda x: keras.ops.maximum(x, 0)` and a hand-written function are the same ReLU. A
-function that is not one of Keras's own is run on a few inputs when a model is wrapped.
+`tf.nn.relu`, `lambda x: keras.ops.maximum(x, 0)` and a hand-written function are the same ReLU.
+Functions that are not Keras's own run on a few inputs when a model is wrapped.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +33,13 @@ FAR = 1e4
 
 @np.errstate(all="ignore")
 def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
-    """Return a step with the kind and parameters that its function deserves.
+    """Return a step with the kind and parameters that its function turns out to have.
 
-    Args:
-        step: A step; returned as it is if its function is known not to mix its inputs, or if its
-            kind is neither "elementwise" nor "rectify".
-        shapes: Shapes of its inputs, without the batch axis; further ones are masks.
-        name: Name of its operation, for messages.
+    Only steps of kind "elementwise" or "rectify" whose function may mix its inputs are probed.
+    `shapes` has no batch axes; after the first shape come those of masks. `name` is for messages.
 
     Raises:
-        UnsupportedLayerError: if its outputs depend on several inputs in a way that has no rule,
-            or on chance.
+        UnsupportedLayerError: if outputs depend on several inputs without a rule, or are random.
     """
     params = step.params
     unknown = isinstance(params, Elementwise) and params.mixes is None
@@ -70,14 +66,7 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
 def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tuple[Step, ...]:
     """Return the step of a function of one tensor: elementwise, a scale, or a move of values.
 
-    Args:
-        function: The function.
-        shape: Shape of its input, without the batch axis.
-        name: Name of its operation, for messages.
-        what: What the function is called in messages.
-
-    Raises:
-        UnsupportedLayerError: if it does something else.
+    `shape` is the input's, without the batch axis; messages use `name` and `what`, the function.
     """
     if moves_values(function, [shape]):
         return (Step("routing", function),)
@@ -85,11 +74,7 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
 
 
 def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of a `keras.ops` call of one tensor that has no rule of its own.
-
-    Raises:
-        UnsupportedLayerError: as `function_steps`.
-    """
+    """Return the step of a `keras.ops` call of one tensor that has no rule of its own."""
 
     def function(x: Any) -> Any:
         arguments = keras.tree.map_structure(
@@ -111,7 +96,7 @@ def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function:
-    """Return a step's function of one array; masks have no padding."""
+    """Return a step's function of one array, with masks that are all ones."""
 
     def function(x: np.ndarray) -> np.ndarray:
         others = [ops.ones((len(x), *shape)) for shape in masks]
@@ -127,7 +112,7 @@ def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function
 
 
 def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
-    """Whether an output depends on its own input only: others stay when one input changes."""
+    """Whether changing one input changes no other output."""
     rng = np.random.default_rng(0)
     x = rng.normal(scale=2, size=(2, *shape))
     y = function(x)
@@ -150,7 +135,7 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
 
 
 def _elementwise_step(function: Function, compute: Callable, shape: Shape, name: str) -> Step:
-    """Return the step of an elementwise function, with its name and knots if it is known."""
+    """Return the step of an elementwise function, with its name and knots if they are known."""
     near = np.linspace(-8, 8, 65)
     grid = np.concatenate([near, near / 100, (-1000, -30, 30, 1000)])
     rows = max(8, -(-MIN_PROBED_VALUES // max(1, int(np.prod(shape)))))
@@ -179,7 +164,7 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
 
 
 def _mixing_step(function: Function, compute: Callable, shape: Shape) -> Step | None:
-    """Return the step of a function that mixes its inputs; None if it has no rule."""
+    """Return the step of a function that mixes its inputs, None without a rule."""
     x = np.random.default_rng(1).normal(scale=2, size=(4, *shape))
     y = function(x)
     if y.shape != x.shape:

@@ -21,7 +21,7 @@ def product_step(
     shape: Shape | None = None,
     mask: Source | None = None,
 ) -> Step:
-    """Return the step of a product-sum of two tensors; `equation` as in `ProductSum`."""
+    """Return the step of a sum of products of two tensors; `equation` as in `ProductSum`."""
     compute = partial(ops.einsum, equation)
     return Step("product_sum", compute, ProductSum(equation), suffix, sources, shape, mask)
 
@@ -72,7 +72,7 @@ def _matmul(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of an equation of two activations, with its ellipses written out."""
+    """Return the step of an einsum of two activations, with its ellipses spelled out."""
     subscripts = operation.subscripts
     left, _, outputs = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")

@@ -1,8 +1,7 @@
 """Projections: `EinsumDense`, any contraction of an input with a kernel.
 
-A projection is a weighted sum over axes of the input, the same at every position. If its axes
-are not in the order (positions, groups, channels), a separate routing operation reorders the input
-or the output, so that the weighted sum has the form of a dense layer.
+A projection is the same weighted sum at every position. Routing operations reorder its input and
+output to (positions, groups, channels) where necessary, so that the sum is that of a dense layer.
 """
 
 from collections.abc import Sequence
@@ -22,17 +21,11 @@ from nnslicer_tf.instrument.operations import Source, Step, Synapses
 
 
 class Projection:
-    """The steps of an `EinsumDense` layer.
+    """The steps of an `EinsumDense` layer; shapes without the batch axis.
 
-    The letters of its equation, without the batch axis, are of four sorts: *positions*, which
-    the kernel does not have; *groups*, which input, kernel and output have, so that each index has
-    weights of its own; *summed* axes; and *free* axes of the output that the input does not have.
-
-    Args:
-        layer: The layer.
-        name: Name of its kernel.
-        input_shape: Shape of the input, without the batch axis.
-        output_shape: Shape of the output, without the batch axis.
+    The letters of its equation, except the batch axis, are of four kinds: *positions* are in input
+    and output only; *groups* are also in the kernel, so that each index has its own weights;
+    *summed* axes are in input and kernel; *free* axes in kernel and output.
 
     Raises:
         UnsupportedLayerError: if the equation is not a projection of single samples.
@@ -87,7 +80,7 @@ class Projection:
         )
 
     def steps(self, suffix: str = "", source: Source = 0) -> tuple[Step, ...]:
-        """Return the steps from a source; the last one has the suffix."""
+        """Return the steps from `source`; `suffix` is that of the last one."""
         layer, positions = self._layer, self._shape(self._positions)
         head = []
         order = self._positions + self._groups + self._summed
@@ -123,7 +116,7 @@ class Projection:
         return (*head, *(replace(step, suffix=suffix + step.suffix) for step in tail))
 
     def synapses(self) -> Synapses:
-        """Return the kernel; both its inputs and its outputs are on the last axis."""
+        """Return the kernel's synapses; inputs and outputs are on the last axis."""
         layer = self._layer
         order = tuple(self._kernel.index(a) for a in self._summed + self._groups + self._free)
         groups, summed, free = map(self._size, (self._groups, self._summed, self._free))
@@ -151,7 +144,7 @@ class Projection:
         )
 
     def _bias_vector(self) -> Any:
-        """Return the bias of each sum, `(outputs,)`; None if there is none or it has positions."""
+        """Return the bias `(outputs,)`; None if there is none or it varies by position."""
         bias, letters = self._layer.bias, self._groups + self._free
         if bias is None or self._bias_varies:
             return None

@@ -50,14 +50,9 @@ from nnslicer_tf.instrument.recurrence import (
 
 
 class _Cell:
-    """Collects the operations of one time step.
+    """Collects the operations of one time step."""
 
-    Args:
-        layer: The recurrent layer.
-        sequence: Shape of one entry of the sequence.
-        masked: Whether there is a mask, so that states are held at padding.
-    """
-
+    # `sequence` is the shape at one time step; with `masked`, states are held at padding.
     def __init__(self, layer: Any, sequence: Shape, masked: bool) -> None:
         self.operations: list[Operation] = []
         self.states: dict[str, Shape] = {}
@@ -66,7 +61,7 @@ class _Cell:
         self._masked = masked
 
     def state(self, name: str, shape: Shape) -> str:
-        """Declare a state that an operation `name` will compute; return the name to read it by."""
+        """Declare the state computed by operation `name`; return its name at the previous step."""
         read = self.as_state(name)
         self.states[read] = shape
         self.shapes[before(read)] = shape
@@ -77,13 +72,13 @@ class _Cell:
         return f"{name}:held" if self._masked else name
 
     def hold_states(self) -> None:
-        """Add the states as they are held at padding, if there is a mask."""
+        """Add operations that hold each state at padding, if there is a mask."""
         for read in self.states if self._masked else ():
             step = Step(HELD, lambda present, old, new: hold(new, old, present))
             self.add(step, read, PRESENT, before(read), read.removesuffix(":held"))
 
     def add(self, step: Step, name: str, *inputs: str, shape: Shape | None = None) -> str:
-        """Add an operation, by default with the shape of its last input, and return its name."""
+        """Add an operation, by default of its last input's shape, and return its name."""
         self.shapes[name] = self.shapes[inputs[-1]] if shape is None else shape
         self.operations.append(
             Operation(
@@ -104,21 +99,12 @@ class _Cell:
         self,
         name: str,
         shape: Shape,
-        columns: tuple[int, int],
-        sources: Sequence[tuple[str, Synapses]],
-        bias: Callable[[], Any],
+        columns: tuple[int, int],  # the gate's columns of the kernels
+        sources: Sequence[tuple[str, Synapses]],  # the gate's inputs and their kernels
+        bias: Callable[[], Any],  # of all gates; the rows of a matrix are summed
         activation: Callable | None = None,
     ) -> str:
-        """Add a gate's weighted sum, `name:pre`, and its activation, `name`.
-
-        Args:
-            name: The gate's name.
-            shape: Its shape.
-            columns: The gate's columns of the kernels.
-            sources: The values that the gate reads, each with its kernel.
-            bias: Returns the bias of all gates, or None; the rows of a matrix are summed.
-            activation: Its activation. Without one (None or linear), the sum itself is `name`.
-        """
+        """Add a gate's weighted sum `name:pre` and its activation `name`; only `name` if linear."""
 
         def own_bias() -> Any:
             value = bias()
@@ -135,7 +121,7 @@ class _Cell:
         return self.activation(name, result, activation)
 
     def activation(self, name: str, source: str, function: Callable | None) -> str:
-        """Add an activation; return the source if it is linear."""
+        """Add an activation; return the source if the function is linear."""
         if function is None or function is activations.linear:
             return source
         step = activation_step(function)
@@ -167,7 +153,7 @@ def _simple(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
 
 
 def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
-    """Add the operations of an `LSTMCell` on vectors, or of a `ConvLSTMCell` on feature maps."""
+    """Add an `LSTMCell` on vectors, or a `ConvLSTMCell` on feature maps."""
     kernels, shape = _kernels(cell, path), (getattr(cell, "units", 0),)
     if type(cell).__name__ == "ConvLSTMCell":
         if cell.data_format != "channels_last":
@@ -279,17 +265,10 @@ def _add_cell(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
 def _through_time(
     layer: Any, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
 ) -> tuple[list[Step], str, list[Step]]:
-    """Return a layer's steps, the suffix of its outputs over time, and its last states' steps.
+    """Return a layer's steps, its outputs' suffix, and the steps of its last states.
 
-    Args:
-        layer: The layer.
-        call: Its call.
-        path: Prefix of the names of its kernels.
-        prefix: Prefix of its suffixes.
-        initial: Indices of the call's inputs that are initial states.
-
-    Raises:
-        UnsupportedLayerError: if its cell is unknown, or the layer keeps states between batches.
+    `path` begins the names of its kernels, `prefix` those of its steps; `initial` are the indices
+    of the inputs that are initial states.
     """
     if layer.stateful:
         raise UnsupportedLayerError(
@@ -333,7 +312,7 @@ def _whole(h: Any) -> Any:
 
 
 def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of the operations through time, and of the layer's output."""
+    """Return the steps through time, and those of the layer's outputs."""
     initial = range(1, len(call.input_shapes))
     steps, output, states = _through_time(layer, call, call.path, "", initial)
     select = _whole if layer.return_sequences else _last
@@ -341,7 +320,7 @@ def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of both directions, and of their merge."""
+    """Return the steps of both directions and of their merge."""
     initial = list(range(1, len(call.input_shapes)))
     half = len(initial) // 2
     steps: list[Step] = []

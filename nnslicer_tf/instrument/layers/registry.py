@@ -1,4 +1,4 @@
-"""The registry of layer classes and their operations, and the reasons why others have none."""
+"""The registry of layer classes and their operations, and why some classes have none."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,19 @@ Shape = tuple[int, ...]
 
 @dataclass
 class LayerCall:
-    """One call of a layer, as it is passed to the layer's operations function.
+    """One call of a layer, as passed to the layer's operations function; shapes without batch axis.
 
     Attributes:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
-        input_shapes: Shapes of the input tensors, without the batch axis.
-        output_shapes: Shapes of the output tensors, without the batch axis.
-        constants: Position → positional argument of a `keras.ops` call, except tensors;
-            empty for layers.
-        arguments: All arguments by name, except propagated masks; tensors are replaced by their
-            places among the inputs, `TensorAt`.
-        masks: Name of the mask that the layer receives with each input, None if there is none.
-            Steps can use an existing one as the source `MaskOf(i)`.
-        paddings: Name of each input's padding mask, None if there is none. Steps can use an
-            existing one as `PaddingOf(i)`. It can differ from the mask in `masks`, because Keras
-            drops some masks on the way to a layer.
+        input_shapes: Shapes of the input tensors.
+        output_shapes: Shapes of the output tensors.
+        constants: Position → non-tensor argument of a `keras.ops` call; empty for layers.
+        arguments: Name → argument, except propagated masks; each tensor is replaced by its place
+            among the inputs, a `TensorAt`.
+        masks: Name of the mask that the layer receives with each input, or None. Steps use it as
+            the source `MaskOf(i)`.
+        paddings: Name of each input's padding mask, or None, for steps `PaddingOf(i)`. It differs
+            from `masks` where Keras drops a mask on the way to the layer.
     """
 
     path: str
@@ -58,16 +56,15 @@ _BY_KERAS_NAME: dict[str, OperationsFunction] = {}
 
 
 def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -> None:
-    """Register the operations that a layer class consists of.
+    """Register the operations of a layer class, replacing earlier ones.
 
-    A later registration of a class replaces an earlier one. Subclasses are not covered, because
-    they may compute something else; each has to be registered separately.
+    Subclasses are not covered, because they may compute something else: register each separately.
 
     Args:
-        layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras
-            that Keras does not export.
-        operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns
-            the layer's `Step`s in the order of computation; the last ones compute its outputs.
+        layer_class: A `keras.layers.Layer` subclass, or the name of a class that Keras does not
+            export.
+        operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns the
+            layer's `Step`s in the order of computation, ending with those of its outputs.
 
     Raises:
         InvalidArgumentError: if `layer_class` is neither a class nor a name.
@@ -84,7 +81,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
 
 
 def registered(layer_class: type) -> OperationsFunction | None:
-    """Return the operations function of a layer class, None if it has none."""
+    """Return the operations function of a layer class, or None."""
     operations_fn = _BY_CLASS.get(layer_class)
     if operations_fn is None and layer_class.__module__.startswith("keras."):
         operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
@@ -95,8 +92,7 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of one call of a layer.
 
     Raises:
-        UnsupportedLayerError: if no operations are registered for the layer's class, or its kernel
-            is quantised or has an adapter.
+        UnsupportedLayerError: if the layer has no operations, a quantised kernel or an adapter.
     """
     kind, path = type(layer).__name__, call.path
     is_layer = isinstance(layer, keras.layers.Layer)

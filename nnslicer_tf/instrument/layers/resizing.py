@@ -1,8 +1,7 @@
-"""Resizing and up-sampling of images: weighted sums with constant weights along each axis.
+"""Resizing of images: weighted sums with constant weights along each axis.
 
-The weights are read off by running the layer on rows and columns of an identity matrix. Each pixel
-of the result is a sum of a few neighbours, which are moved to its place, scaled and added, first
-along the height, then along the width.
+The layer runs on identity matrices to read off the weights. Each output pixel is a sum of a few
+neighbours, which are moved to its place, scaled and added: first along height, then along width.
 """
 
 from dataclasses import replace
@@ -20,7 +19,7 @@ from nnslicer_tf.instrument.operations import Source, Step
 
 
 def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of a linear map of the rows, and of one of the columns."""
+    """Return the steps of a linear map along the height, and of one along the width."""
     require_channels_last(layer, call)
     if isinstance(layer, layers.UpSampling2D) and layer.interpolation == "nearest":
         return (Step("routing", layer.call),)

@@ -1,8 +1,7 @@
-"""Layers that only move values: pure index maps.
+"""Layers that only move values.
 
-The maps are found by running the layer on the indices of its inputs
-(`nnslicer_tf.instrument.index_maps`), so a user-defined routing layer needs only
-`register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
+Running a layer on indices gives its index map (`nnslicer_tf.instrument.index_maps`), so a custom
+one needs only `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
 """
 
 from typing import Any
@@ -31,7 +30,7 @@ def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of `x[…]` with constant indices that do not touch the batch axis."""
+    """Return the step of `x[…]` with constant indices that keep the batch axis."""
     key = call.constants[1]
     batch = key[0] if isinstance(key, tuple) else key
     if batch is not Ellipsis and batch != slice(None):
@@ -43,7 +42,7 @@ def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _center_crop(layer: layers.CenterCrop, call: LayerCall) -> tuple[Step, ...]:
-    """Return a step that keeps its input's dtype; the layer itself computes in its own."""
+    """Return a crop in the dtype of its input; the layer itself would cast to its own."""
     parts = [slice(None)] * 4
     axes = (1, 2) if layer.data_format == "channels_last" else (2, 3)
     for axis, extent in zip(axes, (layer.height, layer.width), strict=True):

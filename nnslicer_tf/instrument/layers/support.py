@@ -31,8 +31,8 @@ class LayerSupport:
     Attributes:
         name: Name of the class.
         status: "supported", "passes through at inference" or "refused".
-        detail: The family of operations that it consists of, or why it is refused.
-        channels: Whether slices at granularity "channel" support it, or why not; "" if refused.
+        detail: The family of its operations, or why it is refused.
+        channels: "yes", or why granularity "channel" does not support it; "" if refused.
     """
 
     name: str
@@ -42,10 +42,7 @@ class LayerSupport:
 
 
 def layer_support() -> tuple[LayerSupport, ...]:
-    """Return a row for every class of `keras.layers`, sorted by name.
-
-    A class with several names has one row.
-    """
+    """Return one row for each class of `keras.layers`, sorted by name; aliases are left out."""
     classes = {
         value.__name__: value
         for value in vars(layers).values()

@@ -1,7 +1,7 @@
 """`TimeDistributed`: another layer or model applied to every time step.
 
-The wrapped layer is described for one time step. Time is then merged into the batch axis when its
-steps are computed, and into the positions of their tables of taps.
+The steps describe one time step; time is then merged into the batch axis for computing, and into
+the positions in tables of taps.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[S
 
 
 def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> list[Step]:
-    """Return the wrapped layer's or model's steps for one time step, with shapes and sources."""
+    """Return the layer's or model's steps for one time step, with explicit shapes and sources."""
     if not isinstance(layer, keras.Model):
         own = layer_steps(layer, LayerCall(path, [inner], [output]))
         return _written_out(own, "", (0,), output)
@@ -67,7 +67,7 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
 def _written_out(
     steps: Sequence[Step], prefix: str, inputs: tuple[Source, ...], output: Shape
 ) -> list[Step]:
-    """Return one call's steps with explicit shapes and sources, and with prefixed suffixes."""
+    """Return one call's steps with explicit shapes and sources, and prefixed suffixes."""
     result: list[Step] = []
     previous: tuple[Source, ...] = inputs
     for step in steps:
@@ -84,7 +84,7 @@ def _written_out(
 
 
 def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `(batch, time, …)` that treats each time step separately."""
+    """Return a function of `(batch, time, …)` that computes each time step separately."""
 
     def at_all_times(*inputs: Any) -> Any:
         batch, times = ops.shape(inputs[0])[0], inputs[0].shape[1]
@@ -95,7 +95,7 @@ def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
-    """Return a step's params with tables of taps for all time steps."""
+    """Return a step's params with taps for all time steps."""
 
     def taps() -> np.ndarray:
         one = params.build_taps()

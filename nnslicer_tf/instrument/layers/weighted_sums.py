@@ -18,11 +18,7 @@ Sum = Callable[[Any, Any], Any]
 
 
 def require_channels_last(layer: Any, call: LayerCall) -> None:
-    """Check that a layer's channels are on the last axis.
-
-    Raises:
-        UnsupportedLayerError: if the layer's data format is channels_first.
-    """
+    """Raise UnsupportedLayerError if a layer's data format is channels_first."""
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) has data_format='channels_first'. "
@@ -33,13 +29,9 @@ def require_channels_last(layer: Any, call: LayerCall) -> None:
 def sum_step(
     synapses: Synapses, suffix: str = "", shape: Shape | None = None, apply: Sum | None = None
 ) -> Step:
-    """Return the step that applies the current kernel and bias, in the dtype of its input.
+    """Return a step that applies the current kernel and bias in the dtype of its input.
 
-    Args:
-        synapses: The synapses.
-        suffix: The step's suffix.
-        shape: The step's shape.
-        apply: The weighted sum as the layer computes it, if it is not `synapses.apply`.
+    `apply` is the sum as the layer computes it, if not by `synapses.apply`.
     """
     apply = apply or synapses.apply
 
@@ -59,7 +51,7 @@ def matrix_synapses(
     bias: Callable[[], Any] = lambda: None,
     kind: type[Synapses] = Synapses,
 ) -> Synapses:
-    """Return the synapses of a kernel `(inputs, outputs)` that is applied at every position."""
+    """Return the synapses of a kernel `(inputs, outputs)` applied at every position."""
     return kind(
         name=name,
         shape=tuple(read().shape),
@@ -195,7 +187,7 @@ def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
 
 
 def _padded(layer: Any, x: Any) -> tuple[Any, str]:
-    """Pad the input of a causal convolution; return it and the padding mode still to apply."""
+    """Pad the input of a causal convolution; return it with the padding mode that remains."""
     if layer.padding != "causal":
         return x, layer.padding
     reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
