@@ -1,4 +1,4 @@
-"""Profiles by class: each sample can be compared with the mean of its predicted class.
+"""Profiles by class, to compare each sample with the mean of its predicted class.
 
 The paper's program does this, with 1,000 correctly classified training images of each class; the
 paper itself uses one mean over the whole data set (NNSlicer, section 4.2).
@@ -16,11 +16,7 @@ from nnslicer_tf.slicing.profile import Profile
 
 
 class ClassProfiles(Mapping[int, Profile]):
-    """The profile of each class: class → mean activations of the samples of that class.
-
-    Args:
-        by_class: The profiles by class.
-    """
+    """Class → profile of the samples that the model assigns to it."""
 
     def __init__(self, by_class: Mapping[int, Profile]) -> None:
         self._by_class = dict(by_class)

@@ -20,17 +20,11 @@ Outputs: TypeAlias = Indices | Mapping[str, Indices]
 
 @dataclass(frozen=True)
 class ResolvedCriterion:
-    """A criterion checked against a model.
-
-    Attributes:
-        start: The neurons at which the walk starts.
-        last: Name of the last operation to expand, None to expand all.
-        logits: Name of the operation whose largest value is the predicted class.
-    """
+    """A criterion checked against a model."""
 
     start: Start
-    last: str | None
-    logits: str
+    last: str | None  # last operation to expand; None expands all
+    logits: str  # its largest value is the predicted class
 
     def key(self) -> tuple:
         """Return a key that identifies the criterion."""
@@ -57,14 +51,9 @@ class Criterion:
     until: str | None = None
 
     def resolve(self, im: InstrumentedModel, shapes: Mapping[str, tuple]) -> ResolvedCriterion:
-        """Return the criterion, checked and expressed in the model's operations.
+        """Return the criterion in the model's operations; raise CriterionError if it does not fit.
 
-        Args:
-            im: The model.
-            shapes: Operation name → shape of its neurons at the granularity of the slice.
-
-        Raises:
-            CriterionError: if it names operations or neurons that do not exist.
+        `shapes` maps operations to the shapes of their neurons at the slice's granularity.
         """
 
         def operation_of(name: str) -> str:

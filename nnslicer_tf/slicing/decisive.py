@@ -22,12 +22,11 @@ class DecisiveSlices(ShownAsTable):
     Attributes:
         shapes: Name of a kernel (level "synapse") or operation → shape of its units.
         members: For each slice, the indices of its units, over all `shapes` in C order.
-        certificate: Column → one value for each sample, all from runs of the model: "answer" (the
-            class that is explained, or the number), its "probability", the same with the slice
-            alone and with the slice removed, "divergence" (Kullback-Leibler, of the whole output
-            with the slice alone from the model's), "size" and "share" of the slice, whether one
-            was "found" below the bound, "other classes asked" of the same procedure, "other
-            classes given" by it at this size, and the "passes" that it took, in forward passes.
+        certificate: Column → one value per sample, measured by running the model: "answer" (a class
+            or number) and its "probability", both also with the slice alone and with the slice
+            removed; "divergence" (Kullback-Leibler, of the output with the slice alone from the
+            whole model's); "size" and "share" of the slice; "found" (below the bound); "other
+            classes asked" and "given" by the same procedure at this size; "passes" (forward).
         info: level, ablation, and the other arguments.
     """
 
@@ -47,11 +46,7 @@ class DecisiveSlices(ShownAsTable):
         return len(self.certificate["answer"])
 
     def masks(self, index: int = 0) -> dict[str, np.ndarray]:
-        """Return which units are in the slice of a sample: name → bool array.
-
-        Raises:
-            IndexError: if there is no such sample.
-        """
+        """Return which units are in the slice of a sample: name → bool array."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         mask = np.zeros(sum(sizes), bool)
         mask[self.members[0 if self.info["together"] else index]] = True
@@ -73,9 +68,6 @@ class DecisiveSlices(ShownAsTable):
         Args:
             index: The sample.
             classes: Names of the classes, in order.
-
-        Raises:
-            IndexError: if there is no such sample.
         """
         row = {name: column[index] for name, column in self.certificate.items()}
         number, level = self.info["number"], self.info["level"]
@@ -130,7 +122,6 @@ class DecisiveSlices(ShownAsTable):
         """Read slices.
 
         Raises:
-            FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
         with read_archive(path, _FORMAT, "decisive slices") as file:

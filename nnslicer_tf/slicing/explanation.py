@@ -42,27 +42,19 @@ _UNDECIDED = 1.5  # largest probability of an untrained model, times the number 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Attributions of the same target by several methods, judged on the sample.
+    """Attributions of the same target by several methods, judged on the sample."""
 
-    Attributes:
-        values: Method → attributions of the input, float64; a dict by name for several inputs.
-            The first are the explanation's own.
-        deletion: Method → its deletion curve.
-        insertion: Method → its insertion curve.
-        left_out: Method → why it is not shown.
-    """
-
+    # Method → attributions of the input, float64, or a dict by input; the explanation's own first.
     values: Mapping[str, Any]
     deletion: Mapping[str, metrics.Curve]
     insertion: Mapping[str, metrics.Curve]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)  # method → why it is not shown
 
     @property
     def best(self) -> str:
         """The method with the largest area under insertion minus deletion.
 
-        The explanation's own contributions, unless another method is ahead by more than 1 % of the
-        range of the answers.
+        The explanation's own contributions win if they are within 1 % of the answers' range.
         """
         ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
         answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
@@ -87,29 +79,26 @@ class Explanation(ShownAsTable):
 
     Attributes:
         sample: The sample, of the model's input shape, float32; a dict by name for several inputs.
-        target: What is explained: a class, or the mean of some neurons' values.
-        whole: The answer of the whole model, float64: the probabilities of the classes, 1 − p and
-            p for one sigmoid; for another target its value, `(1,)`.
-        kept: The same with only the slice active.
-        removed: The same with the slice removed.
-        ablation: What synapses contribute that are not active: "mean", or "zero" in a model with
-            recurrent layers.
+        target: The explained class, or neurons whose mean value is explained.
+        whole: The whole model's answer, float64: the probabilities of the classes (1 − p and p for
+            one sigmoid), or the value of another target, `(1,)`.
+        kept: The answer with only the slice active.
+        removed: The answer with the slice removed.
+        ablation: What inactive synapses contribute: "mean", or "zero" with recurrent layers.
         contributions: How much each feature raises the target's score relative to the profile's
-            means, of the sample's shape, float64, in the unit of the logit; negative values lower
-            it. For tokens, one value for each token; a dict by name for several inputs.
+            means, in the unit of the logit, float64 of the sample's shape; one value per token. A
+            dict by name for several inputs.
         slice: The sample's slice for the target; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
-        classes: Names of the classes; empty if they have none.
-        columns: Names of a table's columns; empty if they have none.
-        words: The words of a sentence of tokens; empty if they are not known.
+        classes, columns, words: Names of the classes, of a table's columns, and the words of a
+            text; empty if unknown.
         decisive: The smallest slice found that keeps the model's answer, with its certificate; None
-            for a target that is not the model's answer, such as another class or a map's pixel.
-        finding: A message about a slice that is empty or nearly complete, or about a dead
-            network; "" for an ordinary slice.
-        frequencies: Kernel name → share of the usual samples whose slices have each synapse; None
-            if no usual samples were given.
-        comparison: Other methods, judged on this sample beside the contributions.
+            for a target that is not the model's answer.
+        finding: Why the slice is empty or nearly complete, or the network dead; else "".
+        frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
+            without usual samples.
+        comparison: Other methods, judged on this sample; None if there are none.
     """
 
     sample: Any
@@ -162,7 +151,7 @@ class Explanation(ShownAsTable):
     def to_frame(self) -> "pd.DataFrame":
         """Return the answers of the whole model, with only the slice, and without the slice.
 
-        For a class, those of the leading classes.
+        A classifier's table has the leading classes.
         """
         import pandas as pd
 
@@ -182,10 +171,7 @@ class Explanation(ShownAsTable):
         )
 
     def channels(self, most: int = 3) -> "pd.DataFrame":
-        """Return the channels (or units) that matter most in each layer, from output to input.
-
-        Args:
-            most: Number of channels per layer.
+        """Return the `most` most important channels (or units) of each layer, from output to input.
 
         Returns:
             Columns layer, channel, contribution (the sum of amounts over its positions), share (its
@@ -209,10 +195,7 @@ class Explanation(ShownAsTable):
         return pd.DataFrame(rows, columns=columns)
 
     def synapses(self, most: int = 3) -> "pd.DataFrame":
-        """Return the synapses that matter most in each layer, from output to input.
-
-        Args:
-            most: Number of synapses per layer.
+        """Return the `most` most important synapses of each layer, from output to input.
 
         Returns:
             Columns layer, synapse (its index in the kernel), contribution (its amount), share (its
@@ -236,9 +219,9 @@ class Explanation(ShownAsTable):
         """Return how the slice differs from the usual slices of the class, for each kernel.
 
         Returns:
-            Columns layer, synapses (number in this slice), usual (those that are in at least half
-            of the usual slices), rare (those in fewer than a tenth), missing (synapses in at least
-            half of the usual slices, but not in this one).
+            Columns layer, synapses (number in this slice), usual (of these, in at least half of the
+            usual slices), rare (of these, in fewer than a tenth), missing (in at least half of the
+            usual slices, but not in this one).
 
         Raises:
             InvalidArgumentError: if no usual samples were given.
@@ -408,13 +391,7 @@ class Explanation(ShownAsTable):
 
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
-    """Return a checked batch of one sample, and the names of its columns, if it is a table's row.
-
-    Args:
-        im: The model.
-        x: The sample, with or without a batch axis; a row of a DataFrame.
-        columns: Names of the columns, if they are given.
-    """
+    """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
     if not columns:
         labels = getattr(x, "columns", getattr(x, "index", ()))
         columns = labels if len(getattr(labels, "shape", ())) == 1 else ()
@@ -440,13 +417,7 @@ def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[A
 def explained_target(
     im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
 ) -> Target:
-    """Return the checked target; by default the predicted class, or the only value.
-
-    Args:
-        im: The model.
-        target: A target in any form that `Slicer.explain` takes.
-        values: Operation → its output for the sample.
-    """
+    """Return the checked target; by default the predicted class, or the only value."""
     if isinstance(target, Criterion):
         if not isinstance(target.outputs, Mapping) or target.until is not None:
             raise CriterionError(
@@ -471,11 +442,7 @@ def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndar
 
 
 def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
-    """Return the names of attributions that `compare` stands for.
-
-    Raises:
-        InvalidArgumentError: for an unknown name.
-    """
+    """Return the attributions that `compare` names; raise InvalidArgumentError for unknown ones."""
     if isinstance(compare, bool):
         return tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
     methods = (compare,) if isinstance(compare, str) else tuple(compare)
@@ -514,16 +481,7 @@ def unusual_size(
     whole: np.ndarray,
     target: Target,
 ) -> str:
-    """Say why a slice is empty or nearly complete, and whether the network is dead.
-
-    Args:
-        one: The slice.
-        theta: Its θ.
-        values: Operation → its output for the sample.
-        means: Operation → its mean over the profiled data.
-        whole: The model's answer.
-        target: What is explained.
-    """
+    """Say why a slice is empty or nearly complete, and whether the network is dead; else ""."""
     share = float((one.to_vector() != 0).mean())
     if 0 < share < _NEARLY_ALL:
         return ""

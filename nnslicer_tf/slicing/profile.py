@@ -32,13 +32,13 @@ class Profile(ShownAsTable):
     Attributes:
         means: Operation name → float64 array of the operation's shape.
         samples: Number of samples that were averaged.
-        fingerprint: Fingerprint of the model that was profiled.
-        input_range: Smallest and largest value of the samples; None if it is not known, as in
-            files of version 0.1 and for models with several inputs.
+        fingerprint: Fingerprint of the profiled model.
+        input_range: Smallest and largest value of the samples; None for models with several inputs
+            and in files of version 0.1.
         positions: "each": every neuron has its own mean; "pooled": the neurons of operations
             with a mask (`Operation.mask`) share their means over all positions.
-        input_means: Smallest and largest mean of a single sample's values; None if there is no
-            `input_range`, and in files of older versions.
+        input_means: Smallest and largest mean of a single sample's values; None without an
+            `input_range` and in files of older versions.
     """
 
     def __init__(
@@ -66,9 +66,7 @@ class Profile(ShownAsTable):
         progress: bool = True,
         positions: str | None = None,
     ) -> "Profile":
-        """Profile a model.
-
-        Padding is left out of all means.
+        """Profile a model. Padding is left out of all means.
 
         Args:
             im: The model; a Keras model is instrumented.
@@ -76,16 +74,14 @@ class Profile(ShownAsTable):
                 the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
-            positions: For operations with a mask: "pooled", one mean over all positions, or
-                "each", a mean for each position (a position that is padding in all samples gets
-                the mean over all positions). Scores and probabilities of a causal attention
-                always have a mean for each position. By default "pooled" if any operation has a
-                mask; all other neurons always have their own means.
+            positions: For operations with a mask: "pooled" (the default), one mean over all
+                positions, or "each", a mean for each position (of all positions where every sample
+                is padded). Causal attention's scores and probabilities, and all operations without
+                a mask, have a mean for each position.
 
         Raises:
-            InvalidArgumentError: if `positions` is neither.
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
-                `InstrumentedModel.capture_batches`.
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments or
+                data.
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
@@ -188,7 +184,6 @@ class Profile(ShownAsTable):
         """Read a profile.
 
         Raises:
-            FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a profile.
         """
         with read_archive(path, _FORMAT, "profile") as file:

@@ -25,14 +25,14 @@ _FORMAT = "nnslicer_tf slice 1"
 class Slice(ShownAsTable):
     """The cumulative contributions of neurons and synapses for a criterion.
 
-    The members of the slice are the neurons and synapses with CONTRIB ≠ 0.
+    Its members are the neurons and synapses with CONTRIB ≠ 0.
 
     Attributes:
         neurons: Operation name → int64 array of the operation's shape (at "channel"
             granularity: one value for each channel).
         synapses: Kernel name → int64 array of the kernel's shape, in topological order.
-        info: Description of the slice's origin, only for information: theta, granularity,
-            relative_to, rectify, product, fingerprint, samples and outputs.
+        info: Origin of the slice: theta, granularity, relative_to, rectify, product,
+            fingerprint, samples and outputs.
     """
 
     def __init__(
@@ -57,8 +57,7 @@ class Slice(ShownAsTable):
         """Return the contributions of the synapses as one int64 vector.
 
         Args:
-            kernels: Names of kernels; all by default, in topological order, each kernel
-                in C order.
+            kernels: Names of kernels, each in C order; by default all, in topological order.
 
         Raises:
             InvalidArgumentError: if a kernel does not exist.
@@ -103,10 +102,7 @@ class Slice(ShownAsTable):
         return text_table(titles, rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the share of synapses kept in each kernel.
-
-        See `nnslicer_tf.report` for plots of the neurons.
-        """
+        """Plot the share of each kernel's synapses in the slice; `report` plots neurons."""
         from nnslicer_tf.report import plot_kept_synapses
 
         return plot_kept_synapses(self, ax)
@@ -119,13 +115,12 @@ class Slice(ShownAsTable):
         Args:
             model: The sliced model, or one with the same kernels; an `InstrumentedModel` if the
                 size of the inputs is not fixed, and the one that was sliced is gone.
-            means: The model's profile. If given, synapses outside the slice still contribute
-                their mean, as in the paper's program: a layer computes W·(x − x̄) + ȳ with the
-                slice's W and the profile's x̄ and ȳ. The copy then has a constant after each layer.
+            means: The model's profile. If given, synapses outside the slice contribute their mean,
+                as in the paper's program: a layer computes W·(x − x̄) + ȳ with the slice's W and the
+                profile's x̄ and ȳ, by a constant after each layer.
 
         Raises:
-            ProfileMismatchError: if the model's kernels are not those of the slice, or the
-                profile belongs to a different model.
+            ProfileMismatchError: if the kernels or the profile belong to a different model.
             UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
                 kernel is of an attention or recurrent layer or an embedding.
         """
@@ -188,7 +183,6 @@ class Slice(ShownAsTable):
         """Read a slice.
 
         Raises:
-            FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a slice.
         """
         with read_archive(path, _FORMAT, "slice") as file:

@@ -39,8 +39,7 @@ class SliceSet(ShownAsTable):
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
-        info: Description of the slices' origin, only for information: theta, granularity,
-            relative_to, rectify, product, fingerprint and outputs.
+        info: Origin of the slices, as in `Slice`, without samples.
     """
 
     def __init__(
@@ -61,19 +60,15 @@ class SliceSet(ShownAsTable):
 
     @cached_property
     def matrix(self) -> sp.csr_array:
-        """CONTRIB of the synapses, `(samples, synapses)` int32.
+        """CONTRIB of the synapses, `(samples, synapses)` int32, over `kernels` in C order.
 
-        Columns run over `kernels`, each in C order. At θ = 0, where most values are not zero, the
-        matrix is made from dense rows on first access; see `to_array`.
+        At θ = 0 most values are not zero, and `to_array` is cheaper.
         """
         return _to_sparse(self._synapses)
 
     @cached_property
     def neuron_matrix(self) -> sp.csr_array | None:
-        """CONTRIB of the neurons, `(samples, neurons)` int32; None if neurons were not kept.
-
-        Columns run over `operations`, each in C order.
-        """
+        """CONTRIB of neurons, `(samples, neurons)` int32 over `operations` in C order, or None."""
         return None if self._neurons is None else _to_sparse(self._neurons)
 
     def to_array(self, kernels: Iterable[str] | None = None) -> np.ndarray:
@@ -92,11 +87,7 @@ class SliceSet(ShownAsTable):
         return self._synapses.shape[0]
 
     def __getitem__(self, index: int) -> Slice:
-        """Return the slice of one sample, without neurons if they were not kept.
-
-        Raises:
-            IndexError, TypeError: if there is no such sample, or `index` is not an integer.
-        """
+        """Return the slice of one sample, with neurons if the set has them."""
         index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
@@ -184,7 +175,6 @@ class SliceSet(ShownAsTable):
         """Read a set of slices.
 
         Raises:
-            FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a set of slices.
         """
         with read_archive(path, _FORMAT, "slice set") as file:

@@ -1,7 +1,7 @@
 """`Slicer`: forward and backward analysis of samples (NNSlicer, section 4).
 
-Most of the time is spent in the backward walk. Memory holds one batch of activations for this
-process and two per worker, whatever the number of samples.
+The backward walk takes most of the time. Memory holds one batch of activations for this process
+and two per worker, whatever the number of samples.
 """
 
 import math
@@ -93,19 +93,16 @@ class Slicer:
         progress: Show a progress bar.
         relative_to: Quantity that the exclusion is relative to: "output", θ·|y|, as in the
             paper, or "sum", θ·|sum of the local values|, as in the paper's program.
-        rectify: Propagation of CONTRIB through operations with one input for each output (ReLU
-            and other activations, normalisations): "sign", multiplied by the signs of the
-            changes and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as in
-            the paper's program.
+        rectify: How CONTRIB passes through operations with one input for each output (activations,
+            normalisations): "sign", times the signs of the changes and 0 at inactive ReLUs (the
+            paper's Table 2), or "pass", unchanged, as in the paper's program.
         product: Local values of a product a·b of activations: "value", Δa·b and a·Δb; or
-            "midpoint", which replaces the other factor's value by the midpoint between value and
-            mean, so that the two add up to a·b minus the product of the means. With more than two
-            factors, the midpoints of all others are multiplied.
-        contribution: "count" (the paper's: a sum of signs) or "amount": a real number, in the
-            unit of the target, which says how much a neuron or synapse raised the target above its
-            value for the mean input. At θ = 0, the amounts at every cut through the network add up
-            to the target's change. θ > 0 excludes the same inputs as with counts. `rectify` does
-            not matter then.
+            "midpoint", with the other factors' midpoints between value and mean, so that two
+            factors' local values add up to a·b minus the product of the means.
+        contribution: "count" (the paper's: a sum of signs) or "amount": how much a neuron or
+            synapse raised the target above its value for the mean input, in the target's unit. At
+            θ = 0, the amounts at every cut through the network add up to the target's change; θ > 0
+            excludes the same inputs as with counts. `rectify` has no effect on amounts.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -185,11 +182,7 @@ class Slicer:
         return other
 
     def at_theta(self, theta: float) -> "Slicer":
-        """Return a slicer with the same settings and this θ (the same object if θ is unchanged).
-
-        Raises:
-            InvalidArgumentError: if theta is out of range.
-        """
+        """Return a slicer with the same settings and this θ (the same object if θ is unchanged)."""
         if theta == self.theta:
             return self
         check_options(theta)
@@ -252,11 +245,10 @@ class Slicer:
         Args:
             x: Samples, as for `slice`.
             outputs: The neurons O, as for `slice`.
-            kernels: Names of the kernels whose synapses are kept; all by default.
-            operations: Names of the operations whose neurons are kept; all by default.
-                Large models have many neurons: `operations=()` keeps none.
-            folder: Folder to which the rows are written as they are computed, and where they
-                remain; an interrupted run resumes from it.
+            kernels: Names of the kernels whose synapses the slices have; all by default.
+            operations: Names of the operations whose neurons the slices have; all by default. Pass
+                `()` for large models, which have many neurons.
+            folder: Folder for the rows, which remain there; an interrupted run resumes from it.
 
         Raises:
             InvalidArgumentError: for unknown kernels or operations; other errors as in `slice`.
@@ -281,8 +273,7 @@ class Slicer:
     ) -> Iterator[Part]:
         """Yield the dense contributions of every sample as they are computed, keeping none.
 
-        For code that needs some values of each slice, but not the slices themselves. Memory is
-        bounded by the batch size.
+        Memory is bounded by the batch size.
 
         Args:
             x: Samples, as for `slice`.
@@ -332,9 +323,9 @@ class Slicer:
         """Return for each sample the smallest slice found that keeps the model's answer.
 
         Units with the least effect on the answer are ablated in rounds, with effects estimated
-        again after each, until the answer is lost; a bisection follows. θ, granularity and
-        contribution of this slicer do not matter. The result's certificate was obtained by running
-        the model. A sample takes some 70 forward passes, and as many for each other class.
+        again after each, until the answer is lost; a bisection follows. This slicer's θ,
+        granularity and contribution have no effect. The certificate is measured by running the
+        model. A sample takes some 70 forward passes, and as many for each other class.
 
         Args:
             x: Samples, as for `slice`.
@@ -343,17 +334,17 @@ class Slicer:
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
                 "channel" (also a unit of a recurrent layer) or "input" (a position of the input,
                 such as a pixel or a word).
-            ablation: What takes the place of the values of other units: "mean" (the profile's),
-                "zero" or "resample" (those of another sample in `x`).
+            ablation: Values of ablated units: "mean" (the profile's), "zero" or "resample" (those
+                of another sample in `x`).
             min_probability: Least probability of the answer with the slice alone; by default, it
                 only has to be the most probable.
-            max_divergence: Largest Kullback-Leibler divergence of the output with the slice alone
-                from the model's, in nats; by default, none is required.
+            max_divergence: Largest Kullback-Leibler divergence, in nats, of the output with the
+                slice alone from the model's; no limit by default.
             max_share: Largest share of the units with which a slice counts as found.
             tolerance: For a model that predicts a number: how far it may change with the slice
                 alone, as a share of its change when all units are ablated.
-            others: For how many other classes, drawn by `rng`, the same procedure is asked at the
-                size found; None for all.
+            others: Number of other classes, drawn by `rng`, for which the same procedure is tried
+                at the same size; None for all.
             together: Return one slice for all samples, which must be of one class. It keeps the
                 answer for at least 95 % of them.
             rng: Seed or generator, for `others` and for "resample".
@@ -540,11 +531,7 @@ class Slicer:
             )
 
     def plan(self, outputs: Outputs | Criterion = PREDICTED) -> Plan:
-        """Return the walk of a criterion, as planned for this slicer.
-
-        Raises:
-            CriterionError: if the criterion does not fit the model.
-        """
+        """Return the walk of a criterion; raise CriterionError if it does not fit the model."""
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
         resolved = criterion.resolve(self.im, self.neuron_shapes)
         key = resolved.key()
@@ -553,10 +540,7 @@ class Slicer:
         return self._plans[key]
 
     def _work_for(self, plan: Plan, collector: Collector) -> Work:
-        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion.
-
-        What is compiled is kept for reuse.
-        """
+        """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion."""
         values = sum(self.im[name].size for name in plan.captured)
         values *= 1 if plan.amounts is None else 2  # with the reference
         size = int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
@@ -649,11 +633,7 @@ def _restored(
 def check_options(
     theta: float = 0.3, granularity: str = "activation", workers: int | None = None, **choices: str
 ) -> None:
-    """Check arguments of `Slicer`, for callers that profile before they create one.
-
-    Raises:
-        InvalidArgumentError: if one is out of range.
-    """
+    """Check arguments of `Slicer` early; raise InvalidArgumentError if one is out of range."""
     try:
         valid = math.isfinite(theta) and theta >= 0
     except TypeError:

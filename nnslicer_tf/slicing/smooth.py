@@ -1,12 +1,10 @@
 """`SmoothSlices`: slices at θ = 0 as tensors with a gradient, for attacks and for optimisation.
 
 At θ = 0, a contribution is a product of signs, whose gradient is zero. Here each sign keeps its
-value, but has the gradient of tanh(k · v), where v is the number divided by the mean magnitude of
-its tensor, and k the steepness: the straight-through estimator (Bengio et al., "Estimating or
-propagating gradients through stochastic neurons", 2013). The slices are therefore exact up to the
-rounding of Δ in float32; the gradient is a direction that an attack can follow, not a derivative.
-
-Cost: a few passes of the model.
+value but has the gradient of tanh(k · v), where v is the number divided by its tensor's mean
+magnitude: the straight-through estimator (Bengio et al., "Estimating or propagating gradients
+through stochastic neurons", 2013). Slices are exact up to the rounding of Δ in float32; the
+gradient is a direction for an attack, not a derivative. The cost is a few passes of the model.
 """
 
 from collections.abc import Sequence
