@@ -37,14 +37,10 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
 
 
 def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:
-    """Check that values are neither NaN nor infinite.
-
-    Args:
-        values: Operation name → values of a batch.
-        first: Index of the batch's first sample, for the error message.
+    """Check that values are finite; `first` is the index of the batch's first sample.
 
     Raises:
-        NonFiniteActivationError: if one is; the message names the operation and the sample.
+        NonFiniteActivationError: naming the operation and the sample that are not.
     """
     for name, value in values.items():
         if not np.isfinite(value).all():

@@ -27,10 +27,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Refuse to compute in a process in which TensorFlow would wait forever.
+    """Refuse to compute in a process forked after TensorFlow started, where it would wait forever.
 
     Raises:
-        WorkerError: if the process was forked after TensorFlow had started its threads.
+        WorkerError: in such a process.
     """
     if os.getpid() in _lost and keras.backend.backend() == "tensorflow":
         raise WorkerError(
@@ -87,10 +87,7 @@ def vector_jacobian_product(
 ) -> Sequence[Any]:
     """Return cotangent · ∂function/∂input for each input; may be called in a compiled function.
 
-    Args:
-        function: Maps the input tensors to one tensor.
-        inputs: Floating-point tensors to differentiate with respect to.
-        cotangent: Tensor of the shape of the function's result.
+    `function` maps the inputs to one tensor, whose shape is that of `cotangent`.
     """
     return value_and_product(function, inputs, lambda result: cotangent)[1]
 
@@ -98,12 +95,9 @@ def vector_jacobian_product(
 def value_and_product(
     function: Callable[..., Any], inputs: Sequence[Any], cotangent: Callable[[Any], Any]
 ) -> tuple[Any, Sequence[Any]]:
-    """Return a function's result, and its vector-Jacobian product.
+    """Return a function's result and its vector-Jacobian product.
 
-    Args:
-        function: As for `vector_jacobian_product`.
-        inputs: As for `vector_jacobian_product`.
-        cotangent: Maps the result to the cotangent.
+    `cotangent` maps the result to the cotangent; otherwise as `vector_jacobian_product`.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -141,18 +135,11 @@ def over_time(
     sequences: Sequence[Any],
     reverse: bool = False,
 ) -> tuple[list[Any], list[Any]]:
-    """Run a step for each entry of some sequences, as a loop of the backend.
+    """Run a step for each entry of some sequences `(time, …)`, as a loop of the backend.
 
-    `keras.ops.scan` cannot be used: on TensorFlow, results must have the carry's structure.
-
-    Args:
-        step: Maps the carry and the sequences' entries to the next carry and to results.
-        carry: Tensors before the first step.
-        sequences: Tensors `(time, …)`.
-        reverse: Begin with the last entry.
-
-    Returns:
-        (the last carry, the results as tensors `(time, …)`, in the order of the sequences).
+    `step` maps the carry and the entries to the next carry and to results. Returns the last carry,
+    and the results `(time, …)` in the order of the sequences. `keras.ops.scan` cannot be used: on
+    TensorFlow, results must have the carry's structure.
     """
     if keras.backend.backend() == "tensorflow":
         return _over_time_tensorflow(step, list(carry), list(sequences), reverse)

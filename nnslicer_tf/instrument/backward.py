@@ -37,18 +37,16 @@ def propagate(
 ) -> dict[str, Any]:
     """Propagate values backwards; return the values that each operation received.
 
-    Each operation is expanded once, after all its consumers, with the sum of the values that they
-    propagated to it; operations that received nothing are skipped. A node with `members` represents
-    several operations that are expanded together.
+    Each operation is expanded once, after its consumers, with the sum of the values received from
+    them. A node with `members` represents several operations that are expanded together.
 
     Args:
         order: The operations to expand, consumers first.
-        seed: Operation name → values `(batch, *shape)` with which the walk starts.
-        rule: Takes an operation and the values that it received; returns one array for each of
-            its inputs, of the input's shape or of a shape that the input was broadcast to, or
-            None for an input that gets nothing. For a node with members, it takes the members'
-            values by name and returns a pair: the arrays for the inputs, and the final values
-            of those members that received more.
+        seed: Operation name → initial values `(batch, *shape)`.
+        rule: Maps an operation and its values to one array for each of its inputs, of the input's
+            shape or one that it was broadcast to, or None. For a node with members, it maps
+            their values by name to a pair: the arrays for the inputs, and the final values of
+            members that received more.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:
@@ -87,7 +85,7 @@ def _dtype_of_sum(*arrays: np.ndarray) -> np.dtype:
 
 
 def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
-    """Sum over the axes that were broadcast, so that the result has shape `(batch, *shape)`."""
+    """Sum over broadcast axes, to shape `(batch, *shape)`."""
     have = tuple(values.shape[1:])
     # The size of a tensor's axis may be unknown (None) while a function is traced.
     if len(have) == len(shape) and all(a in (None, b) for a, b in zip(have, shape, strict=True)):

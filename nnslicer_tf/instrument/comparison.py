@@ -1,9 +1,8 @@
 """The check that an instrumented graph, or a copy, computes what its model computes.
 
-Both run on a few inputs of the declared dtypes: negative, large, small and zero values, or
-tokens of the vocabulary. It costs two forward passes of two samples, more samples if they are
-small; of one if they are large and all layers are Keras's own. If outputs differ, each layer runs
-on its own, so that the error names the first one.
+Both run on a few inputs of the declared dtypes: negative, large, small and zero values, or tokens.
+It costs two forward passes of two samples; more samples if they are small, one if they are large
+and all layers are Keras's own. If outputs differ, the error names the first layer that does.
 """
 
 from collections.abc import Sequence
@@ -30,15 +29,8 @@ def compare_with_original(
 ) -> dict[str, np.ndarray]:
     """Check that a graph's outputs equal those of the model that it was built from.
 
-    Args:
-        model: The model.
-        functional: The same model in functional or sequential form.
-        graph: The graph.
-        trace: The calls that it was built from.
-        bounds: Smallest and largest value of the inputs, if they are known.
-
-    Returns:
-        Name of each output operation → its values for the samples of the comparison.
+    `functional` is the model in functional or sequential form, `trace` the calls behind the graph.
+    Returns the values of each output operation for the samples of the comparison.
 
     Raises:
         UnsupportedLayerError: if an output differs by more than rounding.
@@ -80,22 +72,13 @@ def compare_with_original(
 
 def random_input(
     rng: np.random.Generator,
-    shape: tuple[int, ...],
+    shape: tuple[int, ...],  # with the number of samples
     dtype: Any,
-    tokens: int | None = None,
+    tokens: int | None = None,  # size of the vocabulary; None for numbers
     bounds: Bounds | None = None,
-    padded: bool = False,
+    padded: bool = False,  # whether the last sample ends with padding
 ) -> np.ndarray:
-    """Return random samples for an input of a dtype; half precision is returned as float32.
-
-    Args:
-        rng: The random generator.
-        shape: The number of samples, and the shape of one.
-        dtype: The dtype that the input declares.
-        tokens: Number of tokens of its vocabulary; None if it takes numbers.
-        bounds: Smallest and largest value, if they are known.
-        padded: Whether the last sample ends with padding.
-    """
+    """Return random samples for an input of a dtype; half precision is returned as float32."""
     dtype = keras.backend.standardize_dtype(dtype)
     x: np.ndarray
     if tokens is not None:
@@ -121,16 +104,10 @@ def random_input(
 def difference(
     expected: Any, values: Any, tolerance: float, finite_rows: int | None = None
 ) -> float:
-    """Return the largest difference between two values, relative to what rounding may cause.
+    """Return the largest difference between values `(samples, …)`, relative to allowed rounding.
 
-    Values are compared sample by sample: they may differ by `tolerance` times the sample's largest
-    value, and by ten times `tolerance` of their own.
-
-    Args:
-        expected: The values of the original `(samples, …)`.
-        values: Other values.
-        tolerance: The tolerance.
-        finite_rows: Number of samples in which the same values must be finite; all by default.
+    Allowed are `tolerance` times the sample's largest value, and ten times `tolerance` of the value
+    itself. The first `finite_rows` samples, by default all, must be finite at the same places.
     """
     theirs, ours = (keras.ops.convert_to_numpy(v).astype(np.float64) for v in (expected, values))
     if ours.shape != theirs.shape:
@@ -147,11 +124,7 @@ def difference(
 
 
 def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float) -> None:
-    """Run each layer on the values that the graph gives it.
-
-    Raises:
-        UnsupportedLayerError: that names the first layer whose values differ.
-    """
+    """Raise UnsupportedLayerError for the first layer that differs on the graph's own values."""
     values = graph.run(inputs, graph.operations)
     for call in trace.calls:
         if call.mask_function is not None:

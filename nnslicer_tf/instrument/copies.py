@@ -1,9 +1,8 @@
 """Copies of models, which can be changed without changing the original.
 
-`copy_model` gives a copy with equal outputs, and checks it; `rebuild` gives one with other weights,
-sizes or layers. Both copy nested models and everything that a layer keeps outside its variables,
-such as the statistics of an adapted `Normalization`, and functions that the user wrote. LoRA
-weights are merged into their kernels.
+`copy_model` gives a copy with equal outputs, and checks it; `rebuild` one with other weights,
+sizes or layers. Both copy nested models, state outside variables (such as an adapted
+`Normalization`'s statistics) and the user's functions, and merge LoRA weights into kernels.
 
 Cost: the layers are built again, and the check runs both models on four samples.
 """
@@ -32,17 +31,17 @@ After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
 
 
 def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.Model:
-    """Return a copy of a built model, with the same layer names, its own weights, equal outputs.
+    """Return a copy of a built model with its own weights, and equal layer names and outputs.
 
     Args:
-        model: A functional, sequential or subclassed model. If a subclassed model has no config,
-            the copy is functional.
-        input_shape: The shape of one sample, if the model does not know it.
+        model: A functional, sequential or subclassed model. Without a config, a subclassed
+            model's copy is functional.
+        input_shape: The shape of one sample, if the model does not specify it.
 
     Raises:
         InputShapeError: if a subclassed model has no config and its input's shape is not known.
         UnsupportedLayerError: if a layer cannot be copied: its class or a function that it uses is
-            not registered with Keras, or it keeps something that Keras does not save.
+            not registered with Keras, or it has state that Keras does not save.
     """
     if has_graph(model):
         check_copyable(model)
@@ -66,24 +65,16 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
 
 def rebuild(
     model: keras.Model,
-    values: Mapping[int, np.ndarray] | None = None,
-    configs: Mapping[int, Mapping[str, Any]] | None = None,
+    values: Mapping[int, np.ndarray] | None = None,  # id of a variable → its new value
+    configs: Mapping[int, Mapping[str, Any]] | None = None,  # id of a layer → new entries
     *,
-    replacements: Mapping[int, keras.layers.Layer] | None = None,
-    after: After | None = None,
-    shapes: Shapes | None = None,
+    replacements: Mapping[int, keras.layers.Layer] | None = None,  # id → layer used unchanged
+    after: After | None = None,  # its result replaces the output of each call
+    shapes: Shapes | None = None,  # of one sample, if not the model's
 ) -> keras.Model:
     """Return a copy of a functional or sequential model with some variables and layers changed.
 
-    Args:
-        model: The model; nested models are copied, too.
-        values: Id of a variable → its value in the copy, with the copy's shape.
-        configs: Id of a layer → entries of its config in the copy.
-        replacements: Id of a layer → the layer that takes its place, built or not, whose weights
-            are not changed.
-        after: Called for every call of a copied layer; what it returns takes the place of the
-            layer's output. Sequential models then become functional.
-        shapes: The shapes of one sample, where the copy needs other ones than the model has.
+    Nested models are copied, too. With `after`, sequential models become functional.
 
     Raises:
         UnsupportedLayerError: as in `copy_model`.
@@ -93,10 +84,10 @@ def rebuild(
 
 
 def check_copyable(model: keras.Model) -> None:
-    """Check that all layers of a model can be created from their configs, before long work.
+    """Check, before long work, that all layers of a model can be created from their configs.
 
     Raises:
-        UnsupportedLayerError: naming the layer and the class or function that is not registered.
+        UnsupportedLayerError: naming the layer and the unregistered class or function.
     """
     for layer in model.layers if has_graph(model) else ():
         if isinstance(layer, keras.Model):
@@ -108,17 +99,12 @@ def check_copyable(model: keras.Model) -> None:
 def check_copy(
     model: keras.Model, copy: keras.Model, input_shape: Shapes | None = None, what: str = "copy"
 ) -> None:
-    """Check that two models give the same outputs for random, large, negative and zero inputs.
+    """Check that two models agree on random, large, negative and zero inputs.
 
-    Args:
-        model: The model.
-        copy: A model that has to give its outputs.
-        input_shape: Shapes of one sample, where the model's are not fixed.
-        what: What the second model is, for the message.
+    `what` names the second model in messages.
 
     Raises:
-        UnsupportedLayerError: if an output differs by more than rounding, naming the first layer
-            that does.
+        UnsupportedLayerError: naming the first layer that differs by more than rounding.
     """
     x = examples(model, input_shape)
     if x is None:
@@ -141,10 +127,9 @@ def check_copy(
 
 
 def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
-    """Return four samples in the structure of a model's inputs, in the dtypes that it declares.
+    """Return four samples in the structure and dtypes of a model's inputs, None if not known.
 
-    As in `random_input`; tokens are in the range of all vocabularies. Returns None if the model's
-    inputs are not known.
+    As in `random_input`; tokens are in the range of all vocabularies.
     """
     structure: Any = []
     if has_graph(model):
@@ -176,12 +161,8 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
 def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | None = None) -> Any:
     """Return inputs for a clone of a functional model, in the structure of the model's inputs.
 
-    They keep the names of the model's inputs; `clone_model` would use the names of their tensors,
-    which Keras numbers.
-
-    Args:
-        model: A functional model.
-        shapes: The shape of one sample of each input; by default, those of the model.
+    They keep the inputs' names; `clone_model` would use those of the tensors, which Keras numbers.
+    `shapes` are of one sample, by default the model's.
     """
     entries = [
         keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
@@ -297,12 +278,9 @@ class _Builder:
 def transfer(
     layer: keras.layers.Layer, copy: keras.layers.Layer, values: Mapping[int, np.ndarray]
 ) -> None:
-    """Set the state of a built copy of a layer: its variables, and what it keeps beside them.
+    """Copy a layer's variables and other state to its built copy.
 
-    Args:
-        layer: The layer.
-        copy: Its copy, with the same layers inside.
-        values: Id of a variable → its value in the copy, with the copy's shape.
+    `values` maps the id of a variable to its value in the copy.
 
     Raises:
         UnsupportedLayerError: if the copy has other variables.
@@ -351,11 +329,7 @@ def _own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.layers.Layer:
-    """Return a new layer with the config of another one and some entries changed.
-
-    Raises:
-        UnsupportedLayerError: if Keras cannot do it.
-    """
+    """Return a new layer from a layer's config, with some entries changed."""
     try:
         config = {**layer.get_config(), **entries}
         # The kernel of the copy has the LoRA weights merged.
@@ -383,9 +357,9 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
 def _keep_functions(
     layer: keras.layers.Layer, copy: keras.layers.Layer, changed: Container[str] = ()
 ) -> None:
-    """Give a copy the functions of the original, except those that differ on purpose.
+    """Give a copy the original's functions, except those in `changed`.
 
-    A config has only their names: a function of the user's called "relu" would become Keras's own.
+    A config has only names: a user's function called "relu" would become Keras's own.
     """
     for part, twin in zip(sublayers(layer), sublayers(copy), strict=False):
         for name, value in vars(part).items():

@@ -1,9 +1,7 @@
 """Reading of users' data: all analyses read their samples through this module.
 
-Arrays, nested lists, tensors, data frames, `datasets.Dataset`, `tf.data.Dataset`, loaders of
-PyTorch and of Keras, other iterables, and names of files, folders and public data sets are all
-treated in the same way: checked once, then cut into float32 batches. `read_labelled` also reads
-labels.
+Every form of `DataLike` is checked once, then cut into float32 batches. `read_labelled` also
+reads labels.
 """
 
 import os
@@ -58,24 +56,14 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
 
 
 def check_batch_size(batch_size: int) -> int:
-    """Return `batch_size`.
-
-    Raises:
-        InvalidArgumentError: if it is not a positive int.
-    """
+    """Return `batch_size`; raise InvalidArgumentError if it is not a positive int."""
     if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise InvalidArgumentError(f"batch_size must be a positive int. Received: {batch_size!r}")
     return int(batch_size)
 
 
 def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None) -> np.ndarray:
-    """Return `x` as a finite float32 array `(batch, *shape)`.
-
-    Args:
-        x: Array or tensor of numbers.
-        shape: The model's input shape, without the batch axis.
-        first: Index of the first sample, for messages.
-        bounds: Smallest and largest value of an input, if they are known.
+    """Return `x` as a finite float32 array `(batch, *shape)`; `first` is its first sample's index.
 
     Raises:
         InputShapeError: if `x` has a different shape, or is not numeric.
@@ -122,14 +110,14 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
 
 
 class Samples:
-    """Checked samples: arrays are checked as a whole before any work, other data as it is read.
+    """Checked samples: arrays are checked at once, other data while they are read.
 
     Args:
         data: Samples in one of the forms of `DataLike`. For several inputs: arrays in a dict by
-            input name, or in a list or tuple in the inputs' order; or an iterable of such batches
-            or samples, each alone or first in a tuple `(x, …)`.
-        shape: The model's input shape, without the batch axis; name → shape for several inputs.
-        bounds: Smallest and largest value of an input, if they are known; by name for several.
+            name, or in a list or tuple in order; or an iterable of such batches or samples, each
+            alone or first in a tuple `(x, …)`.
+        shape: Input shape without the batch axis; name → shape for several inputs.
+        bounds: Smallest and largest value of an input, if known; by name for several.
         aliases: Alternative keys that a dict may use → names of the inputs.
 
     Attributes:
@@ -176,10 +164,7 @@ class Samples:
     def batches(self, size: int) -> Iterator[Any]:
         """Yield float32 batches `(≤ size, *shape)`, or `Inputs` of several arrays, in order.
 
-        Raises:
-            InvalidArgumentError: if there are no samples, or `size` is not a positive int.
-            InputShapeError, InputRangeError, NonFiniteActivationError: for an invalid sample of
-                an iterable.
+        Raises the errors of `Samples` for an invalid sample of an iterable.
         """
         size = check_batch_size(size)
         if self._whole is not None:
@@ -278,12 +263,8 @@ def read_labelled(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
 
-    Args:
-        data: Samples in one of the forms of `DataLike`.
-        y: Their labels, integers or one-hot; None if `data` has them: a `Dataset`, a pair
-            `(x, y)`, a name that `datasets.load_data` knows, or an iterable of pairs.
-        shape: The model's input shape, without the batch axis.
-        bounds: Smallest and largest value of an input, if they are known.
+    `y` are integers or one-hot; without it, `data` must have labels: a `Dataset`, a pair `(x, y)`,
+    a name that `datasets.load_data` knows, or an iterable of pairs.
 
     Raises:
         InvalidArgumentError: if there are no labels, or not one for each sample.
@@ -322,11 +303,7 @@ def _empty() -> InvalidArgumentError:
 
 
 def _dense(x: Any) -> np.ndarray:
-    """Return `as_array(x)`.
-
-    Raises:
-        InputShapeError: also if `x` is sparse or ragged.
-    """
+    """Return `as_array(x)`; raise InputShapeError if `x` is sparse or ragged."""
     kind = type(x).__name__
     remedy = ""
     if hasattr(x, "toarray"):  # SciPy
@@ -343,12 +320,9 @@ def _dense(x: Any) -> np.ndarray:
 
 
 def _opened(data: Any, shape: tuple[int, ...], labels: bool) -> tuple[Any, Any]:
-    """Return samples as an array or iterable, and their labels if they are known.
+    """Return samples as an array or iterable, and their labels or None.
 
-    Args:
-        data: Samples in one of the forms of `DataLike`.
-        shape: Shape of one sample.
-        labels: Whether a file must have labels.
+    `labels` says whether a file must have labels.
     """
     if isinstance(data, (str, os.PathLike)):
         data = load_data(data, labels=labels, shape=shape)
@@ -414,11 +388,7 @@ def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the samples `(batch, *shape)` in an iterable's element, and labels if it has any.
-
-    Raises:
-        InputShapeError: if it is neither a sample nor a batch.
-    """
+    """Return an element's samples `(batch, *shape)`, and its labels or None."""
     y: Any = None
     if isinstance(element, Mapping):
         x, y = _from_mapping(element)

@@ -17,12 +17,8 @@ _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registere
 def model_fingerprint(model: keras.Model) -> str:
     """Return the SHA-256 of a model's architecture and weights, 64 hexadecimal digits.
 
-    Names do not affect it, because Keras numbers them: a model that is built twice, or saved
-    and loaded, keeps its fingerprint.
-
-    Args:
-        model: A built Keras model. For a subclassed model without a config, the classes of its
-            layers stand for the architecture.
+    Names are left out, because Keras numbers them: models built twice, or saved and loaded, agree.
+    For a subclassed model without a config, its layers' classes stand for the architecture.
     """
     known = hashlib.sha256()
     with warnings.catch_warnings():
@@ -44,10 +40,7 @@ def weights_digest(model: keras.Model) -> str:
 
 
 def weights_checksum(model: keras.Model) -> int:
-    """Return the sum of all weights' bits, a very cheap way to detect changes.
-
-    It is not a digest: reordered weights have the same sum.
-    """
+    """Return the sum of all weights' bits, a cheap check for changes that ignores their order."""
     total = 0
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))

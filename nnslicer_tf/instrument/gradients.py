@@ -10,13 +10,9 @@ from nnslicer_tf.instrument.graph import Graph
 
 
 class GradientFunction:
-    """The gradient of a target with respect to operations: d(sum over the batch) / d(values).
+    """The gradient of a target, summed over the batch, with respect to operations.
 
-    Args:
-        graph: The instrumented graph.
-        target: Maps {operation: tensor (batch, …)} to a tensor `(batch,)`.
-        needs: Names of the operations that `target` reads.
-        wrt: Names of the operations to differentiate with respect to.
+    `target` maps {operation: tensor (batch, …)} of `needs` to a tensor `(batch,)`.
     """
 
     def __init__(
@@ -37,9 +33,7 @@ class GradientFunction:
     ) -> list[np.ndarray]:
         """Return one gradient `(batch, …)` float32 for each operation of `wrt`.
 
-        Args:
-            x: The model's input, `(batch, …)` float32; several inputs as a tuple.
-            *extra: Further arrays, passed to the target after the values.
+        `x` is `(batch, …)` float32, a tuple for several inputs; the target also receives `extra`.
         """
         inputs = list(x) if isinstance(x, tuple) else [x]
         return [keras.ops.convert_to_numpy(g) for g in self._compute(inputs, *extra)]

@@ -1,7 +1,4 @@
-"""The graph of operations: their dependencies, and the functions that compute them.
-
-All analyses get a model's structure from this module.
-"""
+"""The graph of operations: their dependencies, and the functions that compute them."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,12 +34,7 @@ def in_half_precision(layer: keras.layers.Layer) -> bool:
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
-    """One operation of a layer, as a Keras layer that shares the original layer's weights.
-
-    Args:
-        layer: The layer that owns the weights.
-        compute: The operation's function, from its input tensors to its output tensor.
-    """
+    """One operation as a Keras layer that shares the weights of the original layer."""
 
     def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
         super().__init__(layer, dtype="float32" if in_half_precision(layer) else layer.dtype_policy)
@@ -74,10 +66,10 @@ class Graph:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
-        """Append an operation whose inputs are already in the graph.
+        """Append an operation whose inputs are in the graph.
 
         Raises:
-            UnsupportedLayerError: if another operation has its name.
+            UnsupportedLayerError: if its name is taken.
         """
         if operation.name in self.operations:
             first = self.operations[operation.name]
@@ -101,7 +93,7 @@ class Graph:
         return {name: tuple(takers) for name, takers in consumers.items()}
 
     def vocabulary(self, name: str) -> int | None:
-        """Return the number of different tokens that an input accepts; None if it takes numbers."""
+        """Return the number of tokens that an input accepts, None if it takes numbers."""
         rows = []
         waiting = [name]
         while waiting:
@@ -115,9 +107,7 @@ class Graph:
     def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
         """Return the operations `names` and all that they depend on, in topological order.
 
-        Args:
-            names: Names of operations.
-            first: Name of an operation; those that precede it in topological order are left out.
+        Operations before `first` in that order are left out.
         """
         reached = set(names)
         needed = []
@@ -130,10 +120,7 @@ class Graph:
         return tuple(reversed(needed))
 
     def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
-        """Return the operations that depend on `after` and that `names` depend on, in order.
-
-        Includes `names` themselves, but not `after`.
-        """
+        """Return the operations that depend on `after` and that `names` depend on, with `names`."""
         reached = set(after)
         later = set()
         for operation in self.operations.values():
@@ -147,11 +134,8 @@ class Graph:
     ) -> dict[str, Any]:
         """Return the values of the operations `wanted` and of all that they depend on, by name.
 
-        Args:
-            x: The model's input, `(batch, …)`; several inputs as a list or tuple, in order.
-            wanted: Names of operations.
-            change: If given, called with each operation's name and value; the value that it
-                returns replaces the original one from then on.
+        `x` is `(batch, …)`; several inputs are a list or tuple. `change` maps an operation's name
+        and value to the value used from then on.
         """
         change = change or (lambda name, value: value)
         inputs = x if isinstance(x, (list, tuple)) else (x,)
@@ -172,29 +156,21 @@ class Graph:
         return values
 
     def in_dtype_of_input(self) -> "Graph":
-        """Return the same graph, computing in the dtype of its input, such as float64.
-
-        Otherwise layers compute in their own dtype.
-        """
+        """Return the same graph, computing in the dtype of its input instead of the layers' own."""
         other = copy.copy(self)
         other._functions = {name: _function_of(self.operations[name]) for name in self.wrappers}
         return other
 
 
 def _function_of(operation: Operation) -> Callable[..., Any]:
-    """Return an operation's function; for one in a recurrent layer, it gives all values by name."""
+    """Return an operation's function; in a recurrent layer, it returns all values by name."""
     if isinstance(operation.params, Member):
         return operation.params.unrolled.run
     return operation.compute
 
 
 class CaptureModel(keras.Model):
-    """A Keras model whose outputs are the values of chosen operations.
-
-    Args:
-        graph: The instrumented graph.
-        names: Names of the operations to output.
-    """
+    """A Keras model whose outputs are the values of the operations `names`."""
 
     def __init__(self, graph: Graph, names: Sequence[str]) -> None:
         super().__init__()
@@ -213,9 +189,8 @@ class CaptureModel(keras.Model):
     def forward_pass(self) -> Callable[[np.ndarray | Inputs], list[np.ndarray]]:
         """Return the forward pass as a function of a batch; TensorFlow compiles it once.
 
-        Values depend on the batch size in their last bits at most: a single sample would be
-        computed by matrix-vector instead of matrix-matrix products, which round differently, so it
-        is duplicated. Most processors then give bit-identical values.
+        A single sample is duplicated: matrix-vector products round differently from matrix-matrix
+        products. Most processors then give the same bits for every batch size.
         """
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
@@ -242,11 +217,7 @@ class CaptureModel(keras.Model):
 
 
 def build_graph(trace: Trace) -> Graph:
-    """Return the instrumented graph of a traced model.
-
-    Raises:
-        UnsupportedLayerError: if a layer has no rule.
-    """
+    """Return the graph of a traced model; raise UnsupportedLayerError if a layer has no rule."""
     check_process()
     sources = [
         Operation(name, "input", name, (), (), shape, None, lambda x: x, None)
@@ -262,12 +233,9 @@ def build_graph(trace: Trace) -> Graph:
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
-    """Add the operations of one call; return the names of its results (those of the last steps).
+    """Add the operations of one call; return the names of its results, those of the last steps.
 
-    Args:
-        graph: The graph.
-        call: The call.
-        names: Id of a tensor → name of the operation that computes it.
+    `names` maps the id of a tensor to the operation that computes it.
     """
     inputs = tuple(names[tensor] for tensor in call.inputs)
     view = LayerCall(

@@ -18,11 +18,9 @@ _BASE = 1 << 16
 
 
 def routing_map(operation: Operation) -> np.ndarray:
-    """Return the source of each output of an operation of kind "routing".
+    """Return the source of each output of a routing operation, int64 of the operation's shape.
 
-    Returns:
-        Array of the operation's shape, int64: the row-major index of the source in the
-        concatenation of all flattened inputs, or -1 for a value that the operation inserts.
+    A source is a row-major index into all flattened inputs, concatenated; -1 is an inserted value.
 
     Raises:
         UnsupportedLayerError: if the operation does more than move values.
@@ -37,7 +35,7 @@ def routing_map(operation: Operation) -> np.ndarray:
 
 
 def moves_values(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a function of tensors of some shapes, without batch axes, only moves values."""
+    """Whether a function of tensors only moves values; shapes are without batch axes."""
     return _sources(function, shapes) is not None
 
 

@@ -9,10 +9,7 @@ import numpy as np
 class Inputs(Mapping[str, np.ndarray]):
     """Samples for a model with several inputs: name of an input → array `(samples, …)`.
 
-    Like an array, it has a length, the number of samples, and can be indexed by rows.
-
-    Args:
-        arrays: Name → array; all of the same length.
+    Its length is the number of samples, and it can be indexed by rows, like an array.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:

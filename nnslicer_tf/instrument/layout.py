@@ -17,9 +17,7 @@ DEPTHWISE = "channels, multiplier"
 
 @dataclass(frozen=True)
 class KernelLayout:
-    """The layout of a kernel's weights, with conversion to and from matrices.
-
-    The matrices are `(taps, inputs per group, outputs)`.
+    """A kernel's layout, and its conversion to matrices `(taps, inputs per group, outputs)`.
 
     Attributes:
         name: Name of the kernel: its layer's name, with `/depthwise` or `/pointwise`
@@ -28,8 +26,8 @@ class KernelLayout:
         groups: Number of channel groups (a depthwise convolution has one per channel).
         axes: Meaning of the last two axes: "inputs, outputs"; "outputs, inputs" for a
             transposed convolution; "channels, multiplier" for a depthwise one.
-        order: For a kernel with any number of axes: the axes in the order (inputs, groups,
-            outputs) in which they form one matrix. Empty if the last two axes form a matrix.
+        order: The axes in the order (inputs, groups, outputs) in which they form one matrix;
+            empty if the last two axes form a matrix.
         summed: How many of the axes in `order` are inputs.
     """
 

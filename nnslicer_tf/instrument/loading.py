@@ -1,4 +1,4 @@
-"""Loading of models from files, those of older versions of Keras included."""
+"""Loading of models from files, including those of older Keras versions."""
 
 import json
 import os
@@ -44,13 +44,13 @@ _KERAS_1_UNUSED = re.compile(
 def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.
 
-    Files of Keras 1 and 2 are repaired where their configs have another form than those of Keras 3.
+    Configs of Keras 1 and 2 are converted to the form of Keras 3.
 
     Raises:
         InvalidArgumentError: if there is no such file, or its name has a different ending.
-        CorruptFileError: if the file is truncated or damaged, or does not hold a model.
-        UnsupportedLayerError: if this version of Keras cannot rebuild the model, naming the class
-            or function that is missing, and the version that wrote the file.
+        CorruptFileError: if the file is truncated or damaged, or has no model.
+        UnsupportedLayerError: if this version of Keras cannot rebuild the model, naming the missing
+            class or function and the version that wrote the file.
     """
     path = Path(path)
     if path.suffix not in (".keras", ".h5", ".hdf5"):
@@ -79,7 +79,7 @@ def _unreadable(path: Path, error: Exception) -> CorruptFileError:
 
 
 def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayerError:
-    """Return the error for a file whose model this version of Keras does not rebuild."""
+    """Return the error for a model that this version of Keras cannot rebuild."""
     wrote = f"It was written by Keras {version}; this is Keras {keras.__version__}."
     missing = _MISSING.search(str(error))
     if missing:

@@ -1,11 +1,11 @@
 """A model in which some synapses or neurons are ablated: `MaskedModel`.
 
-What a mask leaves out contributes zero, or its mean: with "mean", a weighted sum with the masked
-weights W' computes W'·(x − x̄) + ȳ, where x̄ and ȳ are the mean values of its input and output (the
-paper's program prunes in this way); a neuron that is left out has its mean value.
+Ablated parts contribute zero or their mean. With "mean", a weighted sum with masked weights W'
+computes W'·(x − x̄) + ȳ, where x̄ and ȳ are the means of its input and output (as in the paper's
+program), and an ablated neuron has its mean value.
 
-Masks are arguments of compiled functions, so that many are tried without building models, and
-outputs can be differentiated with respect to them. `masked_copy` builds a Keras model.
+Masks are arguments of compiled functions: trying another one builds no model, and outputs can be
+differentiated with respect to masks. `masked_copy` builds a Keras model.
 
 Cost: a forward pass; with "mean", also one of each masked sum for one sample.
 """
@@ -34,7 +34,7 @@ _KERNEL, _NEURON, _VARIABLE, _VALUE = "k", "n", "v", "="
 
 
 def maskable(model: ModelLike) -> InstrumentedModel:
-    """Return an instrumented model whose kernels are variables, a copy if LoRA is to be merged.
+    """Return an instrumented model whose kernels are variables, a copy if LoRA must be merged.
 
     Raises:
         UnsupportedLayerError: if a layer computes its kernel.
@@ -58,7 +58,7 @@ def maskable(model: ModelLike) -> InstrumentedModel:
 
 
 def check_masks(im: InstrumentedModel, keep: Masks) -> dict[str, np.ndarray]:
-    """Return masks of kernels as bool arrays, after checking their names and shapes.
+    """Return masks of kernels as bool arrays.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
@@ -81,7 +81,7 @@ class MaskedModel:
         model: The model; it is not changed.
         means: The model's profile, or operation → mean values `(*operation shape)`, for
             `ablation="mean"`.
-        plain: Kernels whose synapses contribute zero even then.
+        plain: Kernels whose ablated synapses always contribute zero.
 
     Attributes:
         im: The instrumented model; a copy if `model` has LoRA weights.
@@ -121,14 +121,14 @@ class MaskedModel:
         """Return the masked model's logits, or the values of an operation.
 
         Args:
-            keep: Kernel → bools of its shape, False for synapses to leave out; with a leading axis
-                for samples, each sample has a mask of its own. Other kernels are kept.
+            keep: Kernel → bools of its shape, False for ablated synapses; a leading axis of samples
+                gives each sample its own mask. Other kernels are not masked.
             x: Samples `(samples, *input_shape)`, in any form that `InstrumentedModel.check` takes.
             neurons: Operation → bools `(*shape)`, `(channels,)` or `(samples, *shape)`, False for
-                neurons to leave out.
+                ablated neurons.
             variables: Pairs of another variable, such as a bias, and a factor of its shape.
-            ablation: What stands in for what is left out: "zero" or "mean".
-            renormalise_on: Samples on which batch normalisations are first measured again.
+            ablation: "zero" or "mean", the value of ablated parts.
+            renormalise_on: Samples on which batch normalisations are measured again first.
             batch_size: Samples in one pass.
             of: Name of the operation, by default the logits'.
 
@@ -138,7 +138,7 @@ class MaskedModel:
         Raises:
             InvalidArgumentError: if a mask does not fit the model, or `ablation` is unknown.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
-            UnsupportedLayerError: if a mean cannot stand in for the synapses of a layer.
+            UnsupportedLayerError: if a layer's synapses cannot be replaced by a mean.
         """
         x = self.im.check(x)
         name = self.im[of or self.im.logit_operation].name
@@ -181,8 +181,8 @@ class MaskedModel:
 
         Args:
             x: Tensors or arrays of the model's inputs, `(batch, …)`; tokens may be integers.
-            keep: Kernel → float tensor of its shape: 1 where a synapse is kept, 0 where not.
-            neurons: Operation → float tensor that can be broadcast to `(batch, *shape)`.
+            keep: Kernel → float tensor of its shape, 0 for ablated synapses and 1 for others.
+            neurons: Operation → float tensor that broadcasts to `(batch, *shape)`.
             ablation: "zero" or "mean".
             of: Names of operations, by default the logits'.
         """
@@ -204,7 +204,7 @@ class MaskedModel:
         """Return a Keras model with masked weights; the next call changes the same model.
 
         Args:
-            keep: Kernel → bools of its shape, False for weights to set to zero.
+            keep: Kernel → bools of its shape, False for weights that become zero.
             variables: Pairs of another variable and a factor of its shape.
 
         Raises:
@@ -222,10 +222,7 @@ class MaskedModel:
     def _checked(
         self, keep: Masks, neurons: Masks, ablation: str, samples: int
     ) -> tuple[dict[str, np.ndarray], set[str]]:
-        """Return the masks as bools by key, and the keys of those with an axis for samples.
-
-        A key is a prefix and the name of a kernel or operation.
-        """
+        """Return the masks as bools by key, and the keys of masks with an axis of samples."""
         check_name("ablation", ablation, ("zero", "mean"))
         if ablation == "mean" and not self._means:
             raise InvalidArgumentError("ablation='mean' needs `means`: MaskedModel(model, means).")
@@ -262,7 +259,7 @@ class MaskedModel:
         return masks, each
 
     def _function(self, what: str, name: str, ablation: str) -> Callable:
-        """Return a compiled function for one operation; it is kept."""
+        """Return the compiled function for one operation, from the cache if it is there."""
         key = (what, name, ablation)
         if key in self._functions:
             return self._functions[key]
@@ -292,9 +289,9 @@ class MaskedModel:
         ablation: str,
         measure: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of operations, and the statistics of normalisations if `measure`.
+        """Return operations' values, and with `measure` the batch statistics of normalisations.
 
-        The statistics are tensors by place of the variable among the model's.
+        The statistics are tensors by the variable's index in the model.
         """
         own = self.im.functional.variables
         mapping = []
@@ -339,7 +336,7 @@ class MaskedModel:
         return {name: values[name] for name in names}, measured
 
     def _with_mean(self, operation: Operation, value: Any, values: Masks, masks: Masks) -> Any:
-        """Add to a sum or embedding the mean of what the masked synapses contribute."""
+        """Add the mean contribution of the masked synapses to a sum or embedding."""
         kernels = [k for k in operation.kernels if _KERNEL + k.name in masks]
         if not kernels or kernels[0].name in self._plain:
             return value
@@ -367,8 +364,8 @@ def masked_copy(
 ) -> keras.Model:
     """Return a Keras model in which masked synapses contribute their mean.
 
-    Each layer with masked synapses is followed by a `Normalization` that adds the constant, so that
-    the copy consists of ordinary Keras layers.
+    A `Normalization` after each layer with masked synapses adds the constant, so that the copy
+    consists of ordinary Keras layers.
 
     Args:
         im: The model. The copy is functional; a fused activation becomes a separate layer.
@@ -435,11 +432,7 @@ def masked_copy(
 
 
 def _check_masked(copy: keras.Model, model: MaskedModel, keep: Masks) -> None:
-    """Check that a masked copy gives the outputs of the masked model, with means.
-
-    Raises:
-        UnsupportedLayerError: if an output differs by more than rounding.
-    """
+    """Raise UnsupportedLayerError if a masked copy differs from the masked model with means."""
     im = model.im
     x = examples(im.functional, list(im.input_shapes.values()))
     if x is None:

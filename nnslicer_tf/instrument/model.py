@@ -47,31 +47,29 @@ Prepared = TypeVar("Prepared")
 class InstrumentedModel(ShownAsTable):
     """A Keras model seen as a graph of operations whose values can be captured.
 
-    Weights are shared with `model`, which is not changed. On construction, the wrapped model's
-    output is compared with the original's on random samples. Layers that compute in bfloat16
-    or float16 (mixed precision) are analysed in float32, without their rounding.
+    It shares the weights of `model`, which is not changed. On construction, its outputs are
+    compared with the model's on random samples. Layers in bfloat16 or float16 are analysed in
+    float32.
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model.
-        input_shape: Shape of one sample, if the model does not specify it; for a model with
-            several inputs, a list or dict of the inputs' shapes.
-        preprocess: Preprocessing of the inputs, so that all analyses accept raw data: a Keras
-            layer, or a function written with `keras.ops` such as `lambda x: x / 255`. It becomes
-            part of the model.
-        bounds: Smallest and largest value of an input, before `preprocess`. All analyses reject
-            data outside them. For a model that takes tokens, they are known.
+        input_shape: Shape of one sample, if the model does not specify it; for several inputs, a
+            list or dict of shapes.
+        preprocess: A Keras layer or a function written with `keras.ops`, such as
+            `lambda x: x / 255`. It becomes part of the model, so that analyses accept raw data.
+        bounds: Smallest and largest value of an input, before `preprocess`. Analyses reject data
+            outside them. For tokens, they are known.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
         bounds: The bounds; None if they are not known.
-        given_shape: The `input_shape` that was given.
+        given_shape: The argument `input_shape`.
         operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
-        UnsupportedLayerError: if a layer has no rule, or the wrapped model's output
-            differs from the original's.
+        UnsupportedLayerError: if a layer has no rule, or an output differs from the original's.
         InputShapeError: if the shape of the input is not known.
         InvalidArgumentError: if `model` is not a Keras model, or the bounds are not a range.
     """
@@ -121,20 +119,12 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample, for a model with one input.
-
-        Raises:
-            SeveralInputsError: if the model has several inputs.
-        """
+        """Shape of one sample; raises SeveralInputsError if the model has several inputs."""
         return self[self.input_operation].shape
 
     @property
     def input_operation(self) -> str:
-        """Name of the input operation, for a model with one input.
-
-        Raises:
-            SeveralInputsError: if the model has several inputs.
-        """
+        """Name of the input operation; raises SeveralInputsError if there are several."""
         if len(self.graph.inputs) > 1:
             raise SeveralInputsError(
                 f"Model '{self.model.name}' has {len(self.graph.inputs)} inputs "
@@ -179,7 +169,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the operation that computes an output.
 
         Args:
-            output: Name of the output, or of its operation; the first one by default.
+            output: Name of the output, or of its operation; by default the first output.
 
         Raises:
             InvalidArgumentError: if the model has no such output.
@@ -248,14 +238,9 @@ class InstrumentedModel(ShownAsTable):
         return self.graph.operations[name]
 
     def samples(self, data: DataLike) -> Samples:
-        """Return samples that are checked against the model's input shapes and bounds.
+        """Return samples in any form of `DataLike`, checked against the input shapes and bounds.
 
-        Args:
-            data: Samples in one of the forms of `DataLike`.
-
-        Raises:
-            InvalidArgumentError, InputShapeError, InputRangeError, NonFiniteActivationError: as
-                in `Samples`.
+        Raises the errors of `Samples`.
         """
         if len(self.graph.inputs) == 1:
             if isinstance(data, Mapping) and len(data) == 1:
@@ -267,10 +252,9 @@ class InstrumentedModel(ShownAsTable):
         return Samples(data, self.input_shapes, self._bounds, names)
 
     def check(self, x: DataLike) -> np.ndarray:
-        """Return data as an array `(samples, *input_shape)` float32.
+        """Return data as an array `(samples, *input_shape)` float32, or `Inputs` of several arrays.
 
-        For a model with several inputs, it returns their arrays as `Inputs`, which can be indexed
-        by rows like an array. Errors as in `samples`.
+        Errors as in `samples`.
         """
         return self.samples(x).array()
 
@@ -308,8 +292,7 @@ class InstrumentedModel(ShownAsTable):
         """Yield the values of operations batch by batch, in constant memory.
 
         Args:
-            data: Samples `(samples, *input_shape)`, in any form of `DataLike`. An
-                array is checked completely before the first forward pass.
+            data: Samples in any form of `DataLike`; an array is checked before the first pass.
             batch_size: Samples in one forward pass.
             of: Names of operations; all by default.
             progress: Show a progress bar.
@@ -357,7 +340,7 @@ class InstrumentedModel(ShownAsTable):
         return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
-        """Return the values of operations as tensors of the backend, differentiable.
+        """Return the values of operations as differentiable tensors of the backend.
 
         Args:
             x: Tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
@@ -371,8 +354,7 @@ class InstrumentedModel(ShownAsTable):
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
         """Return an output of the model `(samples, …)` float32, by default the first.
 
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Errors as in `capture_batches` and `output_operation_of`.
         """
         name = self.output_operation_of(output)
         return self.capture(x, batch_size, of=[name])[name]
@@ -380,8 +362,7 @@ class InstrumentedModel(ShownAsTable):
     def logits(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
         """Return an output before its final softmax or sigmoid, `(samples, …)` float32.
 
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        Arguments and errors as in `predict`.
         """
         name = self.logit_operation_of(output)
         return self.capture(x, batch_size, of=[name])[name]
@@ -481,13 +462,9 @@ class InstrumentedModel(ShownAsTable):
         return tuple(self[name].name for name in names)
 
     def prepared(self, key: Hashable, prepare: Callable[[], Prepared]) -> Prepared:
-        """Return an object that is prepared once for the model, such as a compiled function.
+        """Return an object created once for the model's weights, such as a compiled function.
 
-        It is cached with the model, and prepared again when the weights have changed.
-
-        Args:
-            key: Key of the object in the cache.
-            prepare: Creates the object.
+        It is cached under `key`; `prepare` creates it again when the weights have changed.
         """
         digest = weights_digest(self.model)
         if key not in self._prepared or self._prepared[key][0] != digest:
@@ -506,8 +483,8 @@ _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training",
 def instrumented(model: ModelLike) -> InstrumentedModel:
     """Instrument a Keras model; an instrumented model is returned unchanged.
 
-    A Keras model is instrumented once: later calls return the same object, until the model's
-    layers or their options change. If it was wrapped with `input_shape`, that is used.
+    Later calls return the same object until the model's layers or their options change. An earlier
+    `input_shape` is used again.
 
     Raises:
         InvalidArgumentError, UnsupportedLayerError: as in `InstrumentedModel`.
@@ -523,7 +500,7 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
 
 
 def _state_of(model: keras.Model) -> list[Any]:
-    """Return all that a graph was made from: layers, their variables and their public options."""
+    """Return everything that a graph depends on: layers, their variables and public options."""
     state: list[Any] = []
     for layer in sublayers(model):
         state += [layer, *layer._trainable_variables, *layer._non_trainable_variables]

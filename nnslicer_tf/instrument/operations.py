@@ -1,8 +1,7 @@
 """Operations: the computations of Keras layers, in the terms that the analyses use.
 
-A layer is described by one or more `Step`s (a computation and its kind); wrapping a model turns
-each step of each call of a layer into an `Operation`, a node of the model's data-flow graph.
-This module does not depend on any Keras layer class.
+A layer has one or more `Step`s (a computation and its kind). Wrapping a model turns each step of
+each call into an `Operation`, a node of the data-flow graph. No Keras layer class is needed here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,9 +43,8 @@ KINDS = (
 class Synapses(KernelLayout):
     """The kernel of a weighted sum, and the input that each weight multiplies.
 
-    Every weighted sum (dense, convolution of any rank, depthwise, grouped, transposed)
-    is described by a table of *taps*: at output position p, tap t multiplies the input
-    position `taps[p, t]`, or nothing if that is -1 (padding).
+    Every dense layer and convolution is described by a table of *taps*: at output position p, tap t
+    multiplies the input position `taps[p, t]`, or nothing if that is -1 (padding).
 
     Attributes:
         variable: Returns the layer's kernel, a Keras variable.
@@ -109,10 +107,9 @@ class Elementwise:
 
     Attributes:
         function: Its name in Keras, such as "relu" or "softmax".
-        knots: The inputs at which a continuous piecewise-linear function changes its
-            slope; None for a function that is not piecewise linear.
-        mixes: Whether an output depends on other inputs than its own, as in a softmax. None if it
-            is not known: the function is then tried out when a model is wrapped.
+        knots: Where a continuous piecewise-linear function changes its slope; None for others.
+        mixes: Whether an output depends on other inputs, as in a softmax; None if not known: the
+            function is then probed when a model is wrapped.
     """
 
     function: str
@@ -122,11 +119,7 @@ class Elementwise:
 
 @dataclass(frozen=True, eq=False)
 class Softmax(Elementwise):
-    """A softmax.
-
-    Attributes:
-        axes: The axes of a row, as Keras counts them: with the batch axis, or from the end.
-    """
+    """A softmax over `axes`, counted as in Keras: with the batch axis, or from the end."""
 
     mixes: bool | None = True
     axes: tuple[int, ...] = (-1,)
@@ -136,10 +129,8 @@ class Softmax(Elementwise):
 class ProductSum:
     """A sum of products of two activations, over a common axis.
 
-    Attributes:
-        equation: The equation, as in `keras.ops.einsum`, with the batch axis first, such as
-            "bqhe,bkhe->bhqk". An axis is in both inputs (summed, or kept as a common axis), or
-            in one input and the output.
+    `equation` is that of `keras.ops.einsum`, batch axis first, such as "bqhe,bkhe->bhqk". Each axis
+    is in both inputs, or in one input and the output.
     """
 
     equation: str
@@ -147,10 +138,9 @@ class ProductSum:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """A scale that computes x · factor + offset.
+    """A scale x · factor + offset.
 
-    Attributes:
-        read: Returns (factor, offset) float64, broadcastable to the operation's shape.
+    `read` returns (factor, offset) float64, broadcastable to the operation's shape.
     """
 
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -161,42 +151,26 @@ class Statistics:
     """A scale by the sample's own statistics: y = u · (S + ε)^(−1/2) · γ + β.
 
     u is x, or x minus its mean; S is the mean, or the sum, of u².
-
-    Attributes:
-        shape: Shape, without the batch axis, to which x is reshaped first.
-        axes: Axes of the means and sums, not counting the batch axis.
-        centred: Whether the mean is subtracted.
-        averaged: Whether S is a mean.
-        epsilon: ε.
-        gamma: Returns γ, a tensor that broadcasts to `shape`.
     """
 
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    centred: bool
-    averaged: bool
+    shape: tuple[int, ...]  # to which x is reshaped first, without the batch axis
+    axes: tuple[int, ...]  # of the means and sums, with the batch axis not counted
+    centred: bool  # whether the mean is subtracted
+    averaged: bool  # whether S is a mean
     epsilon: float
-    gamma: Callable[[], Any]
+    gamma: Callable[[], Any]  # returns γ, which broadcasts to `shape`
 
 
 @dataclass(frozen=True)
 class MaskOf:
-    """The mask that a layer receives with an input, as a source of a step.
-
-    Attributes:
-        input: Index of the input.
-    """
+    """The mask that a layer receives with the input of this index, as a source of a step."""
 
     input: int
 
 
 @dataclass(frozen=True)
 class PaddingOf:
-    """The padding mask of an input, as the mask of a step.
-
-    Attributes:
-        input: Index of the input.
-    """
+    """The padding mask of the input of this index, as a source or mask of a step."""
 
     input: int
 
@@ -279,7 +253,7 @@ class Operation:
 
     @property
     def kernels(self) -> tuple[Synapses, ...]:
-        """The operation's kernels: one if `params` is `Synapses`, otherwise those that it lists."""
+        """The kernels of `params`, empty if there are none."""
         if isinstance(self.params, Synapses):
             return (self.params,)
         return tuple(getattr(self.params, "kernels", ()))

@@ -1,4 +1,4 @@
-"""The end of a model: the softmax or sigmoid of an output, and what it says about classes."""
+"""The end of a model: the softmax or sigmoid of an output, and its meaning for classes."""
 
 from dataclasses import replace
 
@@ -12,13 +12,9 @@ from nnslicer_tf.instrument.operations import Elementwise, Operation, Softmax
 
 
 def final_activation(graph: Graph, output: str) -> Operation | None:
-    """Return the softmax, log-softmax or sigmoid that ends an output; None if there is none.
+    """Return the softmax, log-softmax or sigmoid that ends an output operation, or None.
 
     Identities, casts, and reshapes that keep the order of the values may follow it.
-
-    Args:
-        graph: The instrumented graph.
-        output: Name of the operation that computes the output.
     """
     operation = graph.operations[output]
     while _keeps_values(operation):
@@ -33,7 +29,7 @@ def mark_final(graph: Graph) -> None:
     """Turn final softmaxes into elementwise operations, which are captured but not walked.
 
     Raises:
-        UnsupportedLayerError: if another function that mixes its inputs is not the final one.
+        UnsupportedLayerError: if a function that mixes its inputs is not at the end.
     """
 
     def is_read(name: str) -> bool:
@@ -60,13 +56,7 @@ def mark_final(graph: Graph) -> None:
 
 
 def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
-    """Return what an output says about classes.
-
-    Args:
-        graph: The instrumented graph.
-        output: Name of the operation that computes the output.
-        example: Some of its values `(samples, …)`.
-    """
+    """Return how an output gives classes; `example` has some of its values `(samples, …)`."""
     final = final_activation(graph, output)
     if final is None:
         return output_classes("", graph.operations[output].shape, example)

@@ -1,11 +1,9 @@
 """Recurrent layers: the operations of one time step, and how time steps are connected.
 
-The operations of a recurrent layer depend on each other through time, so they have no topological
-order. They are therefore computed and walked together: `Unrolled` holds the operations of one time
-step, the *cell*, which are acyclic. In the graph, each of them is an operation of kind
-"recurrence" whose neurons are (time, units), and whose inputs are the layer's.
-
-This module does not depend on any Keras layer class.
+Through time, these operations depend on each other and have no topological order, so they are
+computed and walked together: `Unrolled` holds those of one time step, the *cell*, which are
+acyclic. In the graph, each is an operation of kind "recurrence" with neurons (time, units) and the
+layer's inputs. No Keras layer class is needed here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +37,9 @@ def before(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights that a gate applies to one of its inputs: columns of a kernel.
+    """The weights that a gate applies to one input: columns `start` to `stop` of a kernel.
 
-    Attributes:
-        kernel: The kernel; its taps are those of one time step.
-        start: First column.
-        stop: End of the columns.
+    The kernel's taps are those of one time step.
     """
 
     kernel: Synapses
@@ -62,12 +57,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """The weighted sum of a gate at one time step, over all its inputs.
-
-    Attributes:
-        weights: The weights of each input.
-        bias: Returns the bias `(units,)`, a tensor, or None.
-    """
+    """The weighted sum of a gate at one time step, over all its inputs; bias `(units,)` or None."""
 
     weights: tuple[Weights, ...]
     bias: Callable[[], Any]
@@ -90,15 +80,13 @@ class Unrolled:
     """A recurrent layer's operations through time.
 
     Args:
-        cell: The operations of one time step, in topological order. Their names are the suffixes
-            of the operations in the graph; they read each other, `SEQUENCE`, and previous states
-            under `before(name)`.
-        states: Name of the operation that computes each state, and the state's shape.
+        cell: The operations of one time step, in topological order, named by their suffixes in
+            the graph; they read each other, `SEQUENCE`, and states under `before(name)`.
+        states: Name of the operation that computes each state → the state's shape.
         sequence: Shape of the sequence `(time, …)`.
-        backwards: Whether the first step reads the sequence's last entry. Values are in the order
-            of the steps.
-        masked: Whether the layer's last input is a mask, in the order of the steps. Each state is
-            then of kind `HELD`, and combines the new state, the previous one and `PRESENT`.
+        backwards: Whether the first step reads the last entry. Values are in the steps' order.
+        masked: Whether the last input is a mask, in the steps' order. Each state is then of kind
+            `HELD`, and combines the new state, the previous one and `PRESENT`.
     """
 
     def __init__(
@@ -131,14 +119,11 @@ class Unrolled:
         }
 
     def run(self, *inputs: Any, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values `(batch, time, …)` of the cell's operations at all time steps, by name.
+        """Return the values `(batch, time, …)` of the cell's operations, by name.
 
-        Args:
-            *inputs: The sequence `(batch, time, …)`; the states before the first step, `(batch,
-                …)`, zeros if not given; the mask `(batch, time)`, if there is one.
-            added: Name of an operation of the cell → tensor `(batch, time, …)` that is added to
-                its values before others read them. Gradients with respect to it equal those with
-                respect to the values.
+        `inputs` are the sequence; optionally the initial states `(batch, …)`, otherwise zeros; and
+        the mask `(batch, time)`, if there is one. Tensors `added` are added to operations' values
+        before others read them; gradients with respect to both are equal.
         """
         changes = dict(added or {})
         x, initial, mask = split_inputs(inputs, self.masked)
@@ -171,11 +156,9 @@ class Unrolled:
         return x[:, ::-1] if self.backwards else x
 
     def members(self, sources: Sequence[int], mask: Source | None) -> list[Step]:
-        """Return one step for each of the cell's operations, which computes it at all time steps.
+        """Return a step for each of the cell's operations, which computes it at all time steps.
 
-        Args:
-            sources: Indices of the layer's inputs: the sequence, then initial states if given.
-            mask: Where the mask comes from, if there is one.
+        `sources` are the indices of the sequence and of initial states.
         """
         every = tuple(sources) if mask is None else (*sources, mask)
 
@@ -196,12 +179,7 @@ class Unrolled:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of a recurrent layer's operations, as it appears in the graph.
-
-    Attributes:
-        unrolled: All operations of the layer.
-        operation: This operation at a single time step, with its own kind.
-    """
+    """One of a recurrent layer's operations in the graph; `operation` is its single time step."""
 
     unrolled: Unrolled
     operation: Operation

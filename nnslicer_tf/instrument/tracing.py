@@ -1,14 +1,12 @@
 """Tracing of a Keras model: the calls of its layers, in topological order.
 
-Only Keras's public functions are used: `keras.models.clone_model` with a `call_function` visits
-every call of a functional model. It does not descend into nested models, so each of these is
-visited in turn, and the symbolic tensors inside are mapped to those outside. The visited
-layers are never called, so the user's model gains no nodes.
+`keras.models.clone_model` with a `call_function` visits every call of a functional model. It does
+not enter nested models, so each is visited in turn, and tensors inside are mapped to those outside.
+Layers are never called, so the user's model gains no nodes.
 
-Masks attached to tensors are propagated layer by layer, as in Keras; where a layer makes a new
-mask, a call that computes it is added. Each tensor has two masks: one that says which of its
-positions are padding, and one that a layer receives with it when the model runs. They differ where
-Keras drops a mask: `MultiHeadAttention` removes the masks of its inputs (Keras 3.15).
+Masks are propagated as in Keras; a layer that makes a new mask gets a call that computes it. Each
+tensor has a padding mask, and a mask that a layer receives with it. They differ where Keras drops
+a mask: `MultiHeadAttention` removes the masks of its inputs (Keras 3.15).
 """
 
 import inspect
@@ -26,23 +24,22 @@ from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a layer or `keras.ops` operation.
+    """One call of a layer or `keras.ops` operation; shapes without the batch axis.
 
     Attributes:
         layer: The layer or operation.
         path: Its name, prefixed with the names of the nested models that contain it.
         reuse: Number of earlier calls of the layer.
         inputs: Ids of the input tensors.
-        input_shapes: Their shapes, without the batch axis.
+        input_shapes: Their shapes.
         input_dtypes: Their dtypes in the model; the graph computes in float32.
-        constants: Positional arguments that are not tensors, by position.
+        constants: Position → positional argument that is not a tensor.
         outputs: Ids of the output tensors.
-        output_shapes: Their shapes, without the batch axis.
-        arguments: All arguments by name, except propagated masks; each tensor is replaced by
-            its place among the inputs, a `TensorAt`.
-        masks: Id of the mask that the layer receives with each input, None if there is none.
-        paddings: Id of each input's padding mask, None if no position is padding.
-        mask: Id of the (first) output's padding mask, None if no position is padding.
+        output_shapes: Their shapes.
+        arguments: Name → argument, except propagated masks; tensors are replaced by `TensorAt`.
+        masks: Id of the mask that the layer receives with each input, or None.
+        paddings: Id of each input's padding mask, or None.
+        mask: Id of the (first) output's padding mask, or None.
         mask_function: For a call that makes a mask: the function from the inputs to the mask.
     """
 
@@ -88,10 +85,11 @@ class Trace:
 def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
     """Return a functional or sequential model with the same layers.
 
-    A subclassed model is traced by running its `call` on symbolic inputs.
+    A subclassed model's `call` runs on symbolic inputs.
 
     Raises:
         InputShapeError: if the shape of a subclassed model's input is not known.
+        UnsupportedLayerError: if its `call` fails on symbolic inputs.
     """
     if isinstance(model, functional_class()) or (
         isinstance(model, keras.Sequential) and model.built
@@ -138,17 +136,13 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
 
 
 def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
-    """Return the calls of `model` in topological order.
+    """Return the calls of a functional or sequential model, in topological order.
 
-    Args:
-        model: A functional or sequential model (see `as_functional`).
-        input_shape: Replaces the model's own input shape (without batch axis), for
-            models whose spatial size is not fixed.
+    `input_shape`, without batch axis, replaces the model's own if that is not fixed.
 
     Raises:
         InputShapeError: if the model has axes of unknown size.
-        UnsupportedLayerError: if a layer has an argument that cannot be traced, or an input takes
-            anything but dense numbers.
+        UnsupportedLayerError: if an argument cannot be traced, or an input is not dense numbers.
     """
     for tensor in model.inputs:
         what = ""
@@ -228,11 +222,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 class _Visitor:
-    """Records the calls of a model.
-
-    Attributes:
-        calls: The calls, in topological order.
-    """
+    """Records the calls of a model in `calls`, in topological order."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -284,8 +274,7 @@ class _Visitor:
         """Record one call and return its symbolic outputs.
 
         Raises:
-            UnsupportedLayerError: if the call is always in training mode, such as
-                `dropout(x, training=True)`, and that makes a difference.
+            UnsupportedLayerError: if the call is always in training mode, with an effect.
         """
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
@@ -356,11 +345,8 @@ class _Visitor:
     ) -> tuple[list[Any], list[Any]]:
         """Return the padding mask of each input, and the mask that the layer receives with it.
 
-        Args:
-            named: The arguments of a layer, by name.
-            explicit: Masks that were passed as arguments: "mask" for the first argument, or
-                "key_mask" for the argument "key". Keras passes propagated masks in this way too,
-                and did when the model was built: those of "mask" are not lost when it runs.
+        `explicit` are masks passed as arguments: "mask" for the first one, "key_mask" for "key".
+        Keras passes propagated masks in this way too, so "mask" is not lost when the model runs.
         """
         paddings: list[Any] = []
         received: list[Any] = []
@@ -381,14 +367,7 @@ class _Visitor:
     def _mask_after(
         self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
     ) -> Any:
-        """Return the mask tensor of a layer's output, None if it has no mask.
-
-        Args:
-            layer: The layer.
-            path: The layer's name.
-            named: The layer's arguments, by name.
-            masks: The mask tensors of its inputs, None for those without one.
-        """
+        """Return the mask of a layer's output, or None; `masks` are those of its inputs."""
         if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
             return None
         if named.get("reverse"):  # a ReversibleEmbedding's second use

@@ -23,17 +23,10 @@ def convolution_without_gaps(
     padding: str,
     convolve: Callable[[Any, Any, tuple[int, ...]], Any],
 ) -> Callable[[Any, Any], Any]:
-    """Return a convolution that leaves out the inputs between its windows first.
+    """Return a convolution that first drops the inputs between its windows.
 
-    Its strides then do not exceed its kernel.
-
-    Args:
-        space: Spatial shape of the input.
-        output_space: Spatial shape of the output.
-        kernel_size: Spatial shape of the kernel.
-        strides: Strides, some of which exceed the kernel.
-        padding: "valid", "same" or "causal".
-        convolve: Convolves an input and a kernel with given strides, without padding.
+    Its strides then do not exceed its kernel; shapes are spatial. `convolve` takes an input, a
+    kernel and strides, and does not pad.
     """
     paddings, steps, reads = [], [], []
     for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):

@@ -20,15 +20,8 @@ def sliding(
 ) -> np.ndarray:
     """Return the taps of a convolution or pooling window.
 
-    Args:
-        space: Size of the input along each spatial axis.
-        kernel: Size of the window along each spatial axis.
-        strides: Stride along each spatial axis.
-        padding: "valid", "same" or "causal".
-        dilation: Distance between neighbouring taps along each spatial axis.
-
-    Returns:
-        `(output positions, taps)` int32, -1 where a tap falls into padding.
+    All arguments are by spatial axis; padding is "valid", "same" or "causal". The table is
+    `(output positions, taps)` int32, -1 where a tap falls into padding.
     """
     axes = []
     for extent, size, stride, step in zip(space, kernel, strides, dilation, strict=True):
@@ -52,11 +45,7 @@ def transposed(
     padding: str,
     output_space: Sequence[int],
 ) -> np.ndarray:
-    """Return the taps of a transposed convolution, the gradient of `sliding`.
-
-    Returns:
-        `(output positions, taps)` int32, -1 where a tap reads no input.
-    """
+    """Return the taps of a transposed convolution; -1 where a tap reads no input."""
     axes = []
     for extent, size, stride, outputs in zip(space, kernel, strides, output_space, strict=True):
         overlap = max((extent - 1) * stride + size - outputs, 0)
