@@ -2,7 +2,7 @@
 
 | fault | seen with | workaround |
 |---|---|---|
-| The weight gradient of a convolution whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps`, used wherever weights are differentiated by |
+| The weight gradient of a convolution, transposed or not, whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps` and `transposed_without_gaps`, used wherever weights are differentiated by |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
@@ -43,5 +43,39 @@ def convolution_without_gaps(
             if read is not None:
                 x = ops.take(x, read, axis=axis)
         return convolve(x, kernel, tuple(steps))
+
+    return apply
+
+
+def transposed_without_gaps(
+    space: Sequence[int],
+    output_space: Sequence[int],
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    convolve: Callable[[Any, Any, tuple[int, ...]], Any],
+) -> Callable[[Any, Any], Any]:
+    """Return a transposed convolution that adds the zeros between its windows afterwards.
+
+    Arguments are as in `convolution_without_gaps`; `convolve` is transposed.
+    """
+    steps, reads = [], []
+    for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
+        step = min(s, k)
+        full = (n - 1) * step + k  # extent of the result with these strides; 0 comes after it
+        overlap = max((n - 1) * s + k - out, 0)
+        read = np.arange(out) + (overlap // 2 if padding == "same" else 0)
+        if s > k:
+            window, tap = np.divmod(read, s)
+            read = np.where(tap < k, window * k + tap, full)
+        steps.append(step)
+        reads.append(np.minimum(read, full))
+
+    def apply(x: Any, kernel: Any) -> Any:
+        y = convolve(x, kernel, tuple(steps))
+        y = ops.pad(y, [[0, 0], *[[0, 1]] * len(reads), [0, 0]])
+        for axis, read in enumerate(reads, 1):
+            y = ops.take(y, read, axis=axis)
+        return y
 
     return apply

@@ -12,7 +12,7 @@ from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Step, Synapses
-from nnslicer_tf.instrument.upstream import convolution_without_gaps
+from nnslicer_tf.instrument.upstream import convolution_without_gaps, transposed_without_gaps
 
 Sum = Callable[[Any, Any], Any]
 
@@ -135,6 +135,22 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         )
     strides, padding = tuple(layer.strides), layer.padding
     space, output_space = call.input_shapes[0][:-1], call.output_shape[:-1]
+
+    def apply(x: Any, kernel: Any) -> Any:
+        return ops.conv_transpose(
+            x, kernel, strides, padding=padding, output_padding=layer.output_padding
+        )
+
+    without_gaps: Sum = apply
+    if any(k < s for k, s in zip(layer.kernel_size, strides, strict=True)):
+        without_gaps = transposed_without_gaps(
+            space,
+            output_space,
+            layer.kernel_size,
+            strides,
+            padding,
+            lambda x, kernel, strides: ops.conv_transpose(x, kernel, strides, padding="valid"),
+        )
     synapses = Synapses(
         name=call.path,
         shape=tuple(layer.kernel.shape),
@@ -142,14 +158,12 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         axes=OUTPUTS_INPUTS,
         variable=lambda: layer.kernel,
         bias=lambda: layer.bias,
-        apply=lambda x, kernel: ops.conv_transpose(
-            x, kernel, strides, padding=padding, output_padding=layer.output_padding
-        ),
+        apply=without_gaps,
         build_taps=lambda: windows.transposed(
             space, layer.kernel_size, strides, padding, output_space
         ),
     )
-    return with_activation(sum_step(synapses), layer.activation)
+    return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
 def _depthwise_synapses(
