@@ -12,7 +12,7 @@ from nnslicer_tf._tables import ShownAsTable
 if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
 
-_FORMAT = "nnslicer_tf decisive slices 1"
+_FORMAT = "nnslicer_tf decisive slices 2"
 _BASES = {"mean": "its mean", "zero": "zero", "resample": "its value for another sample"}
 
 
@@ -24,10 +24,13 @@ class DecisiveSlices(ShownAsTable):
         members: For each slice, the indices of its units, over all `shapes` in C order.
         certificate: Column → one value per sample, measured by running the model: "answer" (a class
             or number) and its "probability", both also with the slice alone and with the slice
-            removed; "divergence" (Kullback-Leibler, of the output with the slice alone from the
-            whole model's); "size" and "share" of the slice; "found" (below the bound); "other
-            classes asked" and "given" by the same procedure at this size; "passes" (forward).
-        info: level, ablation, and the other arguments.
+            removed; "empty answer" (with nothing active) and "probability of empty answer";
+            "divergence" (Kullback-Leibler, of the output with the slice alone from the whole
+            model's); "size" and "share" of the slice; "found" (below the bound); "other classes
+            asked" of the same search, and "given" by a mask of at most this size that a search
+            met (the empty one included); "passes" (forward).
+        info: level, ablation, and the other arguments; "others": for each slice, the other
+            classes asked, and whether each was given.
     """
 
     def __init__(
@@ -86,22 +89,32 @@ class DecisiveSlices(ShownAsTable):
             )
             return text if answer == row["answer"] else f"{text} (it answers {named(answer)})"
 
-        units = f"{int(row['size']):,} {level}s ({100 * row['share']:.2f} %)"
+        plural = "" if row["size"] == 1 else "s"
+        units = f"{int(row['size']):,} {level}{plural} ({100 * row['share']:.2f} %)"
         if not row["found"]:
             return (
                 f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
                 f"found that keeps the answer {named(row['answer'])}. The smallest that does has "
                 f"{units}."
             )
+        verb = "gives" if number else "answers"
         text = (
-            f"With only the slice active, {units}, the model {'gives' if number else 'answers'} "
-            f"{outcome('alone')}; with the slice removed, {outcome('removed')}. What is left out "
-            f"is set to {_BASES[self.info['ablation']]}."
+            f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
+            f"slice removed, {outcome('removed')}. What is left out is set to "
+            f"{_BASES[self.info['ablation']]}; with nothing active, the model {verb} "
+            f"{named(row['empty answer'])}"
         )
-        if row["other classes asked"]:
+        text += "." if number else f" with {100 * row['probability of empty answer']:.1f} %."
+        others = self.info["others"][0 if self.info["together"] else index]
+        if others:
+            asked = ", ".join(named(label) for label, _ in others)
+            given = ", ".join(named(label) for label, is_given in others if is_given)
             text += (
-                f" Asked for {int(row['other classes asked'])} other classes, the same procedure "
-                f"gives {int(row['other classes given'])} of them at this size."
+                f" The same search, started for {len(others)} other "
+                f"{'class' if len(others) == 1 else 'classes'} ({asked}), found "
+            )
+            text += (
+                f"one for {given} of at most this size." if given else "none of at most this size."
             )
         return text
 

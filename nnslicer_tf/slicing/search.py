@@ -11,7 +11,7 @@ to 70. Threads search for several samples in parallel.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -92,14 +92,20 @@ class _Search:
     model: MaskedUnits
     x: list[np.ndarray]
     base: Mapping[str, Any]
+    answers: Answers
     passes: int = 0
+    # The size of each mask that was run, and the answers, (samples,).
+    met: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
     def logits(self, members: np.ndarray, removed: bool = False) -> np.ndarray:
         """Return the logits with only the units `members` active, or with them removed."""
         mask = np.full(self.model.units, float(removed), np.float32)
         mask[members] = not removed
         self.passes += 1
-        return self.model.logits(self.x, mask, self.base)
+        logits = self.model.logits(self.x, mask, self.base)
+        if not removed:
+            self.met.append((len(members), self.answers.of(logits)))
+        return logits
 
     def effects(
         self, members: np.ndarray, target: tuple[int, int]
@@ -109,6 +115,7 @@ class _Search:
         mask[members] = 1
         self.passes += _ROUND
         logits, effects = self.model.effects(self.x, mask, self.base, *target)
+        self.met.append((len(members), self.answers.of(logits)))
         return logits, np.abs(effects[members])
 
     def smallest(self, target: tuple[int, int], keeps: Callable[[np.ndarray], bool]) -> np.ndarray:
@@ -241,17 +248,17 @@ def decisive_slices(
         if ablation == "resample":
             donor = donors[rows[:1]]
             shared = model.base(_values(im, [array[donor] for array in x], model.bases))
-        searches.append(_Search(model, [array[rows] for array in x], shared))
+        searches.append(_Search(model, [array[rows] for array in x], shared, answers))
 
     def target(label: Any) -> tuple[int, int]:
         return (0, 1) if answers.is_number else classes.neuron(int(label))
 
+    empty: dict[int, np.ndarray] = {}  # logits with nothing active, for each search
+
     def smallest(index: int) -> np.ndarray:
         search, rows = searches[index], groups[index]
-        scale = 1.0
-        if answers.is_number:
-            nothing = search.logits(np.zeros(0, int))
-            scale = float(answers.divergence(nothing, rows).max())
+        empty[index] = search.logits(np.zeros(0, int))
+        scale = float(answers.divergence(empty[index], rows).max()) if answers.is_number else 1.0
 
         def keeps(logits: np.ndarray) -> bool:
             divergence = answers.divergence(logits, rows)
@@ -267,11 +274,14 @@ def decisive_slices(
         return search.smallest(target(targets[rows[0]]), keeps)
 
     def is_given(index_and_label: tuple[int, int]) -> bool:
-        """Return whether the same procedure makes the model answer another class at this size."""
+        """Return whether a mask of at most this size, met by a search, gives another class."""
         index, label = index_and_label
-        search = searches[index]
-        other = _Search(search.model, search.x, search.base)
-        logits = other.logits(other.of_size(target(label), len(members[index])))
+        search, size = searches[index], len(members[index])
+
+        if any((met == label).mean() > 0.5 for count, met in search.met if count <= size):
+            return True
+        other = _Search(model, search.x, search.base, answers)
+        logits = other.logits(other.of_size(target(label), size))
         return bool((answers.of(logits) == label).mean() > 0.5)
 
     bar = tqdm(total=len(groups), desc="Deciding", unit="slice", disable=not progress, leave=False)
@@ -301,6 +311,8 @@ def decisive_slices(
         removed = search.logits(members[index], removed=True)
         share = len(members[index]) / model.units
         here = owners == index
+        nothing = answers.of(empty[index])
+        likelihoods = answers.probability(empty[index], nothing)
         columns = {
             "answer": targets[rows],
             "probability": answers.probability(answers.full[rows], targets[rows]),
@@ -308,6 +320,8 @@ def decisive_slices(
             "probability with slice alone": answers.probability(alone, targets[rows]),
             "answer with slice removed": answers.of(removed),
             "probability with slice removed": answers.probability(removed, targets[rows]),
+            "empty answer": nothing,
+            "probability of empty answer": likelihoods,
             "divergence": answers.divergence(alone, rows),
             "size": len(members[index]),
             "share": share,
@@ -326,6 +340,10 @@ def decisive_slices(
         "max_divergence": max_divergence,
         "together": together,
         "number": answers.is_number,
+        "others": [
+            [[label, one] for (owner, label), one in zip(pairs, given, strict=True) if owner == i]
+            for i in range(len(groups))
+        ],
         "fingerprint": profile.fingerprint,
     }
     return DecisiveSlices(model.shapes, members, certificate, info)

@@ -343,8 +343,8 @@ class Slicer:
             max_share: Largest share of the units with which a slice counts as found.
             tolerance: For a model that predicts a number: how far it may change with the slice
                 alone, as a share of its change when all units are ablated.
-            others: Number of other classes, drawn by `rng`, for which the same procedure is tried
-                at the same size; None for all.
+            others: Number of other classes, drawn by `rng`, for which the same search is started,
+                to see whether it meets a slice of at most the same size; None for all.
             together: Return one slice for all samples, which must be of one class. It keeps the
                 answer for at least 95 % of them.
             rng: Seed or generator, for `others` and for "resample".

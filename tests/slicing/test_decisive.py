@@ -146,7 +146,70 @@ def test_one_sigmoid(sign):
     row = {name: column[0] for name, column in found.certificate.items()}
     assert row["answer"] == row["answer with slice alone"] == (sign > 0)
     assert found.masks(0)["dense" if "dense" in found.shapes else next(iter(found.shapes))][0, 0]
-    assert row["other classes asked"] == 1 and row["other classes given"] == 0
+    # The empty slice may answer the other class.
+    assert row["other classes asked"] == 1
+    assert row["other classes given"] == (row["empty answer"] != row["answer"])
+
+
+def test_says_what_the_empty_slice_and_single_synapses_answer():
+    """All masks of at most one synapse of a small network are run in NumPy."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,)),
+            layers.Dense(4, activation="tanh"),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    rng = np.random.default_rng(4)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    model.layers[1].bias.assign([0.6])
+    data = rng.normal(size=(64, 5)).astype(np.float32)
+    slicer = slicer_of(model, data)
+    x = data[slicer.im.predict(data)[:, 0] < 0.4][:4]
+    slices = slicer.decisive(x, max_share=1.0)
+    table = slices.to_frame()
+
+    first, bias, second, constant = (np.float64(w.numpy()) for w in model.weights)
+    mean = data.mean(axis=0)
+    hidden_mean = np.tanh(data @ first + bias).mean(axis=0)
+
+    def probability(sample, kept):
+        masks = np.split(kept, [first.size])
+        sums = mean @ first + bias + (sample - mean) @ (first * masks[0].reshape(first.shape))
+        change = (np.tanh(sums) - hidden_mean) * masks[1]
+        return 1 / (1 + np.exp(-(hidden_mean @ second + constant + change @ second)[0]))
+
+    units = first.size + second.size
+    for index, sample in enumerate(x):
+        empty = probability(sample, np.zeros(units))
+        assert table["empty answer"][index] == (empty > 0.5) == 1
+        assert table["probability of empty answer"][index] == pytest.approx(empty, abs=1e-5)
+        kept = np.concatenate([mask.ravel() for mask in slices.masks(index).values()])
+        alone = table["probability with slice alone"][index]
+        assert alone == pytest.approx(1 - probability(sample, kept), abs=1e-5)
+        # The class of the empty slice is given at every size, as brute force agrees.
+        assert any(probability(sample, one) > 0.5 for one in np.eye(units))
+        assert table["other classes given"][index] == 1
+        text = slices.summary(index)
+        assert f"with nothing active, the model answers class 1 with {100 * empty:.1f} %" in text
+        assert "for 1 other class (class 1), found one for class 1 of at most this size." in text
+
+
+def test_names_the_other_classes_and_their_slices(network):
+    slicer, x = network
+    slices = slicer.decisive(x, max_share=1.0, others=None)
+    table = slices.to_frame()
+    for index, pairs in enumerate(slices.info["others"]):
+        given = {label for label, is_given in pairs if is_given}
+        assert {label for label, _ in pairs} == set(range(4)) - {table["answer"][index]}
+        assert len(given) == table["other classes given"][index]
+        if table["empty answer"][index] != table["answer"][index]:
+            assert table["empty answer"][index] in given
+        text = slices.summary(index, ["cat", "dog", "bird", "fish"])
+        names = ", ".join(["cat", "dog", "bird", "fish"][label] for label, _ in pairs)
+        assert f"started for 3 other classes ({names})" in text
+        assert ("found none of at most this size." in text) == (not given)
 
 
 def test_a_number_is_kept_within_the_tolerance():
