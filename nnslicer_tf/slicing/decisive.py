@@ -26,7 +26,8 @@ class DecisiveSlices(ShownAsTable):
             or number) and its "probability", both also with the slice alone and with the slice
             removed; "empty answer" (with nothing active) and "probability of empty answer";
             "divergence" (Kullback-Leibler, of the output with the slice alone from the whole
-            model's); "size" and "share" of the slice; "found" (below the bound); "other classes
+            model's); "size" and "share" of the slice; "kept" (whether it keeps the answer
+            as required), "found" (kept, and no larger than `max_share`); "other classes
             asked" of the same search, and "given" by a mask of at most this size that a search
             met (the empty one included); "passes" (forward).
         info: level, ablation, and the other arguments; "others": for each slice, the other
@@ -91,11 +92,24 @@ class DecisiveSlices(ShownAsTable):
 
         plural = "" if row["size"] == 1 else "s"
         units = f"{int(row['size']):,} {level}{plural} ({100 * row['share']:.2f} %)"
+        bounds = "".join(
+            f" with {phrase} {self.info[name]:g} ({name})"
+            for name, phrase in (
+                ("min_probability", "a probability of at least"),
+                ("max_divergence", "a divergence of at most"),
+            )
+            if self.info[name] is not None and not number
+        ).replace(") with", ") and")
+        answer = f"the answer {named(row['answer'])}{bounds}"
+        if not row["kept"]:
+            return (
+                f"No slice was found that keeps {answer}. The whole model gives it a probability "
+                f"of {row['probability']:.3g}."
+            )
         if not row["found"]:
             return (
                 f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
-                f"found that keeps the answer {named(row['answer'])}. The smallest that does has "
-                f"{units}."
+                f"found that keeps {answer}. The smallest that does has {units}."
             )
         verb = "gives" if number else "answers"
         text = (

@@ -9,6 +9,7 @@ A round costs one forward and one backward pass, about three forward passes; a s
 to 70. Threads search for several samples in parallel.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class _Search:
         return logits, np.abs(effects[members])
 
     def smallest(self, target: tuple[int, int], keeps: Callable[[np.ndarray], bool]) -> np.ndarray:
-        """Return the units of the smallest slice found whose logits satisfy `keeps`.
+        """Return the units of the smallest slice found whose logits satisfy `keeps`, else all.
 
         `target` is the index of its logit, and −1 if a smaller logit speaks for it, else 1.
         """
@@ -254,6 +255,19 @@ def decisive_slices(
         return (0, 1) if answers.is_number else classes.neuron(int(label))
 
     empty: dict[int, np.ndarray] = {}  # logits with nothing active, for each search
+    kept: set[int] = set()  # the searches with a slice that keeps the answer
+    if min_probability is not None and not answers.is_number:
+        whole = answers.probability(full, targets)
+        below = np.flatnonzero(whole < min_probability)
+        if len(below):
+            listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
+            more = f" and {len(below) - 5} more" if len(below) > 5 else ""
+            warnings.warn(
+                f"The whole model gives its answer less than min_probability={min_probability:g} "
+                f"for {len(below)} of {samples} samples: {listed}{more}. A slice of them may not "
+                "reach it either; lower min_probability.",
+                stacklevel=3,
+            )
 
     def smallest(index: int) -> np.ndarray:
         search, rows = searches[index], groups[index]
@@ -271,7 +285,11 @@ def decisive_slices(
                 same &= divergence <= max_divergence
             return bool(same.mean() >= _MIN_KEPT)
 
-        return search.smallest(target(targets[rows[0]]), keeps)
+        one = search.smallest(target(targets[rows[0]]), keeps)
+        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
+        if min_probability is None or len(one) < model.units or keeps(full[rows]):
+            kept.add(index)
+        return one
 
     def is_given(index_and_label: tuple[int, int]) -> bool:
         """Return whether a mask of at most this size, met by a search, gives another class."""
@@ -325,7 +343,8 @@ def decisive_slices(
             "divergence": answers.divergence(alone, rows),
             "size": len(members[index]),
             "share": share,
-            "found": share <= max_share,
+            "kept": index in kept,
+            "found": share <= max_share and index in kept,
             "other classes asked": int(here.sum()),
             "other classes given": int(np.array(given, bool)[here].sum()),
             "passes": search.passes,

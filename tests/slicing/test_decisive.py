@@ -99,6 +99,36 @@ def test_bounds_on_probability_and_divergence(network):
     assert (plain["size"] <= near["size"]).mean() > 0.5
 
 
+def test_a_probability_that_the_whole_model_does_not_reach(network):
+    slicer, x = network
+    full = slicer.im.predict(x).max(axis=1)
+    index = int(full.argmin())
+    bound = float((full[index] + 1) / 2)
+    # A slice may be surer than the whole model.
+    with pytest.warns(UserWarning, match=rf"1 of 1 samples: 0 \({100 * full[index]:.1f} %\)"):
+        slices = slicer.decisive(x[index : index + 1], min_probability=bound, max_share=1.0)
+    row = slices.to_frame().iloc[0]
+    assert row["kept"] == row["found"] == (row["probability with slice alone"] >= bound)
+
+    # All weights say the same thing: no slice is surer than the whole model.
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, activation="sigmoid")])
+    model.layers[0].set_weights([np.full((4, 1), 0.25), np.zeros(1)])
+    data = np.concatenate([np.ones((4, 4)), -np.ones((4, 4))]).astype(np.float32)
+    with pytest.warns(UserWarning, match=r"1 of 1 samples: 0 \(73.1 %\)"):
+        slices = slicer_of(model, data).decisive(data[:1], min_probability=0.9, max_share=1.0)
+    assert not slices.certificate["found"][0] and not slices.certificate["kept"][0]
+    assert slices.summary() == (
+        "No slice was found that keeps the answer class 1 with a probability of at least 0.9 "
+        "(min_probability). The whole model gives it a probability of 0.731."
+    )
+    slices = slicer_of(model, data).decisive(data[:1], min_probability=0.7, max_share=0.5)
+    assert slices.summary() == (
+        "No slice of at most 50.0 % of the synapses was found that keeps the answer class 1 with "
+        "a probability of at least 0.7 (min_probability). The smallest that does has 4 synapses "
+        "(100.00 %)."
+    )
+
+
 def test_one_slice_for_a_class(network):
     slicer, x = network
     answers = slicer.im.predict(x).argmax(axis=1)
