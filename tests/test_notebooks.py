@@ -62,8 +62,8 @@ HOLDS = {
         assert np.array_equal(again, deviation.image)
         ours, alone = (rows[name]["median_queries"] for name in ("DFlare", "Algorithm 1 alone"))
         assert ours < alone < rows["DiffChaser"]["median_queries"]
-        score = dflare.cross_validate(data_for_repair, folds=4, rng=0).mean()
-        assert score["repair_ratio"] > 0.3 and score["inducing_ratio"] < 0.1
+        assert np.mean(labels == held_out.labels[:, 0]) > 0.3
+        assert np.mean(seeds_before != seeds_after) < 0.1
     """,
     "07-coverage-and-inspection": """
         answers = [one.predictions for one in found.values()]

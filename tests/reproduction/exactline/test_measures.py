@@ -71,7 +71,9 @@ def test_gradient_error_is_the_mean_change(classifier, images):
     t = (np.arange(2_000) + 0.5) / 2_000
     gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
     changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
-    assert relative_change(attributor.along(line, 1)) == pytest.approx(changes.mean(), rel=0.02)
+    assert relative_change(attributor.path(line.end, line.start, 1)) == pytest.approx(
+        changes.mean(), rel=0.02
+    )
     assert changes.mean() > 0.1
 
 
@@ -82,11 +84,11 @@ def test_component_error_is_the_mean_of_the_components_own(classifier, images):
     t = (np.arange(2_000) + 0.5) / 2_000
     gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
     changes = np.abs((gradients[0] - gradients) / gradients).mean()
-    found = relative_change(attributor.along(line, 1), by="components")
+    found = relative_change(attributor.path(line.end, line.start, 1), by="components")
     assert found == pytest.approx(changes, rel=0.03)
-    assert abs(found - relative_change(attributor.along(line, 1))) > 0.05
+    assert abs(found - relative_change(attributor.path(line.end, line.start, 1))) > 0.05
     with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
-        relative_change(attributor.along(line, 1), by="pixels")
+        relative_change(attributor.path(line.end, line.start, 1), by="pixels")
 
 
 def test_rows_are_the_lines(classifier, images):
@@ -151,7 +153,7 @@ def test_change_relative_to_no_gradient_is_not_a_number():
     attributor = Attributor(constant_at_the_start())
     line = attributor.walker.line(np.zeros(2), np.ones(2))
     assert len(line) == 2
-    assert np.isnan(relative_change(attributor.along(line, 0)))
+    assert np.isnan(relative_change(attributor.path(line.end, line.start, 0)))
 
 
 def test_an_image_that_fgsm_does_not_move_has_a_row():
