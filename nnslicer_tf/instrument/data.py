@@ -303,7 +303,7 @@ def _empty() -> InvalidArgumentError:
 
 
 def _dense(x: Any) -> np.ndarray:
-    """Return `as_array(x)`; raise InputShapeError if `x` is sparse or ragged."""
+    """Return `as_array(x)`; raise InputShapeError if `x` is sparse, ragged or masked."""
     kind = type(x).__name__
     remedy = ""
     if hasattr(x, "toarray"):  # SciPy
@@ -314,6 +314,8 @@ def _dense(x: Any) -> np.ndarray:
         remedy = "is sparse; pass x.to_dense()"
     elif kind in ("RaggedTensor", "RaggedTensorValue"):
         remedy = "has rows of different lengths; pad them to one length: x.to_tensor()"
+    elif np.ma.isMaskedArray(x):
+        remedy = "has masked values, which analyses would read; pass x.filled(value)"
     if remedy:
         raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
     return as_array(x)
@@ -327,7 +329,7 @@ def _opened(data: Any, shape: tuple[int, ...], labels: bool) -> tuple[Any, Any]:
     if isinstance(data, (str, os.PathLike)):
         data = load_data(data, labels=labels, shape=shape)
     if isinstance(data, Dataset):
-        return as_array(data.x), data.y
+        return _dense(data.x), data.y
     if isinstance(data, Mapping):
         return _from_mapping(data)
     if hasattr(data, "shape"):

@@ -71,6 +71,7 @@ def sparse_tensor():
         (lambda: scipy.sparse.csr_matrix(np.eye(3)), r"csr_matrix is sparse; pass x\.toarray"),
         (lambda: scipy.sparse.coo_array(np.eye(3)), r"coo_array is sparse; pass x\.toarray"),
         (sparse_tensor, r"SparseTensor is sparse; pass tf\.sparse\.to_dense"),
+        (lambda: np.ma.masked_equal(np.eye(3), 0), r"MaskedArray has masked .*x\.filled"),
         (ragged, r"RaggedTensor has rows of different lengths; .*x\.to_tensor"),
     ],
 )
