@@ -99,6 +99,11 @@ MIXING = {
     "centred": lambda v: v - ops.mean(v, axis=-1, keepdims=True),
     "of the batch": lambda v: v - ops.mean(v, axis=0, keepdims=True),
     "cumulative": lambda v: ops.cumsum(v, axis=-1),
+    "softmax of some": lambda v: ops.concatenate([ops.softmax(v[:, :2]), ops.relu(v[:, 2:])], -1),
+    "gated by the first": lambda v: v * ops.sigmoid(v[:, :1]),
+    "gated by neighbours": lambda v: v * ops.sigmoid(ops.roll(v, 1, axis=-1)),
+    "product of a pair": lambda v: ops.concatenate([v[:, :1] * v[:, 1:2], v[:, 1:]], -1),
+    "switched off": lambda v: ops.where(v[:, :1] > 12, 0.0, ops.relu(v)),
     "log_softmax inside": "log_softmax",
     "sparsemax inside": "sparsemax",
 }
@@ -108,6 +113,16 @@ MIXING = {
 def test_functions_that_mix_are_refused_by_layer(name):
     with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*depend on several inputs"):
         nns.InstrumentedModel(model_with(MIXING[name]))
+
+
+@pytest.mark.parametrize("units", [70, 1000])
+def test_wide_functions_that_mix_two_units_are_refused(units):
+    def mixed(v):
+        return ops.concatenate([v[:, :-1], v[:, -1:] * ops.sigmoid(v[:, :1])], -1)
+
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*depend on several inputs"):
+        nns.InstrumentedModel(model_with(mixed, units))
+    nns.InstrumentedModel(model_with(lambda v: v * v, units))
 
 
 def test_a_function_with_chance_is_refused():
