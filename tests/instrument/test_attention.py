@@ -90,6 +90,39 @@ def test_cross_attention_with_a_mask_of_pairs():
     assert im["cross"].mask is None
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.tril(np.ones((1, LENGTH, LENGTH), bool)),
+        np.tril(np.ones((LENGTH, LENGTH), np.float32)),
+        ops.arange(LENGTH)[None, :, None] >= ops.arange(LENGTH),
+    ],
+)
+def test_a_constant_mask_is_that_of_a_causal_attention(mask):
+    slices = []
+    for options in ({"attention_mask": mask}, {"use_causal_mask": True}):
+        keras.utils.set_random_seed(4)
+        inputs, x = embedded(False)
+        y = layers.MultiHeadAttention(2, 3, name="attention")(x, x, **options)
+        model = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(y)))
+        im = nns.InstrumentedModel(model)
+        np.testing.assert_allclose(im.predict(TOKENS), model.predict(TOKENS, verbose=0), atol=1e-6)
+        profile = nns.Profile.from_data(im, TOKENS, progress=False)
+        np.testing.assert_allclose(profile.means["attention/probabilities"][:, 0, 0], 1, atol=1e-6)
+        slicer = nns.Slicer(im, profile, theta=0.1, progress=False)
+        slices.append(slicer.slice(TOKENS, outputs=[1]))
+    for found, expected in zip(*(s.synapses.values() for s in slices), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_constant_mask_of_each_head_is_refused():
+    inputs, x = embedded(False)
+    mask = np.tril(np.ones((1, 2, LENGTH, LENGTH), bool))
+    y = layers.MultiHeadAttention(2, 3, name="attention")(x, x, attention_mask=mask)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'attention'.*one mask"):
+        nns.InstrumentedModel(keras.Model(inputs, y))
+
+
 def test_several_axes_of_positions_are_refused():
     inputs = keras.Input((3, 4, 5))
     model = keras.Model(inputs, layers.MultiHeadAttention(1, 2)(inputs, inputs))

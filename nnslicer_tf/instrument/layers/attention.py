@@ -24,6 +24,7 @@ from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Pooling, Source, Step
+from nnslicer_tf.instrument.tracing import TensorAt
 
 
 def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -62,11 +63,21 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     window = getattr(layer, "sliding_window", getattr(layer, "_sliding_window", None))
     causal = bool(arguments.get("use_causal_mask"))
     pairs = arguments.get("attention_mask")
+    constant = None
+    if pairs is not None and not isinstance(pairs, TensorAt):
+        constant = _constant_mask(call, pairs, (queries, keys))
     positions = [(query, "queries"), (value, "keys")]
     if "key" in arguments:  # Keras ignores the mask of the keys if they are the values
         positions.append((key, "keys"))
     masks, counting, neurons = _score_masks(
-        call, (queries, keys), positions, causal, window, pairs and pairs.place, heads=True
+        call,
+        (queries, keys),
+        positions,
+        causal,
+        window,
+        pairs.place if isinstance(pairs, TensorAt) else None,
+        constant,
+        heads=True,
     )
     scores, context = (heads, queries, keys), (queries, heads, dense[2].kernel.shape[-1])
     probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
@@ -101,6 +112,18 @@ def _check_scores_stay_inside(layer: Any, call: LayerCall) -> None:
         )
 
 
+def _constant_mask(call: LayerCall, mask: Any, extents: tuple[int, int]) -> np.ndarray:
+    """Return a mask of pairs that is the same for all samples and heads, bool."""
+    mask = ops.convert_to_numpy(mask).astype(np.float32) > 0.5
+    if any(extent != 1 for extent in mask.shape[:-2]):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' has a constant attention_mask of shape {mask.shape}. Only one "
+            f"mask for all samples and heads is supported, of shape (1, {extents[0]}, "
+            f"{extents[1]}); pass other masks as an input of the model."
+        )
+    return np.broadcast_to(mask.reshape(mask.shape[-2:]), extents)
+
+
 def _mask_of(call: LayerCall, place: int) -> Source:
     """Return the padding mask of an input as a source."""
     return PaddingOf(place) if call.paddings[place] else NO_MASK
@@ -113,6 +136,7 @@ def _score_masks(
     causal: bool,
     window: int | None = None,  # distance from which positions are ignored
     pairs: int | None = None,  # index of the input that masks pairs
+    constant: np.ndarray | None = None,  # which pairs count in all samples
     heads: bool = False,  # whether the scores have a leading axis of heads
 ) -> tuple[list[Step], Source, Source]:
     """Return the steps of the scores' masks, and two of the masks as sources.
@@ -121,7 +145,7 @@ def _score_masks(
     They differ where Keras has dropped a mask and so attends to padding.
     """
     row, column = np.arange(extents[0])[:, None], np.arange(extents[1])
-    near = np.ones(extents, bool)
+    near = np.ones(extents, bool) if constant is None else constant.copy()
     if causal:
         near &= row >= column
     if window:
