@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ def best_units(
 
 def keep_masks(
     frame: "pd.DataFrame",
-    im: InstrumentedModel,
+    im: ModelLike,
     hypotheses: Iterable[str],
     at_least: float,
     measure: str = "correlation",
@@ -58,6 +59,7 @@ def keep_masks(
         InvalidArgumentError: if the frame has no such scores, covers several models, or a
             group is not an operation of the model.
     """
+    im = instrumented(im)
     names = list(hypotheses)
     scores = _unit_scores(frame, measure)
     scores = scores[scores["hypothesis"].isin(names)]

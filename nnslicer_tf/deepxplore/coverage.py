@@ -19,8 +19,9 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
 
@@ -46,9 +47,7 @@ class CountedNeurons:
     the operation's.
     """
 
-    def __init__(
-        self, im: InstrumentedModel, granularity: str, of: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, im: ModelLike, granularity: str, of: Iterable[str] | None = None) -> None:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
@@ -56,6 +55,7 @@ class CountedNeurons:
             return is_layer_output and operation.kind not in ("input", "mask", "routing")
 
         check_name("granularity", granularity, GRANULARITIES)
+        im = instrumented(im)
         operations = [o for o in im.operations if counts(o)] if of is None else [im[n] for n in of]
         if not operations:
             raise InvalidArgumentError("No operation is left whose neurons could be counted.")
@@ -131,7 +131,7 @@ class Coverage(ShownAsTable, ABC):
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         granularity: str = "channel",
         of: Iterable[str] | None = None,
         *,
@@ -297,7 +297,7 @@ class NeuronCoverage(Coverage):
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         threshold: float = 0.0,
         granularity: str = "channel",
         of: Iterable[str] | None = None,
@@ -334,7 +334,7 @@ class TopKCoverage(Coverage):
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         k: int = 2,
         granularity: str = "channel",
         of: Iterable[str] | None = None,

@@ -22,8 +22,9 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import GRANULARITIES, CountedNeurons, Coverage
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ class NeuronRanges(ShownAsTable):
     @classmethod
     def from_data(
         cls,
-        im: InstrumentedModel,
+        im: ModelLike,
         x: DataLike,
         granularity: str = "channel",
         of: Iterable[str] | None = None,
@@ -102,7 +103,7 @@ class NeuronRanges(ShownAsTable):
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike, im: InstrumentedModel) -> "NeuronRanges":
+    def load(cls, path: str | os.PathLike, im: ModelLike) -> "NeuronRanges":
         """Read the ranges of a model.
 
         Raises:
@@ -110,6 +111,7 @@ class NeuronRanges(ShownAsTable):
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model.
         """
+        im = instrumented(im)
         with read_archive(path, _FORMAT, "set of neuron ranges") as file:
             if file.value("fingerprint", str) != im.fingerprint:
                 raise ProfileMismatchError(

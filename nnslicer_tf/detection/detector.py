@@ -16,7 +16,7 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
@@ -58,6 +58,10 @@ class Detector(BaseEstimator):
 
     threshold_: float = field(init=False)
     normal_scores_: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.source == "im":
+            self.im = instrumented(self.im)
 
     @property
     def fixed_threshold(self) -> float | None:

@@ -19,7 +19,8 @@ from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.detection.arrays import array_module, margin, mean_of
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, residual_shares, spectrum, views
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.slicing import Criterion, Slicer, SmoothSlices
 from nnslicer_tf.slicing.criterion import PREDICTED
 
@@ -50,14 +51,14 @@ class Evidence:
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         x: Any,
         slicer: Slicer | None = None,
         *,
         logits: Any = None,
         steepness: Any = 1.0,
     ) -> None:
-        self.im, self.x, self.slicer = im, x, slicer
+        self.im, self.x, self.slicer = instrumented(im), x, slicer
         self._steepness = steepness
         self._is_array = isinstance(x, np.ndarray)
         self._features: dict[tuple, Any] = {}

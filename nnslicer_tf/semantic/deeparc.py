@@ -21,14 +21,13 @@ from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, RecurrentLayer,
 from nnslicer_tf.semantic.similarity import landscape, similarity
 
 
-def layer_similarities(
-    im: InstrumentedModel, x: DataLike, batch_size: int = 256
-) -> dict[str, float]:
+def layer_similarities(im: ModelLike, x: DataLike, batch_size: int = 256) -> dict[str, float]:
     """Return each layer's similarity with the layer before it (Equation 2), in topological order.
 
     Layers are those with neurons and the output layer, except for the first. Padding counts as
     zeros. Landscapes are samples × samples, so use a few hundred to a few thousand samples.
     """
+    im = instrumented(im)
     similarities = {}
     before = None
     for name, layer in neuron_layers(im, classes=True).items():
@@ -40,9 +39,9 @@ def layer_similarities(
     return similarities
 
 
-def removable_layers(im: InstrumentedModel) -> list[str]:
+def removable_layers(im: ModelLike) -> list[str]:
     """Return the hidden layers that `remove_layers` can remove, in topological order."""
-    firsts = {name: layer.chain[0] for name, layer in _hidden_layers(im).items()}
+    firsts = {name: layer.chain[0] for name, layer in _hidden_layers(instrumented(im)).items()}
     return [n for n, first in firsts.items() if _keeps_shape(first) or _is_sewn(first)]
 
 

@@ -20,9 +20,10 @@ from nnslicer_tf._checks import check_labels, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.class_scores import check_classifier
 from nnslicer_tf.semantic.backward import (
     Backward,
@@ -86,7 +87,7 @@ class Moments:
 
 
 def contributions(
-    im: InstrumentedModel,
+    im: ModelLike,
     x: DataLike,
     metric: str = "taylor",
     y: ArrayLike | None = None,
@@ -128,6 +129,7 @@ def contributions(
     """
     check_name("metric", metric, METRICS)
     check_batch_size(batch_size)
+    im = instrumented(im)
     options, layers = METRICS[metric], neuron_layers(im)
     values_of = options.prepare(im, layers, reference_sample(im, baseline))
     in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))

@@ -14,8 +14,9 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses, instrumented
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads
@@ -273,7 +274,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
             return cls({n: file.array(f"layer{i}", np.bool_, "*") for i, n in enumerate(names)})
 
 
-def neuron_layers(im: InstrumentedModel, classes: bool = False) -> dict[str, NeuronLayer]:
+def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer]:
     """Return the layers with neurons, in topological order.
 
     A neuron is an output unit of a dense layer, a filter of a convolution, a head of
@@ -297,6 +298,7 @@ def neuron_layers(im: InstrumentedModel, classes: bool = False) -> dict[str, Neu
         UnsupportedLayerError: if the model has none; with `classes`, if the logits are not the
             outputs of a dense layer, or a flattened convolution, with one unit for each class.
     """
+    im = instrumented(im)
     # The logits' operation, and those before it that only route values to it.
     last = [im.logit_operation]
     while im[last[-1]].kind == "routing" and len(im[last[-1]].inputs) == 1:

@@ -21,8 +21,9 @@ from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,
@@ -70,7 +71,7 @@ class SemanticSlicer:
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         x: DataLike,
         y: ArrayLike | None = None,
         metric: str = "taylor",
@@ -83,7 +84,8 @@ class SemanticSlicer:
     ) -> None:
         check_name("metric", metric, METRICS)
         self.metric, self.centred = metric, centred
-        self._im, self._batch_size, self._progress = im, batch_size, progress
+        self._im = im = instrumented(im)
+        self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = labelled(im, x, y, batch_size)
         self.categories = present = np.unique(self._y)

@@ -30,6 +30,19 @@ def rows(*values):
     return np.array(values, np.float32)
 
 
+def test_keras_models_are_instrumented(tmp_path):
+    model, x = identity_model(4), rows([1, 0, 2, 0], [0, 0, 3, 1])
+    im = nns.instrument.instrumented(model)
+    for criterion in (NeuronCoverage, TopKCoverage):
+        coverages = [criterion(model), criterion(im)]
+        for coverage in coverages:
+            coverage.update(x)
+        assert coverages[0].per_operation() == coverages[1].per_operation()
+    ranges = NeuronRanges.from_data(model, x, progress=False)
+    ranges.save(tmp_path / "ranges.npz")
+    assert NeuronRanges.load(tmp_path / "ranges.npz", model).digest == ranges.digest
+
+
 @pytest.mark.parametrize("row", range(3))
 def test_the_lenets_have_the_papers_neurons_and_parameters(row):
     table = pd.read_csv(DATA / "paper/deepxplore/table1_models.csv", comment="#")

@@ -287,6 +287,14 @@ def test_baselines_on_fgsm(slicer, normal, fgsm, tmp_path, make, at_least):
     assert np.array_equal(loaded.predict(fgsm[1]), detector.predict(fgsm[1]))
 
 
+def test_detectors_take_keras_models(slicer, normal):
+    model = slicer.im.model
+    detectors = [LogitMargin(m).fit(normal) for m in (model, slicer.im)]
+    scores = [d.score_samples(normal) for d in detectors]
+    np.testing.assert_array_equal(*scores)
+    assert clone(LogitMargin(model)).im.model is model
+
+
 def test_flagging_everything_has_an_f1_of_two_thirds(slicer, normal, fgsm):
     row = evaluate(FlagEverything(slicer.im).fit(normal), {"FGSM_4": fgsm}).iloc[0]
     assert (row["precision"], row["recall"], row["auroc"]) == (0.5, 1.0, 0.5)

@@ -41,6 +41,19 @@ def test_avg_var_and_ens(name):
         np.testing.assert_allclose(found["ens"][layer], sum(scaled) / 2, atol=1e-4)
 
 
+def test_keras_models_are_instrumented():
+    model = make(next(iter(MODELS)))
+    x, _ = samples(model, 9)
+    im = nns.InstrumentedModel(model)
+    for layer, scores in contributions(im, x, "taylor").items():
+        np.testing.assert_array_equal(contributions(model, x, "taylor")[layer], scores)
+    assert list(neuron_layers(model)) == list(neuron_layers(im))
+    labels = np.arange(9) % 2
+    slicers = [SemanticSlicer(m, x, labels, "taylor") for m in (model, im)]
+    for layer, scores in slicers[1].scores.items():
+        np.testing.assert_array_equal(slicers[0].scores[layer], scores)
+
+
 def test_ens_of_equal_scores_is_zero():
     model = keras.Sequential(
         [keras.Input((2,)), layers.Dense(3, activation="relu"), layers.Dense(2)]
