@@ -34,7 +34,7 @@ from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
-from nnslicer_tf.instrument.outputs import classes_of, final_activation, mark_final
+from nnslicer_tf.instrument.outputs import classes_of, logits_of, mark_final
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.tracing import Shapes, as_functional, input_name, structure_of, trace
 
@@ -188,8 +188,7 @@ class InstrumentedModel(ShownAsTable):
         """
         name = self.output_operation_of(output)
         if name not in self._logits:
-            final = final_activation(self.graph, name)
-            self._logits[name] = name if final is None else final.inputs[0]
+            self._logits[name] = logits_of(self.graph, name)
         return self._logits[name]
 
     @property

@@ -25,6 +25,22 @@ def final_activation(graph: Graph, output: str) -> Operation | None:
     return None
 
 
+def logits_of(graph: Graph, output: str) -> str:
+    """Return the operation before an output's final activation, or the output without one.
+
+    Of logits that are a vector but for axes of size 1, as is the output, it is the vector.
+    """
+    final = final_activation(graph, output)
+    if final is None:
+        return output
+    logits = operation = graph.operations[final.inputs[0]]
+    axis = final.params.axes[0] if isinstance(final.params, Softmax) else -1
+    if len(graph.operations[output].shape) == 1 and (1, *final.shape)[axis] == final.size:
+        while len(operation.shape) > 1 and _keeps_values(operation):
+            operation = graph.operations[operation.inputs[0]]
+    return operation.name if len(operation.shape) == 1 else logits.name
+
+
 def mark_final(graph: Graph) -> None:
     """Turn final softmaxes into elementwise operations, which are captured but not walked.
 
@@ -60,6 +76,9 @@ def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
     final = final_activation(graph, output)
     if final is None:
         return output_classes("", graph.operations[output].shape, example)
+    logits = graph.operations[logits_of(graph, output)]
+    if len(logits.shape) == 1:
+        return output_classes(final.params.function, logits.shape, example)
     axes = final.params.axes if isinstance(final.params, Softmax) else (-1,)
     rank = len(final.shape) + 1
     return output_classes(final.params.function, final.shape, example, axes[0] % rank - rank)

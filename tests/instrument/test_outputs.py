@@ -33,6 +33,10 @@ ENDINGS = {
     ),
     "reshaped": (lambda: model_of(layers.Softmax(), layers.Reshape((3, 1))), "softmax"),
     "flattened": (lambda: model_of(layers.Softmax(), layers.Flatten()), "softmax"),
+    "axis of size 1": (
+        lambda: model_of(layers.Reshape((1, 3)), layers.Softmax(), layers.Flatten()),
+        "softmax",
+    ),
     "cast": (lambda: functional(lambda s: ops.cast(ops.softmax(s), "float32")), "softmax"),
     "column": (lambda: functional(lambda s: ops.softmax(s)[:, :, None]), "softmax"),
     "dropout": (lambda: model_of(layers.Softmax(), layers.Dropout(0.5)), "softmax"),
@@ -65,6 +69,19 @@ def test_probabilities_are_keras_own(name):
     if final not in ("distribution", "") and name != "nested":
         scores = keras.Model(model.inputs, model.get_layer("scores").output)
         np.testing.assert_allclose(im.logits(X), scores.predict(X, verbose=0), atol=1e-6)
+
+
+def test_an_axis_of_size_1_before_the_softmax_makes_no_map():
+    im = nns.InstrumentedModel(ENDINGS["axis of size 1"][0]())
+    assert (im.logit_operation, im.classes.shape) == ("scores", (3,))
+    twin = nns.InstrumentedModel(ENDINGS["layer"][0]())
+    slices = []
+    for m in (im, twin):
+        profile = nns.Profile.from_data(m, X, progress=False)
+        slices.append(
+            nns.Slicer(m, profile, theta=0.1, progress=False).slice(X, outputs="predicted")
+        )
+    np.testing.assert_array_equal(slices[0].synapses["scores"], slices[1].synapses["scores"])
 
 
 def test_a_reordering_is_not_walked_through():
