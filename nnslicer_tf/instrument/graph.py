@@ -34,10 +34,14 @@ def in_half_precision(layer: keras.layers.Layer) -> bool:
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
-    """One operation as a Keras layer that shares the weights of the original layer."""
+    """One operation as a Keras layer that shares the weights of the original layer.
+
+    It computes in float32 where the layer computes in another precision.
+    """
 
     def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
-        super().__init__(layer, dtype="float32" if in_half_precision(layer) else layer.dtype_policy)
+        other = in_half_precision(layer) or layer.compute_dtype == "float64"
+        super().__init__(layer, dtype="float32" if other else layer.dtype_policy)
         self._compute = compute
         self.built = True
 

@@ -365,7 +365,7 @@ class _TensorWalk:
         """
         tensors = {name: time_first(read(self._prefix + name)) for name in self._names}
         for k, (name, shape) in enumerate(self._unrolled.states.items()):
-            zeros = ops.zeros((self._batch, *shape))
+            zeros = ops.zeros((self._batch, *shape), "float32")
             first = read(self._initial[k]) if self._initial else zeros
             if hold and name in self._held:
                 latest = _at_latest(tensors[self._held[name]], first, self._present)
@@ -389,7 +389,7 @@ class _TensorWalk:
         """
         names, states = self._names, self._unrolled.states
         shapes = self._unrolled.shapes
-        zeros = {name: ops.zeros((self._batch, *shapes[name])) for name in names}
+        zeros = {name: ops.zeros((self._batch, *shapes[name]), "float32") for name in names}
         entries = {**entries, **{("given", name): v for name, v in self._given.items()}}
         if self._present is not None:
             entries["present", ""] = self._present

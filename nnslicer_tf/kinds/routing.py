@@ -67,7 +67,7 @@ def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
 def _at_zero(
     operation: Operation, contribution: Any, signs: Sequence[Any], values: Mapping
 ) -> list[Any]:
-    zeros = [ops.zeros((ops.shape(contribution)[0], *s)) for s in operation.input_shapes]
+    zeros = [ops.zeros((ops.shape(contribution)[0], *s), "float32") for s in operation.input_shapes]
     return list(vector_jacobian_product(operation.compute, zeros, contribution))
 
 

@@ -94,7 +94,7 @@ class _BackendWalk(Job):
         """Return the result for a batch, given the values of the input operations."""
         seeds = {} if self._plan.start.predicted else self._fixed_seeds()
         tensors = self._compiled(
-            [ops.convert_to_tensor(x) for x in captured.values()],
+            [_in_float32(x) for x in captured.values()],
             {name: ops.convert_to_tensor(seed) for name, seed in seeds.items()},
         )
         self._traced = True
@@ -163,7 +163,7 @@ class _BackendWalk(Job):
             return neurons, synapses, logits
         batch = ops.shape(logits)[0]
         for name, shape in self.collector.kernels.items():
-            synapses.setdefault(name, ops.zeros((batch, *shape)))
+            synapses.setdefault(name, ops.zeros((batch, *shape), "float32"))
         return neurons, self.collector.reduce(synapses), logits
 
     def _propagate(
@@ -210,7 +210,8 @@ class _BackendWalk(Job):
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
-            return {self._plan.logits: ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])}
+            predicted = ops.argmax(logits, axis=-1)
+            return {self._plan.logits: ops.one_hot(predicted, logits.shape[-1], dtype="float32")}
         batch = ops.shape(logits)[0]
         return {
             name: ops.broadcast_to(seed, (batch, *seed.shape[1:]))
@@ -225,6 +226,10 @@ class _BackendWalk(Job):
         rank = len(operation.shape) + 1
         mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
         return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
+
+
+def _in_float32(x: np.ndarray) -> Any:
+    return ops.convert_to_tensor(x, "float32" if x.dtype == np.float64 else None)
 
 
 class CountWalk(_BackendWalk):

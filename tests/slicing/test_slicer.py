@@ -342,6 +342,32 @@ def test_fewer_samples_than_a_checkpoint_has(slicer, x, tmp_path, monkeypatch, s
     assert slicer.slice_each(x[:12], folder=tmp_path / "rows").sum() == slicer.slice(x[:12])
 
 
+@pytest.mark.parametrize("options", [{"theta": 0.0}, {"theta": 0.0, "contribution": "amount"}])
+@pytest.mark.parametrize("floats", ["layers", "inputs", "everything"])
+def test_models_in_float64_are_analysed_in_float32(floats, options):
+    def built(dtype):
+        inputs = keras.Input((5, 3), dtype="float32" if floats == "layers" else dtype)
+        of_layers = "float32" if floats == "inputs" else dtype
+        y = keras.layers.LSTM(4, dtype=of_layers, name="lstm")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(3, dtype=of_layers, name="end")(y))
+
+    x = np.random.default_rng(0).normal(size=(12, 5, 3))
+    models, slices = [built("float64"), built("float32")], []
+    models[0].set_weights(models[1].get_weights())
+    default = keras.config.floatx()
+    for model, floatx in zip(models, ("float64", "float32"), strict=True):
+        keras.config.set_floatx(floatx if floats == "everything" else default)
+        try:
+            im = nns.InstrumentedModel(model)
+            profile = nns.Profile.from_data(im, x, progress=False)
+            slicer = nns.Slicer(im, profile, progress=False, **options)
+            slices.append(slicer.slice(x, outputs="predicted"))
+        finally:
+            keras.config.set_floatx(default)
+    for name, found in slices[0].synapses.items():
+        np.testing.assert_allclose(found, slices[1].synapses[name], rtol=1e-5, atol=1e-6)
+
+
 def test_data_in_bfloat16(slicer, x):
     rounded = keras.ops.convert_to_numpy(keras.ops.cast(x, "bfloat16"))
     assert slicer.slice(rounded) == slicer.slice(rounded.astype(np.float32))
