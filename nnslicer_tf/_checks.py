@@ -27,6 +27,17 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f" Did you mean {asked}?" if near else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 synapse", "1,094 synapses", "2 classes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article: "a Dense", "an Embedding"."""
+    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
+
+
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     """Return `rng` as a NumPy Generator; reject all but non-negative ints and Generators."""
     if isinstance(rng, np.random.Generator):

@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InvalidArgumentError,
+    MissingFileError,
+    NNSlicerError,
+)
 
 if TYPE_CHECKING:
     import keras
@@ -174,12 +179,12 @@ def read_archive(
         bare: Whether to accept the older format too, which has arrays but no header.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        MissingFileError: if there is no such file.
         CorruptFileError: if the file is damaged, of another format, or not as the block expects.
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"There is no {what} file '{path}'.")
+        raise MissingFileError(f"There is no {what} file '{path}'.")
     try:
         with zipfile.ZipFile(path) as file:
             archive = Archive(path, what, file)
@@ -338,7 +343,7 @@ def digest(parts: Iterable[bytes | np.ndarray]) -> str:
 def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
     """Load a model's weights; raise `CorruptFileError` if they are damaged or do not fit."""
     if not Path(path).exists():
-        raise FileNotFoundError(f"There is no file of weights '{path}'.")
+        raise MissingFileError(f"There is no file of weights '{path}'.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # Keras only warns of some mismatches

@@ -48,6 +48,10 @@ class CorruptFileError(NNSlicerError):
     """A file is truncated, damaged or of the wrong kind."""
 
 
+class MissingFileError(NNSlicerError, FileNotFoundError):
+    """There is no such file."""
+
+
 class DatasetUnavailableError(NNSlicerError):
     """A data set is neither prepared on this machine nor available for download."""
 

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from nnslicer_tf._files import atomic_path, check_writable, read_archive, write_archive
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InvalidArgumentError,
+    MissingFileError,
+    NNSlicerError,
+)
 
 
 def read(path, kind="test 1", what="test file"):
@@ -70,7 +75,8 @@ def test_archives_of_another_format_are_refused(tmp_path):
     write_archive(path, "test 1", {}, {})
     with pytest.raises(CorruptFileError, match="'test 1', expected 'test 2'"):
         read(path, "test 2", "test file")
-    with pytest.raises(FileNotFoundError, match=r"no profile file '.*b\.npz'"):
+    assert issubclass(MissingFileError, NNSlicerError) and issubclass(MissingFileError, OSError)
+    with pytest.raises(MissingFileError, match=r"no profile file '.*b\.npz'"):
         read(tmp_path / "b.npz", "test 1", "profile")
 
 

@@ -1,5 +1,6 @@
 """Inputs and outputs of the commands: models, data, lists of numbers, tables, common options."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,13 +127,38 @@ def dataset(
     *,
     labels: bool = False,
     split: str = "test",
+    classes: str | None = None,
+    option: str = "--classes",
 ) -> "Dataset":
-    """Load the data that an option specifies, in the shape of a model's samples."""
-    from nnslicer_tf import datasets
+    """Load the data that an option specifies, in the shape of a model's samples.
 
-    return datasets.load_data(
-        spec, normalise=normalise, labels=labels, shape=im.input_shape, split=split
-    )
+    Args:
+        spec: The data, as for `datasets.load_data`.
+        im: The model.
+        normalise: As for `datasets.load_data`.
+        labels: Whether the data must have labels.
+        split: Split of a data set that is named without one.
+        classes: What `option` says: names of the classes, "" to take them from the data; None if
+            neither labels nor names matter.
+        option: The option that names the classes.
+    """
+    from nnslicer_tf.datasets.files import load_data, order_note
+    from nnslicer_tf.instrument.data import check_class_order
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Class numbers follow")  # said below, after the check
+        data = load_data(
+            spec,
+            normalise=normalise,
+            labels=labels,
+            shape=im.input_shape,
+            split=split,
+            classes=names(classes or ""),
+        )
+    if classes is not None and data.alphabetical:
+        check_class_order(im, data, option)
+        warnings.warn(order_note(data.class_names, option), stacklevel=2)
+    return data
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:
@@ -156,8 +182,13 @@ def numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def target(text: str) -> Any:
-    """Return the target in an option: a class, "name", "[3,4,0]" or "name[2:5,3,0]"."""
+def target(text: str, classes: tuple[str, ...] = ()) -> Any:
+    """Return the target in an option: a class, "name", "[3,4,0]" or "name[2:5,3,0]".
+
+    A name is first looked up in those of the classes, then it is an operation's.
+    """
+    if text.strip() in classes and not text.strip().isdigit():
+        return classes.index(text.strip())
     name, bracket, rest = text.partition("[")
     try:
         if not bracket:

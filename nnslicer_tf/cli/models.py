@@ -7,7 +7,14 @@ import typer
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
-from nnslicer_tf.cli.inputs import DataOption, ModelOption, NormaliseOption, SeedOption, TestOption
+from nnslicer_tf.cli.inputs import (
+    ClassesOption,
+    DataOption,
+    ModelOption,
+    NormaliseOption,
+    SeedOption,
+    TestOption,
+)
 
 
 def prune(
@@ -32,6 +39,9 @@ def prune(
     ] = False,
     epochs: Annotated[int, typer.Option(help="Epochs of imitating the original.", min=0)] = 0,
     seed: SeedOption = 0,
+    names: Annotated[
+        str, typer.Option(help="Names of all classes, in order, if the labels are names.")
+    ] = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Make a smaller model for the classes that are needed; show its costs and accuracy.
@@ -41,8 +51,9 @@ def prune(
     inputs.writable(output, ".keras", ".tflite", ".onnx", "")
     wanted = inputs.numbers(classes, "--classes")
     im = inputs.instrumented(model)
-    train = inputs.dataset(data, im, normalise, labels=True, split="train")
-    tested = None if test is None else inputs.dataset(test, im, normalise, labels=True)
+    order: dict[str, str] = {"classes": names, "option": "--names"}
+    train = inputs.dataset(data, im, normalise, labels=True, split="train", **order)
+    tested = None if test is None else inputs.dataset(test, im, normalise, labels=True, **order)
     from nnslicer_tf.pruning import shrink
 
     small = shrink(
@@ -77,6 +88,7 @@ def semantic(
         float, typer.Option(help="Θ in (0, 1]: larger keeps more neurons.")
     ] = 0.95,
     step: Annotated[int, typer.Option(help="Neurons by which prefixes grow.", min=1)] = 1,
+    classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Find each layer's critical neurons (semantic slicing), and keep only them.
@@ -85,8 +97,10 @@ def semantic(
     """
     inputs.writable(output, ".keras")
     im = inputs.instrumented(model)
-    train = inputs.dataset(data, im, normalise, labels=True, split="train")
-    tested = train if test is None else inputs.dataset(test, im, normalise, labels=True)
+    train = inputs.dataset(data, im, normalise, labels=True, split="train", classes=classes)
+    tested = train
+    if test is not None:
+        tested = inputs.dataset(test, im, normalise, labels=True, classes=classes)
     from nnslicer_tf import InstrumentedModel, semantic
 
     slicer = semantic.SemanticSlicer(im, train.x, train.y, metric)

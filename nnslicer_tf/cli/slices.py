@@ -125,8 +125,9 @@ def explain(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Class to explain, by default the predicted one; or a pixel or region of a map, "
-            "'[3,4,0]' or '[2:5,2:5,0]'; or an output or operation by name, 'price', 'map[3,4,0]'."
+            help="Class to explain, by index or name, by default the predicted one; or a pixel or "
+            "region of a map, '[3,4,0]' or '[2:5,2:5,0]'; or an output or operation by name, "
+            "'price', 'map[3,4,0]'."
         ),
     ] = None,
     words: Annotated[
@@ -148,12 +149,15 @@ def explain(
     """Explain why the model gave one sample its answer, with a picture and numbers."""
     inputs.writable(output, ".html", ".png", ".pdf", ".svg")
     slicer = inputs.slicer(model, profile, theta, workers=0)
-    samples = inputs.dataset(data, slicer.im, normalise)
+    samples = inputs.dataset(data, slicer.im, normalise, classes=classes)
     sample = samples.x[inputs.in_range(index, len(samples), "--index")]
-    chosen = None if target is None else inputs.target(target)
+    class_names = inputs.names(classes, samples.class_names)
+    chosen = None if target is None else inputs.target(target, class_names)
     of_class = None
     if usual is not None:
-        labelled = inputs.dataset(usual, slicer.im, normalise, labels=True, split="train")
+        labelled = inputs.dataset(
+            usual, slicer.im, normalise, labels=True, split="train", classes=classes
+        )
         label = chosen
         if label is None:
             label = int(slicer.im.classes.from_outputs(slicer.im.predict(sample[None]))[0])
@@ -163,7 +167,7 @@ def explain(
     result = slicer.explain(
         sample,
         chosen,
-        classes=inputs.names(classes, samples.class_names),
+        classes=class_names,
         columns=samples.columns,
         words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
         usual=of_class,
@@ -288,7 +292,7 @@ def explore(
     from nnslicer_tf import Profile
     from nnslicer_tf import explore as explore_slices
 
-    samples = None if data is None else inputs.dataset(data, im, normalise)
+    samples = None if data is None else inputs.dataset(data, im, normalise, classes=classes)
     view = explore_slices(
         slices,
         im,

@@ -115,7 +115,7 @@ def inspect(
     """Show which units respond to which class (DeepBase); the data needs labels."""
     inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
-    samples = inputs.dataset(data, im, normalise, labels=True, split="train")
+    samples = inputs.dataset(data, im, normalise, labels=True, split="train", classes=classes)
     from nnslicer_tf import deepbase
 
     names = inputs.names(classes, samples.class_names) or tuple(map(str, range(samples.classes)))
@@ -139,12 +139,13 @@ def causes(
     most: Annotated[int, typer.Option(help="Most samples of either kind.", min=1)] = 200,
     output: TableOption = None,
     seed: SeedOption = 0,
+    classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Show which neurons or synapses are to blame for wrong answers; the data needs labels."""
     inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
-    samples = inputs.dataset(data, im, normalise, labels=True)
+    samples = inputs.dataset(data, im, normalise, labels=True, classes=classes)
     from nnslicer_tf import debugging
 
     runs = debugging.Runs.split(im, samples.x, samples.y).sampled(most, seed)

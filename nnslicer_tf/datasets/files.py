@@ -5,15 +5,17 @@ For larger folders of images, pass the `tf.data.Dataset` of
 """
 
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_class_indices
+from nnslicer_tf._checks import as_class_indices, counted
 from nnslicer_tf.datasets.named import Dataset, load
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
@@ -31,6 +33,7 @@ def load_data(
     labels: bool = True,
     shape: Sequence[int] | None = None,
     split: str = "test",
+    classes: Sequence[str] = (),
 ) -> Dataset:
     """Load data that is specified by one string, as on a command line.
 
@@ -51,9 +54,12 @@ def load_data(
         shape: Shape of one sample. Images are resized to its height and width, and converted to
             grey or colour by its channels; rows of a `.csv` file are reshaped to it.
         split: Split of a public set to use if `spec` does not name one.
+        classes: Names of the model's classes, in its order. Without them, names in a file or of
+            folders are numbered alphabetically; for files a warning says so.
 
     Raises:
-        InvalidArgumentError: if there is no such file or data set, or a class has no images.
+        InvalidArgumentError: if there is no such file or data set, a class has no images, or a
+            label is not in `classes`.
         CorruptFileError: if a file cannot be read, or its contents are inconsistent.
         InputShapeError: if images differ in size and `shape` is None, or a row's number of values
             does not fit the shape.
@@ -85,7 +91,51 @@ def load_data(
             "images for each class, an .npz file with arrays x and y, or a .csv file with a "
             "column 'label'."
         )
+    if classes:
+        return _with_classes(data, tuple(map(str, classes)))
+    if labels and data.alphabetical and not is_image:
+        warnings.warn(order_note(data.class_names), stacklevel=2)
     return data
+
+
+def order_note(names: Sequence[str], option: str = "") -> str:
+    """Say that classes are numbered alphabetically, and with which option to change it."""
+    numbers = ", ".join(f"{i} = {name}" for i, name in enumerate(names[:10]))
+    return (
+        f"Class numbers follow the alphabetical order of the labels: {numbers}"
+        f"{' …' if len(names) > 10 else ''}; use {order_remedy(names, option)} if the model counts "
+        "otherwise."
+    )
+
+
+def order_remedy(names: Sequence[str], option: str = "") -> str:
+    """Return the argument, or option of the command line, that names the classes in order."""
+    if len(names) != 2:
+        return f"{option} A,B,…" if option else "classes=[…], the names in the model's order,"
+    other = names[::-1]
+    return f"{option} {','.join(other)}" if option else f"classes={list(other)}"
+
+
+def _with_classes(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Return data whose classes have these names and this order."""
+    if len(set(classes)) < len(classes):
+        raise InvalidArgumentError(f"The names of the classes must differ. Received: {classes}")
+    if not data.alphabetical:
+        if len(data.y) and data.y.max() >= len(classes):
+            raise InvalidArgumentError(
+                f"'{data.name}' has the label {data.y.max()}; {counted(len(classes), 'name')} "
+                "for classes cannot cover it. Name all classes, in the model's order."
+            )
+        return replace(data, class_names=classes)
+    unknown = [name for name in data.class_names if name not in classes]
+    if unknown:
+        raise InvalidArgumentError(
+            f"'{data.name}' has the label {unknown[0]!r}, which is not one of the classes "
+            f"{', '.join(classes)}. Name all classes, in the model's order."
+        )
+    order = np.array([classes.index(name) for name in data.class_names], np.int64)
+    y = order[data.y]
+    return replace(data, y=y, classes=len(classes), class_names=classes, alphabetical=False)
 
 
 def _load_arrays(path: Path, labels: bool) -> Dataset:
@@ -139,7 +189,8 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
             )
         x = x.reshape(len(x), *shape)
     classes = int(y.max()) + 1 if len(y) else 0
-    return Dataset(x, y, str(path), "", "none", classes, names, columns)
+    alphabetical = bool(names) and names != ("False", "True")
+    return Dataset(x, y, str(path), "", "none", classes, names, columns, alphabetical)
 
 
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -242,7 +293,16 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
     class_names = tuple(folder.name for folder in folders)
-    return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(class_names), class_names)
+    return Dataset(
+        x,
+        y.astype(np.int64),
+        str(path),
+        "",
+        normalise,
+        len(class_names),
+        class_names,
+        alphabetical=bool(class_names),
+    )
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:

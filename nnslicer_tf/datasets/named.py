@@ -73,6 +73,8 @@ class Dataset:
         classes: Number of classes; 0 without labels.
         class_names: Names of the classes, in order; empty if they have none.
         columns: Names of a table's columns; empty for other data.
+        alphabetical: Whether the classes were numbered in the alphabetical order of the names in
+            a file or folder, which may not be the model's order.
     """
 
     x: np.ndarray
@@ -83,6 +85,7 @@ class Dataset:
     classes: int
     class_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    alphabetical: bool = False
 
     def __len__(self) -> int:
         return len(self.x)

@@ -219,7 +219,7 @@ class Coverage(ShownAsTable, ABC):
         """Add the coverage in a file, of the same criterion on the same model; return self.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model, criterion or settings.
         """

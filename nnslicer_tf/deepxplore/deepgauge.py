@@ -107,7 +107,7 @@ class NeuronRanges(ShownAsTable):
         """Read the ranges of a model.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model.
         """

@@ -92,7 +92,7 @@ class Differences(ShownAsTable):
         """Read a file written by `save`.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
         with read_archive(path, _FORMAT, "set of differences") as file:

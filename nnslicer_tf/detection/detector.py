@@ -201,7 +201,7 @@ class Detector(BaseEstimator):
                 file's, the detector uses a copy of the slicer with the file's θ.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or does not hold a detector.
             InvalidArgumentError: if it holds a detector of another class.
             ProfileMismatchError: if the model, the profile or the slicer's options differ.

@@ -89,7 +89,7 @@ class Store:
         """Open a part, whose header and arrays are checked as the block reads them.
 
         Raises:
-            FileNotFoundError: if there is no such part.
+            MissingFileError: if there is no such part.
             CorruptFileError: if its file is damaged, or lacks what the block reads.
         """
         return read_archive(self.path(key), self._format, self._what)
@@ -98,7 +98,7 @@ class Store:
         """Return the header and the arrays of a part; a missing key raises `CorruptFileError`.
 
         Raises:
-            FileNotFoundError: if there is no such part.
+            MissingFileError: if there is no such part.
             CorruptFileError: if its file is damaged.
         """
         with self.open(key) as file:

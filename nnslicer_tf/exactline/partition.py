@@ -47,7 +47,7 @@ class Saved(ShownAsTable):
         """Read a file that `save` wrote.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or of another kind.
         """
         what = f"saved {cls.__name__}"

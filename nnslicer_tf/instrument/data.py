@@ -6,13 +6,15 @@ reads labels.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment
 
 from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf.datasets import Dataset, load_data
+from nnslicer_tf.datasets.files import order_remedy
 from nnslicer_tf.errors import (
     InputRangeError,
     InputShapeError,
@@ -20,6 +22,9 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
 )
 from nnslicer_tf.instrument.inputs import Inputs
+
+if TYPE_CHECKING:
+    from nnslicer_tf.instrument.model import InstrumentedModel
 
 DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike
 """Samples in any of these forms:
@@ -288,6 +293,47 @@ def read_labelled(
         )
     x = Samples(samples, shape, bounds).array()
     return x, check_labels(labels, len(x))
+
+
+def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> None:
+    """Check that the alphabetical order of the labels is the model's, as far as it can be known.
+
+    The model's answers are compared with the labels, once in alphabetical order and once with the
+    assignment of labels to classes that agrees best (Hungarian method).
+
+    Args:
+        im: The model.
+        data: Samples, labels and names of classes.
+        option: The option of the command line that names the classes.
+
+    Raises:
+        InvalidArgumentError: if the numbers of classes differ, or another order agrees better.
+    """
+    is_vector = len(im.output_operations) == 1 and len(im[im.logit_operation].shape) == 1
+    if not data.alphabetical or not len(data.y) or not is_vector or im.classes.is_number:
+        return
+    labels, count = data.class_names, im.classes.count
+    remedy = order_remedy(labels, option)
+    if len(labels) != count:
+        raise InvalidArgumentError(
+            f"'{data.name}' has {len(labels)} different labels ({', '.join(labels)[:100]}), the "
+            f"model {count} classes, so that it is not known which label is which class. Name all "
+            f"classes in the model's order: {option + ' A,B,…' if option else 'classes=[…]'}."
+        )
+    predicted = im.classes.from_outputs(im.predict(data.x))
+    confusion = np.zeros((count, count), np.int64)
+    np.add.at(confusion, (data.y, predicted), 1)
+    agreement = np.trace(confusion) / len(data.y)
+    best = confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(data.y)
+    # With few samples, a model that is often wrong may agree better with another order by chance.
+    lead = 0.0 if count == 2 else 0.1 + 1 / np.sqrt(len(data.y))
+    if best > agreement + lead:
+        raise InvalidArgumentError(
+            f"The model seems to number its classes otherwise than in the alphabetical order of "
+            f"the labels of '{data.name}' ({', '.join(labels)[:100]}): {agreement:.0%} of its "
+            f"answers agree with that order, {best:.0%} with another. Use {remedy} for the "
+            "model's order, or name the classes alphabetically to keep that order."
+        )
 
 
 def count_samples(data: Any) -> int | None:

@@ -4,6 +4,7 @@ Wrapping costs one forward pass of two samples. Capturing costs a forward pass, 
 memory of the requested activations: of one batch (streaming) or of all samples at once.
 """
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -16,6 +17,7 @@ from nnslicer_tf._checks import check_name, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
+from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original
@@ -27,6 +29,7 @@ from nnslicer_tf.instrument.data import (
     WholeBounds,
     bounds_of_dtype,
     check_batch_size,
+    check_class_order,
     read_labelled,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
@@ -265,9 +268,15 @@ class InstrumentedModel(ShownAsTable):
             y: Their labels, integers or one-hot; None if `data` has them.
 
         Raises:
-            InvalidArgumentError: if there are no labels, or not one for each sample.
+            InvalidArgumentError: if there are no labels, not one for each sample, or if labels that
+                are names were numbered alphabetically and the model counts otherwise.
             InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
+        if y is None:
+            if isinstance(data, (str, os.PathLike)):
+                data = load_data(data, labels=True, shape=self.input_shape)
+            if isinstance(data, Dataset):
+                check_class_order(self, data)
         bounds = self._bounds[self.input_operation]
         return read_labelled(data, y, self.input_shape, bounds)
 

@@ -85,7 +85,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         """Read scores.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
         with read_archive(path, _FORMAT, "file of class scores") as file:

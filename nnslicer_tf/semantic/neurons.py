@@ -266,7 +266,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         """Read a file that `save` wrote.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            MissingFileError: if there is no such file.
             CorruptFileError: if it is damaged, or of another kind.
         """
         with read_archive(path, _FORMAT, "file of critical neurons") as file:

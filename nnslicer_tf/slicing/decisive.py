@@ -149,6 +149,7 @@ class DecisiveSlices(ShownAsTable):
         """Read slices.
 
         Raises:
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
         with read_archive(path, _FORMAT, "decisive slices") as file:

@@ -184,6 +184,7 @@ class Profile(ShownAsTable):
         """Read a profile.
 
         Raises:
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a profile.
         """
         with read_archive(path, _FORMAT, "profile") as file:

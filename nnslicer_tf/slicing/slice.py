@@ -183,6 +183,7 @@ class Slice(ShownAsTable):
         """Read a slice.
 
         Raises:
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a slice.
         """
         with read_archive(path, _FORMAT, "slice") as file:

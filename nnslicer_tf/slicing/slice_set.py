@@ -175,6 +175,7 @@ class SliceSet(ShownAsTable):
         """Read a set of slices.
 
         Raises:
+            MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a set of slices.
         """
         with read_archive(path, _FORMAT, "slice set") as file:

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import digest
 from nnslicer_tf.attributions import Target, TargetLike, deeplift
 from nnslicer_tf.attributions.problem import feature_operations
@@ -83,7 +83,7 @@ class Slicer:
 
     Args:
         im: The model; a Keras model is instrumented.
-        profile: The model's profile.
+        profile: The model's profile, or the path of a saved one.
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
@@ -113,7 +113,7 @@ class Slicer:
     def __init__(
         self,
         im: ModelLike,
-        profile: Profile,
+        profile: Profile | str | os.PathLike,
         theta: float = 0.3,
         granularity: str = "activation",
         workers: int | None = None,
@@ -137,6 +137,13 @@ class Slicer:
         check_options(workers=workers, **self._settings)
         self.theta = float(theta)
         self.im = im = instrumented(im)
+        if isinstance(profile, (str, os.PathLike)):
+            profile = Profile.load(profile)
+        if not isinstance(profile, Profile):
+            raise InvalidArgumentError(
+                "profile is a Profile, from Profile.from_data(model, x_train), or the path of a "
+                f"saved one. Received: {type(profile).__name__}"
+            )
         self.profile = profile
         profile.check_model(im)
         check_rules(im, granularity)
@@ -393,7 +400,8 @@ class Slicer:
                 dict or list.
             target: The class to explain; by default, the predicted one. Or any other neurons, as
                 in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
-                or of an inner operation by name. A model of one value needs none.
+                or of an inner operation by name. A model of one value needs none. With `classes`, a
+                class may be given by its name.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
             words: The words of a text, one for each token.
@@ -417,12 +425,14 @@ class Slicer:
         sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
         values = {name: value[0] for name, value in im.capture(batch).items()}
         methods = methods_to_compare(compare)
+        names = tuple(map(str, classes))
+        if isinstance(target, str) and target in names:
+            target = names.index(target)
         chosen = explained_target(im, target, values)
         whole = answer(im, chosen, values[chosen.answer])
-        names = tuple(map(str, classes))
         if names and chosen.label is not None and len(names) != len(whole):
             raise InvalidArgumentError(
-                f"The model has {len(whole)} classes; names of {len(names)} classes were given."
+                f"The model has {len(whole)} classes; received {counted(len(names), 'name')}."
             )
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         lengths = [im[name].shape[0] for name in tokens if im[name].shape]

@@ -1,5 +1,7 @@
 """The one door for data: every form of the same samples gives the same arrays and labels."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -168,7 +170,8 @@ def test_grey_images_of_16_bits_keep_their_values(tmp_path):
 def test_tables_of_values(tmp_path):
     frame = pd.DataFrame(X.reshape(7, -1)).assign(label=np.array(["a", "b", "c"])[Y])
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = datasets.load_data(tmp_path / "t.csv", shape=X.shape[1:])
+    with pytest.warns(UserWarning, match="0 = a, 1 = b, 2 = c"):
+        found = datasets.load_data(tmp_path / "t.csv", shape=X.shape[1:])
     assert np.array_equal(found.x, X) and np.array_equal(found.y, Y)
     assert found.class_names == ("a", "b", "c")
     with pytest.raises(InputShapeError, match="has 6 columns"):
@@ -196,7 +199,9 @@ def read_table(tmp_path, labels, column="label"):
     ],
 )
 def test_labels_of_tables(tmp_path, labels, y, names):
-    found = read_table(tmp_path, labels)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Class numbers follow the alphabetical order")
+        found = read_table(tmp_path, labels)
     assert found.y.tolist() == list(y) and found.y.dtype == np.int64
     assert found.class_names == names and found.classes == max(y) + 1
 

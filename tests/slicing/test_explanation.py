@@ -129,7 +129,7 @@ def test_bad_questions_are_refused(slicer, digits):
         slicer.explain(digits.x[:2])
     with pytest.raises(InvalidArgumentError, match="no attribution 'lime'"):
         slicer.explain(digits.x[0], compare=["lime"])
-    with pytest.raises(InvalidArgumentError, match="names of 2 classes"):
+    with pytest.raises(InvalidArgumentError, match="received 2 names"):
         slicer.explain(digits.x[0], classes=["a", "b"])
     with pytest.raises(InvalidArgumentError, match="one of 10 logits"):
         slicer.explain(digits.x[0], target=10)

@@ -57,6 +57,16 @@ def test_results_do_not_depend_on_batch_size_or_order(slicer, x, monkeypatch):
         assert slicer.slice(x) == whole
 
 
+def test_a_profile_is_taken_from_its_file(im, profile, x, tmp_path):
+    profile.save(tmp_path / "p.npz")
+    of_file = nns.Slicer(im, str(tmp_path / "p.npz"), 0.3, workers=0, progress=False)
+    assert of_file.slice(x[:3]) == nns.Slicer(im, profile, 0.3, workers=0).slice(x[:3])
+    with pytest.raises(nns.errors.MissingFileError, match="no profile file"):
+        nns.Slicer(im, "nope.npz")
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"Profile\.from_data.*ndarray"):
+        nns.Slicer(im, x)
+
+
 def test_data_sets_are_taken_batched_or_not(slicer, x):
     whole = slicer.slice(x)
     samples = tf.data.Dataset.from_tensor_slices(x)
