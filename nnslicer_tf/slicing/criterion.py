@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing._plan import Start
@@ -95,7 +96,8 @@ class Criterion:
                 predicted = operation
                 continue
             # An output and its logits are one operation.
-            neurons = _indices(operation, indices, shapes[operation])
+            of_sigmoid = operation == im.logit_operation and im.classes.is_binary
+            neurons = _indices(operation, indices, shapes[operation], of_sigmoid)
             starts[operation] = np.union1d(starts.get(operation, neurons), neurons)
 
         last = None  # the first operation, in topological order, of the layer `until`
@@ -111,7 +113,9 @@ class Criterion:
         )
 
 
-def _indices(name: str, chosen: Indices, shape: tuple[int, ...]) -> np.ndarray:
+def _indices(
+    name: str, chosen: Indices, shape: tuple[int, ...], of_sigmoid: bool = False
+) -> np.ndarray:
     """Return `chosen` as sorted, distinct row-major indices of neurons of operation `name`."""
     size = int(np.prod(shape))
     if isinstance(chosen, str):
@@ -129,8 +133,17 @@ def _indices(name: str, chosen: Indices, shape: tuple[int, ...]) -> np.ndarray:
             f"Neurons of '{name}' are given as integer indices. Received: {given!r}"
         )
     if indices.min() < 0 or indices.max() >= size:
+        indexed = "indexed 0" if size == 1 else f"indexed 0 to {size - 1}"
+        hint = (
+            " A single sigmoid has one neuron for both classes: its logit is positive for class 1, "
+            "negative for class 0. Use outputs=[0]; its synapses are those of both classes, and "
+            "amounts have the sign of class 1. explain(x, target=0) gives those of class 0."
+            if of_sigmoid
+            else ""
+        )
         raise CriterionError(
-            f"'{name}' has {size} neurons, indexed 0 to {size - 1}. Received: {indices.tolist()}"
+            f"'{name}' has {counted(size, 'neuron')}, {indexed}. "
+            f"Received: {indices.tolist()}.{hint}"
         )
     distinct = np.unique(indices)
     if len(distinct) < len(indices):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, check_name
+from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, metrics
@@ -474,14 +474,19 @@ def compare_methods(
 
 
 def unusual_size(
+    im: InstrumentedModel,
     one: Slice,
     theta: float,
     values: Mapping[str, np.ndarray],
     means: Mapping[str, np.ndarray],
     whole: np.ndarray,
     target: Target,
+    unexcluded: Callable[[], int],
 ) -> str:
-    """Say why a slice is empty or nearly complete, and whether the network is dead; else ""."""
+    """Say why a slice is empty or nearly complete, and whether the network is dead; else "".
+
+    `unexcluded` returns the number of synapses in the slice at θ = 0.
+    """
     share = float((one.to_vector() != 0).mean())
     if 0 < share < _NEARLY_ALL:
         return ""
@@ -500,27 +505,38 @@ def unusual_size(
             f"The slice has {share:.0%} of the synapses: at θ = {theta:g} no part of the "
             "network stands out. Use a larger θ."
         )
-    for name, array in values.items():
-        scale = max(float(np.abs(means[name]).max()), 1e-30)
-        if np.abs(array - means[name]).max() <= 1e-6 * scale:
-            return (
-                f"The slice is empty: from '{name}' on, every value is the same for this sample as "
-                "on average over the profiled data. Either the network is dead there (all units "
-                "of a layer at zero), or the sample is the mean itself."
-            )
-    if theta > 1:
-        return f"The slice is empty: θ = {theta:g} excludes everything; use 0.3."
+    # The slice is empty: because of θ, or because nothing differs even without an exclusion.
     neurons = list(target.neurons)
     value, mean = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
     name = target.answer if target.label is None else f"output {target.label}"
-    if np.isclose(value, mean, rtol=1e-5, atol=0):
+    at_zero = unexcluded() if theta > 0 else 0
+    if at_zero and theta > 1:
+        return f"The slice is empty: θ = {theta:g} excludes everything; use 0.3."
+    if at_zero:
         return (
-            f"The slice is empty: {name} is what it is on average over the profiled "
-            "data, so that nothing made it differ."
+            f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and θ = {theta:g} "
+            f"excludes all changes as too small. Use a smaller θ (at θ = 0 the slice has "
+            f"{counted(at_zero, 'synapse')})."
         )
+    varying: set[str] = set()  # the others are the same for all samples by nature
+    for operation in im.operations:
+        is_input = operation.kind == "input"
+        if is_input or (operation.kind != "mask" and not varying.isdisjoint(operation.inputs)):
+            varying.add(operation.name)
+    for operation in im.operations:
+        if operation.name not in varying or operation.name not in values:
+            continue
+        usual = means[operation.name]
+        scale = max(float(np.abs(usual).max()), 1e-30)
+        if np.abs(values[operation.name] - usual).max() <= 1e-6 * scale:
+            return (
+                f"The slice is empty: from '{operation.name}' on, every value is the same for this "
+                "sample as on average over the profiled data. Either the network is dead there "
+                "(all units of a layer at zero), or the sample is the mean itself."
+            )
     return (
-        f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and all "
-        f"that differs together is below the share θ = {theta:g}. Use a smaller θ."
+        f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, but no change of a "
+        "neuron reaches it through a synapse."
     )
 
 

@@ -212,7 +212,9 @@ class Slicer:
         Args:
             x: Samples I, `(samples, *input_shape)`, in any form of `DataLike`.
             outputs: The neurons O: indices of outputs, "predicted", {operation: indices},
-                or a `Criterion`.
+                or a `Criterion`. A single sigmoid has one neuron, whose logit speaks for class 1:
+                amounts of samples predicted as class 0 are those of this logit, negative where
+                they support class 0 (`explain` has them of the answer, with the other sign).
             checkpoint: Folder for partial sums, from which an interrupted run resumes.
 
         Raises:
@@ -481,6 +483,12 @@ class Slicer:
             )
             return Slice(neurons, synapses, total.info)
 
+        def unexcluded() -> int:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", _EMPTY)
+                vector = self.at_theta(0.0).slice(batch, criterion).to_vector()
+            return int(np.count_nonzero(vector))
+
         return Explanation(
             sample=sample,
             target=chosen,
@@ -496,7 +504,7 @@ class Slicer:
             columns=tuple(map(str, columns)),
             words=tuple(map(str, words)),
             decisive=self._decisive_for(chosen, batch, whole) if decisive else None,
-            finding=unusual_size(one, self.theta, values, means, whole, chosen),
+            finding=unusual_size(im, one, self.theta, values, means, whole, chosen, unexcluded),
             frequencies=frequencies,
             comparison=compare_methods(im, sample, means, chosen, methods, contributions)
             if methods

@@ -9,7 +9,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 
 
 @pytest.fixture(scope="module")
@@ -351,3 +351,40 @@ def test_classes_of_a_sigmoid_are_those_of_slices_and_of_profiles():
     for label in (0, 1):
         means = profiles[label].means[slicer.im.input_operation]
         np.testing.assert_allclose(means, X[labels == label].mean(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("theta", [0.1, 0.5])
+def test_a_mask_that_is_always_the_same_is_not_a_dead_network(theta):
+    """A causal transformer with a large bias of the output, so that θ excludes all changes."""
+    inputs = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(9, 4)(inputs)
+    x = layers.MultiHeadAttention(1, 4, name="att")(x, x, use_causal_mask=True)
+    model = keras.Model(inputs, layers.Dense(2, name="logits")(x[:, -1]))
+    model.get_layer("logits").bias.assign([100.0, -100.0])
+    x = np.random.default_rng(0).integers(1, 9, size=(20, 6))
+    found = of(model, x, x[0], theta=theta)
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    at_zero = nns.Slicer(im, profile, 0.0, workers=0, progress=False).slice(x[:1], outputs=[0])
+    count = np.count_nonzero(at_zero.to_vector())
+    assert "Use a smaller θ" in found.finding and "dead" not in found.finding
+    assert f"at θ = 0 the slice has {count:,} synapses" in found.finding
+
+
+def test_the_classes_of_a_single_sigmoid():
+    """Amounts of a sample of class 0 are those of the logit; the explanation's, of the answer."""
+    weight = np.array([-1.0, 2, 3, -4])
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, activation="sigmoid", name="o")])
+    model.set_weights([weight[:, None], np.zeros(1)])
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, X, progress=False)
+    slicer = nns.Slicer(im, profile, 0.0, workers=0, progress=False, contribution="amount")
+    of_class_0 = X[X @ weight < 0][:1]
+    expected = (of_class_0[0] - X.mean(axis=0)) * weight
+    for outputs in ("predicted", [0]):
+        amounts = slicer.slice(of_class_0, outputs).synapses["o"].ravel()
+        np.testing.assert_allclose(amounts, expected, rtol=1e-4, atol=1e-5)
+    found = slicer.explain(of_class_0[0], target=0, compare=False, decisive=False)
+    np.testing.assert_allclose(found.contributions, -expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(CriterionError, match=r"has 1 neuron, indexed 0\. .*explain\(x, target=0\)"):
+        slicer.slice(of_class_0, [1])
