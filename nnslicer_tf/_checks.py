@@ -35,7 +35,9 @@ def counted(number: int, noun: str) -> str:
 
 def with_article(noun: str) -> str:
     """Return a noun with its indefinite article: "a Dense", "an Embedding"."""
-    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
+    is_spelled = noun[:2].isupper()  # such as LSTM, read letter by letter
+    vowels = "AEFHILMNORSX" if is_spelled else "AEIOaeio"
+    return f"{'an' if noun[:1] in tuple(vowels) else 'a'} {noun}"
 
 
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:

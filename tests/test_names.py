@@ -2,7 +2,7 @@
 
 import pytest
 
-from nnslicer_tf._checks import check_name, did_you_mean
+from nnslicer_tf._checks import check_name, counted, did_you_mean, with_article
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -27,3 +27,27 @@ def test_near_names_are_found_in_upper_and_lower_case():
 
 def test_nothing_is_asked_where_no_name_is_near():
     assert did_you_mean("zebra", ("FGSM_2", "PGD")) == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "synapse", "1 synapse"),
+        (0, "input", "0 inputs"),
+        (1094, "synapse", "1,094 synapses"),
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
+    ],
+)
+def test_numbers_of_things(number, noun, text):
+    assert counted(number, noun) == text
+
+
+def test_articles():
+    names = ("Dense", "Embedding", "LSTM", "GRU")
+    assert list(map(with_article, names)) == [
+        "a Dense",
+        "an Embedding",
+        "an LSTM",
+        "a GRU",
+    ]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.cli.inputs import (
     ClassesOption,
@@ -95,7 +96,7 @@ def cover(
     coverage = NeuronCoverage(im, threshold=threshold)
     coverage.update(x)
     inputs.show(coverage.to_frame(), output)
-    print(f"{coverage.total():.1%} of the neurons are covered by {len(x)} inputs")
+    print(f"{coverage.total():.1%} of the neurons are covered by {counted(len(x), 'input')}")
 
 
 def inspect(
@@ -181,7 +182,7 @@ def lines(
     line = exactline.exact_line(im, first, last)
     regions = line.classify(lowest=least)
     inputs.show(regions.to_frame(), output)
-    print(f"{line!r}, {len(regions)} regions")
+    print(f"{line!r}, {counted(len(regions), 'region')}")
     inputs.draw(picture, line.plot)
 
 

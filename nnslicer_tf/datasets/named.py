@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name, did_you_mean
+from nnslicer_tf._checks import check_name, counted, did_you_mean
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import InvalidArgumentError
@@ -93,8 +93,9 @@ class Dataset:
     def __repr__(self) -> str:
         split = f"[{self.split}]" if self.split else ""
         return (
-            f"Dataset({self.name}{split}: {len(self):,} inputs {self.x.shape[1:]} {self.x.dtype}, "
-            f"{self.classes} classes, normalise={self.normalise!r})"
+            f"Dataset({self.name}{split}: {counted(len(self), 'input')} "
+            f"{self.x.shape[1:]} {self.x.dtype}, {counted(self.classes, 'class')}, "
+            f"normalise={self.normalise!r})"
         )
 
     def to_tf(self, batch_size: int = 256) -> "tf.data.Dataset":

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from nnslicer_tf._checks import with_article
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, copy_model
 
@@ -197,9 +198,9 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
     mode = layer.quantization_mode
     if type(layer) is not keras.layers.Dense or mode not in ("int8", "int4"):
         raise InvalidArgumentError(
-            f"Layer '{layer.name}' is a {type(layer).__name__} that was quantised in the mode "
-            f"{mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be brought back to "
-            "floating point; its outputs can be compared nevertheless."
+            f"Layer '{layer.name}' is {with_article(type(layer).__name__)} that was quantised in "
+            f"the mode {mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be brought "
+            "back to floating point; its outputs can be compared nevertheless."
         )
     stored = ops.convert_to_numpy(layer.kernel).astype(np.float32)
     scale = ops.convert_to_numpy(layer.kernel_scale)

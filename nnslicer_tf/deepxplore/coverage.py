@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -269,7 +269,8 @@ class Coverage(ShownAsTable, ABC):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.im.model.name!r}, {self.total():.1%} of "
-            f"{self._size():,} covered by {self.samples:,} inputs, {self.neurons.granularity})"
+            f"{self._size():,} covered by {counted(self.samples, 'input')}, "
+            f"{self.neurons.granularity})"
         )
 
     def _count(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_generator, check_labels
+from nnslicer_tf._checks import as_generator, check_labels, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import (
@@ -141,7 +141,7 @@ class Differences(ShownAsTable):
 
     def __repr__(self) -> str:
         return (
-            f"Differences({len(self)} inputs of {self.predictions.shape[1]} models, "
+            f"Differences({counted(len(self), 'input')} of {self.predictions.shape[1]} models, "
             f"{int(self.generated.sum())} generated from {self.tried} seeds in "
             f"{self.seconds:.1f} s)"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import as_array, check_labels, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.model_pair import ModelPair
@@ -56,8 +56,9 @@ class Agreement(ShownAsTable):
         first, second = self.accuracies
         known = "" if self.truth is None else f", accuracy {first:.2%} → {second:.2%}"
         return (
-            f"Agreement({share:.2%} of {len(self.labels):,} inputs{known}, probabilities differ by "
-            f"{self.distance.mean():.2g} on average, by {self.distance.max():.2g} at most)"
+            f"Agreement({share:.2%} of {counted(len(self.labels), 'input')}{known}, "
+            f"probabilities differ by {self.distance.mean():.2g} on average, "
+            f"by {self.distance.max():.2g} at most)"
         )
 
 

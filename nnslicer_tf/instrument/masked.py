@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, with_article
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.comparison import difference
@@ -386,7 +386,8 @@ def masked_copy(
         has_activation = hasattr(operation.keras_layer, "activation")
         if masked and not (operation.kind == "weighted_sum" and has_activation):
             raise UnsupportedLayerError(
-                f"Kernel '{masked[0]}' belongs to a {type(operation.keras_layer).__name__} layer, "
+                f"Kernel '{masked[0]}' belongs to "
+                f"{with_article(type(operation.keras_layer).__name__)} layer, "
                 "after which no constant can be added: only after layers with one kernel and an "
                 "activation. Leave the kernel out, or leave the means out."
             )

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_name, did_you_mean
+from nnslicer_tf._checks import check_name, counted, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
@@ -458,8 +458,8 @@ class InstrumentedModel(ShownAsTable):
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
         return (
-            f"InstrumentedModel({self.model.name!r}, {len(self.operations)} operations, "
-            f"{synapses:,} synapses)"
+            f"InstrumentedModel({self.model.name!r}, {counted(len(self.operations), 'operation')}, "
+            f"{counted(synapses, 'synapse')})"
         )
 
     def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:

@@ -260,7 +260,7 @@ class Explanation(ShownAsTable):
         synapses = self.slice.to_vector()
         lines += [
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
-            f"{len(synapses):,} synapses ({(synapses != 0).mean():.1%}), "
+            f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
             f"With only the slice active the model answers {said(self.kept)}; with the slice "
             f"removed, {said(self.removed)} (other synapses contribute "

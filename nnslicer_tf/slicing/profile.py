@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
@@ -204,6 +204,6 @@ class Profile(ShownAsTable):
 
     def __repr__(self) -> str:
         return (
-            f"Profile({len(self.means)} operations, {self.samples:,} samples, "
+            f"Profile({counted(len(self.means), 'operation')}, {counted(self.samples, 'sample')}, "
             f"model {self.fingerprint[:12]}…)"
         )

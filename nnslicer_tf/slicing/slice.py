@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import ProfileMismatchError
@@ -198,12 +198,13 @@ class Slice(ShownAsTable):
 
     def __repr__(self) -> str:
         neurons, synapses = _joined(self.neurons), _joined(self.synapses)
+        samples = self.info.get("samples")
         return (
-            f"Slice({np.count_nonzero(neurons):,} of {neurons.size:,} neurons, "
-            f"{np.count_nonzero(synapses):,} of {synapses.size:,} synapses "
+            f"Slice({np.count_nonzero(neurons):,} of {counted(neurons.size, 'neuron')}, "
+            f"{np.count_nonzero(synapses):,} of {counted(synapses.size, 'synapse')} "
             f"({np.count_nonzero(synapses) / max(synapses.size, 1):.1%}), "
             f"θ={self.info.get('theta')}, {self.info.get('granularity')}, "
-            f"{self.info.get('samples')} samples)"
+            f"{'unknown samples' if samples is None else counted(samples, 'sample')})"
         )
 
     def _combine(self, other: "Slice", function: Callable) -> "Slice":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing._rows import (
@@ -190,8 +190,8 @@ class SliceSet(ShownAsTable):
         samples, synapses = self._synapses.shape
         density = counts(self._synapses).sum() / max(samples * synapses, 1)
         return (
-            f"SliceSet({samples} slices over {synapses:,} synapses, {density:.1%} kept, "
-            f"θ={self.info.get('theta')}, {self.info.get('granularity')})"
+            f"SliceSet({counted(samples, 'slice')} over {counted(synapses, 'synapse')}, "
+            f"{density:.1%} kept, θ={self.info.get('theta')}, {self.info.get('granularity')})"
         )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from keras import activations, layers, ops
 
+from nnslicer_tf._checks import with_article
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
@@ -332,8 +333,8 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     for name, inner, places in directions:
         if not isinstance(inner, layers.RNN):
             raise UnsupportedLayerError(
-                f"Layer '{call.path}' wraps a {type(inner).__name__}; only recurrent layers of "
-                "Keras have operations."
+                f"Layer '{call.path}' wraps {with_article(type(inner).__name__)}; only "
+                "recurrent layers of Keras have operations."
             )
         through, source, last = _through_time(
             inner, call, f"{call.path}/{name}", f":{name}", places
