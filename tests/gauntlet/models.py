@@ -1,6 +1,7 @@
 """Small models, one for each architecture or kind of input that users have."""
 
-from collections.abc import warnings
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import Callable
