@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import Callable
 import keras
 import numpy as np
 from keras import layers, ops
