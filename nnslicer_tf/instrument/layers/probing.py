@@ -141,11 +141,11 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
             )
         if few:
             changed = np.arange(size) == (row // len(CHANGES) % size)[:, None]
-            sign = 1
+            signs = np.ones(changed.shape)
         else:
             changed = rng.random((len(row), size)) < 0.5
-            sign = rng.choice([-1, 1], changed.shape)
-        changes = np.take(CHANGES, row % len(CHANGES))[:, None] * sign * changed
+            signs = rng.choice([-1.0, 1.0], changed.shape)
+        changes = np.take(CHANGES, row % len(CHANGES))[:, None] * signs * changed
         moved = function(x + changes.reshape(x.shape))
         if not _equal(np.where(changed.reshape(x.shape), y, moved), y):
             return False
