@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_name
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._rows import Matrix, Shapes, joined, to_rows, width
 
@@ -82,7 +83,7 @@ class Part:
     # (batch, *kernel shape) int32, float32 for amounts; empty with a reduction
     synapses: dict[str, np.ndarray]
     neurons: dict[str, np.ndarray]  # (batch, *neuron shape)
-    predicted: np.ndarray  # index of each sample's largest logit, (batch,) int64
+    predicted: np.ndarray  # each sample's class; 0 if the output is a number; (batch,) int64
     reduced: Any = None  # the reduction's result, as arrays
 
     @classmethod
@@ -103,12 +104,19 @@ class Collector:
     dtype: type
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)  # in topological order
     operations: dict[str, tuple[int, ...]] = field(default_factory=dict)  # neuron shapes
+    classes: OutputClasses | None = None  # of the logits
     each = True  # samples are not summed
     reduce = None
 
     @abstractmethod
     def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Any:
         """Return the batch's result; `reduced`, if not None, replaces the synapses."""
+
+    def predicted(self, logits: np.ndarray) -> np.ndarray:
+        """Return the predicted classes, or the largest outputs' indices: 0 if it is a number."""
+        if self.classes is not None and self.classes.is_binary:
+            return self.classes.from_logits(logits).reshape(len(logits))
+        return logits.reshape(len(logits), -1).argmax(axis=1)
 
     @property
     def synapses(self) -> int:
@@ -152,7 +160,7 @@ class EachRow(Collector):
                 (result.neurons, self.operations),
             )
         )
-        return Rows(synapses, neurons if self.operations else None, _predicted(logits))
+        return Rows(synapses, neurons if self.operations else None, self.predicted(logits))
 
 
 @dataclass(frozen=True)
@@ -172,13 +180,7 @@ class EachPart(Collector):
 
         synapses = {} if reduced is not None else dense(result.synapses, self.kernels)
         neurons = dense(result.neurons, self.operations)
-        return Part(synapses, neurons, _predicted(logits), reduced)
-
-
-def _predicted(logits: np.ndarray) -> np.ndarray:
-    """Return the predicted class: the largest logit's index, or the sign of a single logit."""
-    flat = logits.reshape(len(logits), -1)
-    return (flat[:, 0] > 0).astype(np.int64) if flat.shape[1] == 1 else flat.argmax(axis=1)
+        return Part(synapses, neurons, self.predicted(logits), reduced)
 
 
 def chosen_shapes(

@@ -38,7 +38,8 @@ class SliceSet(ShownAsTable):
     Attributes:
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
-        predicted: Index of each sample's largest logit, `(samples,)` int64.
+        predicted: Predicted class of each sample, `(samples,)` int64; 0 where a model's only output
+            is a number, not a class.
         info: Origin of the slices, as in `Slice`, without samples.
     """
 

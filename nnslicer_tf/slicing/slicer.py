@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import digest
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.attributions import Target, TargetLike, deeplift
 from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.engine import Store, make_engine
@@ -264,7 +265,8 @@ class Slicer:
         """
         plan = self._checked_plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
-        layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes)
+        classes = self._classes_of(plan)
+        layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
         work = self._work_for(plan, layout)
         store = self._store(folder, plan, [list(names) for names in shapes], work)
         rows = work.collect(self.im.samples(x), RowCheckpoint(layout, store), self.progress)
@@ -302,7 +304,7 @@ class Slicer:
         plan = self._checked_plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32
-        work = self._work_for(plan, EachPart(dtype, *shapes, reduce))
+        work = self._work_for(plan, EachPart(dtype, *shapes, self._classes_of(plan), reduce))
         for part in work.results(self.im.samples(x)):
             if reduce is None or part.reduced is not None:
                 yield part
@@ -556,6 +558,13 @@ class Slicer:
         if key not in self._plans:
             self._plans[key] = plan_walk(self.im, self.profile, resolved, **self._settings)
         return self._plans[key]
+
+    def _classes_of(self, plan: Plan) -> OutputClasses | None:
+        """Return the meaning of a plan's logits."""
+        outputs = (
+            o for o in self.im.output_operations if self.im.logit_operation_of(o) == plan.logits
+        )
+        return next((self.im.classes_of(output) for output in outputs), None)
 
     def _work_for(self, plan: Plan, collector: Collector) -> Work:
         """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion."""

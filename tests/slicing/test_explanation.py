@@ -388,3 +388,19 @@ def test_the_classes_of_a_single_sigmoid():
     np.testing.assert_allclose(found.contributions, -expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(CriterionError, match=r"has 1 neuron, indexed 0\. .*explain\(x, target=0\)"):
         slicer.slice(of_class_0, [1])
+
+
+@pytest.mark.parametrize("ending", ["hard_sigmoid", "complement"])
+def test_one_value_without_a_sigmoid_is_no_class(ending):
+    inputs = keras.Input((4,))
+    hidden = layers.Dense(5, "relu")(inputs)
+    if ending == "complement":
+        outputs = 1.0 - layers.Dense(1, "sigmoid")(hidden)
+    else:
+        outputs = layers.Dense(1, ending)(hidden)
+    im = nns.InstrumentedModel(keras.Model(inputs, outputs))
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), theta=0, progress=False)
+    slices = slicer.slice_each(x, outputs="predicted")
+    np.testing.assert_array_equal(slices.predicted, im.classes.from_outputs(im.predict(x)))
+    assert not slices.predicted.any()
