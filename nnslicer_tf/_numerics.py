@@ -67,7 +67,8 @@ class OutputClasses:
 
     Attributes:
         final: The last function of the scores: one of `FINAL_ACTIVATIONS`, "distribution" for
-            probabilities computed in another way, such as a mean of softmaxes, or "" for none.
+            probabilities computed in another way, such as a mean of softmaxes or some of a
+            softmax's values, or "" for none.
         shape: Shape of one sample's scores.
         axis: The axis of `shape` with one value per class.
     """

@@ -75,7 +75,15 @@ def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
     """Return how an output gives classes; `example` has some of its values `(samples, …)`."""
     final = final_activation(graph, output)
     if final is None:
-        return output_classes("", graph.operations[output].shape, example)
+        operation = graph.operations[output]
+        shape = operation.shape
+        # Some of a softmax's values are probabilities, even if they do not sum to 1.
+        while operation.kind == "routing" and len(operation.inputs) == 1:
+            operation = graph.operations[operation.inputs[0]]
+        function = getattr(operation.params, "function", None)
+        if function in ("softmax", "sparsemax", "sigmoid") and np.prod(shape) > 1:
+            return OutputClasses("distribution", shape)
+        return output_classes("", shape, example)
     logits = graph.operations[logits_of(graph, output)]
     if len(logits.shape) == 1:
         return output_classes(final.params.function, logits.shape, example)

@@ -163,3 +163,12 @@ def test_each_output_has_its_own_classes():
     im = nns.InstrumentedModel(keras.Model(x, [binary, kinds]))
     assert im.classes.count == 2
     assert im.classes_of("kinds").count == 3
+
+
+@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
+def test_some_of_the_probabilities_get_no_second_softmax(function):
+    model = functional(lambda scores: layers.Activation(function)(scores)[:, :2])
+    im = nns.InstrumentedModel(model)
+    outputs = model.predict(X, verbose=0)
+    np.testing.assert_allclose(im.classes.probabilities(im.predict(X)), outputs, atol=1e-6)
+    np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), outputs.argmax(axis=1))
