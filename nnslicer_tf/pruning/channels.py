@@ -81,7 +81,7 @@ class ChannelGraph:
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
-                state = np.zeros(operation.shape[-1], bool)
+                state = np.zeros(_width(operation.shape), bool)
             else:
                 state = self._propagate(operation, affected)
             affected[operation.name] = state | pruned.get(operation.name, False)
@@ -112,7 +112,7 @@ class ChannelGraph:
             if is_removable(operation):
                 state = zero_units(operation)
             elif operation.kind == "input" or mixes_channels(operation):
-                state = np.zeros(operation.shape[-1], bool)
+                state = np.zeros(_width(operation.shape), bool)
             elif operation.kind == "weighted_sum":
                 # Sums without a bias, and without a synapse to an input that is not zero.
                 kernel, groups = operation.params, operation.params.groups
@@ -151,14 +151,14 @@ class ChannelGraph:
         """
         of_inputs = [states[name] for name in operation.inputs if self.im[name].kind != "mask"]
         if operation.kind == "routing":
-            state = np.ones(operation.shape[-1], bool)
+            state = np.ones(_width(operation.shape), bool)
             channels, sources = self.sources[operation.name]
             state[channels[~np.concatenate(of_inputs)[sources]]] = False
             return state
         if operation.kind == "weighted_sum":  # depthwise
-            return np.repeat(of_inputs[0], operation.shape[-1] // len(of_inputs[0]))
+            return np.repeat(of_inputs[0], _width(operation.shape) // len(of_inputs[0]))
         join = np.logical_or if operation.kind == "multiply" else np.logical_and
-        return join.reduce([np.broadcast_to(state, operation.shape[-1:]) for state in of_inputs])
+        return join.reduce([np.broadcast_to(state, _width(operation.shape)) for state in of_inputs])
 
 
 def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
@@ -175,20 +175,25 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
 
 def _any_position(values: np.ndarray) -> np.ndarray:
     """Mark the channels that are not zero at some position."""
-    return np.any(values.reshape(-1, values.shape[-1]), axis=0)
+    return np.any(values.reshape(-1, _width(values.shape)), axis=0)
+
+
+def _width(shape: tuple[int, ...]) -> int:
+    """Return the number of channels of a shape; a scalar is one."""
+    return shape[-1] if shape else 1
 
 
 def _routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
     """Return the pairs of output and input channels that a routing operation connects."""
-    sources = routing_map(operation).reshape(-1, operation.shape[-1])
-    first = np.cumsum([0, *(shape[-1] for shape in operation.input_shapes)])
+    sources = routing_map(operation).reshape(-1, _width(operation.shape))
+    first = np.cumsum([0, *map(_width, operation.input_shapes)])
     channel_of = np.concatenate(
         [
-            begin + np.arange(np.prod(shape, dtype=int)) % shape[-1]
+            begin + np.arange(np.prod(shape, dtype=int)) % _width(shape)
             for begin, shape in zip(first, operation.input_shapes, strict=False)
         ]
     )
-    outputs = np.broadcast_to(np.arange(operation.shape[-1]), sources.shape)
+    outputs = np.broadcast_to(np.arange(_width(operation.shape)), sources.shape)
     moved = sources != INSERTED
     pairs = np.unique(np.stack([outputs[moved], channel_of[sources[moved]]]), axis=1)
     return pairs[0], pairs[1]

@@ -45,10 +45,11 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     end in a vector of logits, or an activation of it.
     """
     im = graph.im
-    ends = np.cumsum([operation.shape[-1] for operation in im.operations])
+    widths = [(o.shape or (1,))[-1] for o in im.operations]  # a scalar is one channel
+    ends = np.cumsum(widths)
     numbers = {
-        o.name: np.arange(end - o.shape[-1], end)
-        for o, end in zip(im.operations, ends, strict=True)
+        o.name: np.arange(end - width, end)
+        for o, width, end in zip(im.operations, widths, ends, strict=True)
     }
     fixed = np.zeros(int(ends[-1]), bool)
     none = np.zeros(0, int)

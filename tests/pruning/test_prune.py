@@ -336,3 +336,22 @@ def test_a_model_may_be_a_sequential_without_input():
     x = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
     small = pruning.compact(pruned)
     np.testing.assert_allclose(small(x), pruned(x), rtol=1e-6, atol=1e-6)
+
+
+def test_a_scalar_output_is_one_channel():
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(6, "relu")(inputs)
+    output = keras.ops.squeeze(keras.layers.Dense(1, "sigmoid")(hidden), -1)
+    model = keras.Model(inputs, output)
+    kernel, bias = model.layers[1].get_weights()
+    kernel[:, :2] = 0
+    model.layers[1].set_weights([kernel, bias])
+    im = nns.InstrumentedModel(model)
+    x = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    whole = {name: np.ones(k.shape) for name, k in im.kernels.items()}
+    small = pruning.compact(model)
+    assert small.count_params() < model.count_params()
+    for copy in (pruning.prune(model, whole, 0.0), small):
+        np.testing.assert_allclose(
+            copy.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6
+        )
