@@ -72,7 +72,7 @@ class InputPanel:
         """Whether it is "text", a "table", an "image", a "signal" or another "array"."""
         shape = self.sample.shape
         if self.is_text:
-            return "text" if len(shape) == 1 else "array"
+            return "text" if len(shape) < 2 else "array"
         if len(shape) < 2:
             return "table"
         if len(shape) == 3 and shape[-1] in (1, 3):
@@ -169,10 +169,10 @@ def _draw_table(panel: InputPanel, block: "Figure | SubFigure") -> None:
 
 def _draw_text(panel: InputPanel, block: "Figure | SubFigure") -> None:
     """Draw the words of a sentence once for each method."""
-    words = list(panel.words) or [str(int(token)) for token in panel.sample]
+    words = list(panel.words) or [str(int(token)) for token in panel.sample.ravel()]
     axes = block.subplots(len(panel.maps), 1, squeeze=False)[:, 0]
     for axis, (method, values) in zip(axes, panel.maps.items(), strict=True):
-        plot_words(values, words, axis)
+        plot_words(values.ravel(), words, axis)
         axis.set_title(method, fontsize=9, loc="left")
     block.suptitle(f"{panel.title} Blue raises, red lowers it.", fontsize=10)
 

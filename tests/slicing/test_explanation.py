@@ -404,3 +404,11 @@ def test_one_value_without_a_sigmoid_is_no_class(ending):
     slices = slicer.slice_each(x, outputs="predicted")
     np.testing.assert_array_equal(slices.predicted, im.classes.from_outputs(im.predict(x)))
     assert not slices.predicted.any()
+
+
+def test_a_single_token_is_drawn(tmp_path):
+    tokens = keras.Input((), dtype="int64")
+    model = keras.Model(tokens, layers.Dense(3)(layers.Embedding(5, 4)(tokens)))
+    slicer = slicer_of(model, np.arange(5))
+    slicer.explain(np.int64(2)).save(tmp_path / "why.png")
+    assert (tmp_path / "why.png").stat().st_size > 1000
