@@ -145,7 +145,7 @@ class Profile(ShownAsTable):
         """Check that a model is the profiled one.
 
         Raises:
-            ProfileMismatchError: if architecture, weights or names of operations differ.
+            ProfileMismatchError: if architecture, weights, or names or shapes of operations differ.
         """
         if self.fingerprint != im.fingerprint:
             raise ProfileMismatchError(
@@ -160,6 +160,13 @@ class Profile(ShownAsTable):
                 f"{missing[0]!r}. Name the layers explicitly, or load the model from the file that "
                 "was profiled."
             )
+        for operation in im.operations:
+            shape = np.shape(self.means[operation.name])
+            if shape != tuple(operation.shape):
+                raise ProfileMismatchError(
+                    f"The profile's means of '{operation.name}' have shape {shape}, expected "
+                    f"{operation.shape}. Profile this model with Profile.from_data."
+                )
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per operation: shape, and statistics of the means."""

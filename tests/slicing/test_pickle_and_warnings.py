@@ -60,3 +60,13 @@ def test_a_masked_model_takes_integer_tokens():
     (values,) = masked.values([tokens], {}).values()
     np.testing.assert_allclose(values, model.predict(tokens, verbose=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(masked.logits({}, tokens), values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_profile_with_means_of_another_shape_is_refused(digits, tmp_path):
+    profile, im, _ = digits
+    name = im.operations[2].name
+    means = {**profile.means, name: profile.means[name][:1]}
+    nns.Profile(means, profile.samples, profile.fingerprint).save(tmp_path / "p.npz")
+    damaged = nns.Profile.load(tmp_path / "p.npz")
+    with pytest.raises(nns.errors.ProfileMismatchError, match=f"'{name}' have shape .*expected"):
+        nns.Slicer(im, damaged, workers=0, progress=False)
