@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._files import atomic_path, check_writable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.explorer import page
@@ -110,6 +110,12 @@ def explore(
             plain = isinstance(model, keras.Model)
             models[id(model)] = InstrumentedModel(model) if plain else model
         instrumented = models[id(model)]
+        if len(instrumented.input_operations) > 1:
+            raise SeveralInputsError(
+                f"Model '{instrumented.model.name}' has {len(instrumented.input_operations)} "
+                "inputs; slices of models with one can be explored. Look at a sample with "
+                "slicer.explain."
+            )
         if profile is not None:
             own = _by_name("profile", profile, name)
             own.check_model(instrumented)

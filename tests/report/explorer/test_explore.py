@@ -330,3 +330,14 @@ def test_neurons_of_very_large_operations_are_counted(digits, monkeypatch):
         values = slices[0].neurons[names[int(o)]]
         assert (members, size) == (np.count_nonzero(values), values.size)
         assert "taps" not in header["operations"][int(o)]
+
+
+def test_several_inputs_are_refused():
+    inputs = [keras.Input((3,)), keras.Input((2,))]
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(inputs)))
+    im = nns.InstrumentedModel(model)
+    x = [np.random.default_rng(i).normal(size=(3, n)) for i, n in enumerate((3, 2))]
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slices = nns.Slicer(im, profile, theta=0.1, progress=False).slice_each(x)
+    with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
+        nns.explore(slices, im, x)
