@@ -285,8 +285,9 @@ class _Visitor:
             batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
             if batch or getattr(part, "seed_generator", None) is not None:
                 why = "uses the statistics of the batch" if batch else "draws random numbers"
+                name = path if part is layer else f"{path}/{part.name}"
                 raise UnsupportedLayerError(
-                    f"Layer '{path}' ({type(part).__name__}) is called with training=True, so that "
+                    f"Layer '{name}' ({type(part).__name__}) is called with training=True, so that "
                     f"it {why} at inference, too. Analyses need a model that treats each sample "
                     "alike: build it without that argument, and set_weights of this model."
                 )

@@ -113,3 +113,12 @@ def test_the_remedy_for_an_adapter_works(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(nns.InstrumentedModel(plain).predict(x), expected, atol=1e-5)
+
+
+def test_the_inner_layer_is_named():
+    inner = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(6), layers.Dropout(0.5, name="noise")], name="outer"
+    )
+    inputs = keras.Input((6,))
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'outer/noise' \(Dropout\)"):
+        nns.InstrumentedModel(keras.Model(inputs, inner(inputs, training=True)))

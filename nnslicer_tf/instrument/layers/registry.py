@@ -110,15 +110,16 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
             'operations_fn); see "Add a layer" in the documentation.'
         )
     for part in getattr(layer, "_flatten_layers", lambda: ())():
+        name = path if part is layer else f"{path}/{part.name}"
         mode = getattr(part.dtype_policy, "quantization_mode", None)
         if mode is not None:
             raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(part).__name__}) is quantised to {mode}. Analyse the model "
+                f"Layer '{name}' ({type(part).__name__}) is quantised to {mode}. Analyse the model "
                 "as it was before quantize(), or its LiteRT file with nnslicer_tf.dflare."
             )
         if getattr(part, "lora_enabled", False):
             raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
+                f"Layer '{name}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
                 "a sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
                 "sum, as do save_weights() and load_weights() into a model without an adapter."
             )
