@@ -60,12 +60,13 @@ def test_from_a_model_to_a_picture(nnslicer, files, tmp_path):
 
     page = tmp_path / "slices.html"
     data = ("--data", "digits:test[:5]", "--profile", profile, "--output", page)
-    code, out, _ = nnslicer("explore", one, each, *model, *data, "--classes", "zero, one")
+    names = "zero, one, two, three, four, five, six, seven, eight, nine"
+    code, out, _ = nnslicer("explore", one, each, *model, *data, "--classes", names)
     assert (code, str(page) in out) == (0, True)
     header = _explored(page)
     assert [e["name"] for e in header["exhibits"]] == ["one", "each"]
     assert [len(e["parts"]) for e in header["exhibits"]] == [1, 5]
-    assert header["classes"] == ["zero", "one"] and header["models"][0]["means"]
+    assert header["classes"] == names.split(", ") and header["models"][0]["means"]
     kept = header["exhibits"][0]["parts"][0]["kept"]
     assert list(kept.values())[1] == np.count_nonzero(nns.Slice.load(one).synapses["conv2"])
 

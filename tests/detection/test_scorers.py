@@ -38,6 +38,8 @@ def test_fusion_is_half_of_fishers_statistic():
     from scipy.stats import combine_pvalues
 
     class Fused(VotingDetector):
+        source = "slicer"  # no model is needed to fuse votes
+
         def votes(self):
             return []
 
