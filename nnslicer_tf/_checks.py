@@ -27,10 +27,10 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f" Did you mean {asked}?" if near else ""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 synapse", "1,094 synapses", "2 classes"."""
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun: "1 synapse", "1,094 synapses", "any samples"."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
+    return f"{number if isinstance(number, str) else f'{number:,}'} {noun}{ending}"
 
 
 def with_article(noun: str) -> str:
