@@ -198,7 +198,7 @@ class Domain(ABC):
         Args:
             outputs: One model's outputs, `(batch, classes)`, or `(batch, 1)` of a sigmoid.
             resolution: The step between two output values, see `Classifier`.
-            whose: The model's role, for the message.
+            whose: The argument that the model was passed as, for the message.
 
         Raises:
             InvalidArgumentError: if they have another shape, or are logits.
@@ -206,21 +206,21 @@ class Domain(ABC):
         """
         if outputs.ndim != 2 or not outputs.shape[1]:
             raise InvalidArgumentError(
-                f"The {whose} model must give (batch, classes) with at least two classes, or (batch"
-                f", 1) with the probability of class 1. Received outputs of shape {outputs.shape}."
+                f"`{whose}` must return (batch, classes) with at least two classes, or (batch, 1) "
+                f"with the probability of class 1. Received outputs of shape {outputs.shape}."
             )
         if not np.isfinite(outputs).all():
             row = int(np.flatnonzero(~np.isfinite(outputs).all(axis=1))[0])
             raise NonFiniteActivationError(
-                f"The {whose} model gives NaN or infinite outputs (row {row} of the batch: "
+                f"`{whose}` returns NaN or infinite outputs (row {row} of the batch: "
                 f"{outputs[row]}). Check its weights and the preprocessing."
             )
         low, high = float(outputs.min()), float(outputs.max())
         if outputs.shape[1] == 1:
             if low < -1e-6 or high > 1 + 1e-3 + resolution:
                 raise InvalidArgumentError(
-                    f"The {whose} model has one output, which should be the probability of class "
-                    f"1. Received values from {low:.4g} to {high:.4g}. If they are logits, add a "
+                    f"`{whose}` has one output, which should be the probability of class 1. "
+                    f"Received values from {low:.4g} to {high:.4g}. If they are logits, add a "
                     "sigmoid; a regression model needs a Domain with `judge`."
                 )
             return
@@ -229,7 +229,7 @@ class Domain(ABC):
         tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
         if low < -1e-6 or np.abs(sums - 1).max() > tolerance:
             raise InvalidArgumentError(
-                f"The {whose} model gives values that are no probabilities: smallest {low:.4g}, "
+                f"`{whose}` returns values that are not probabilities: smallest {low:.4g}, "
                 f"sums {sums.min():.4g} … {sums.max():.4g} (expected 1). If they are logits, add a "
                 "softmax layer: dflare.with_softmax(model)."
             )

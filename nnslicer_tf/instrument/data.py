@@ -99,8 +99,8 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
         )
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
         raise InputRangeError(
-            "The model takes integers and would cut off fractions. Sample "
-            f"{first + sample_of(fractions)} of the data has the value "
+            "The model takes integers and would truncate fractions. Sample "
+            f"{first + sample_of(fractions)} of `x` has the value "
             f"{array[fractions][0]:.4g}. Pass the integers of the training data."
         )
     if bounds is not None and (outside := (array < bounds[0]) | (array > bounds[1])).any():

@@ -23,7 +23,7 @@ def test_every_analysis_is_verified_or_refused(name, tmp_path):
     verified = {analysis for analysis, text in found.items() if text == VERIFIED}
     assert verified == {a for a, text in EXPECTED[name].items() if text == VERIFIED}, found
     for text in found.values():  # a refusal names a layer, an argument or the model
-        assert text == VERIFIED or any(mark in text for mark in ("'", "=", "`", " model ")), text
+        assert text == VERIFIED or "'" in text or "=" in text or "`" in text, text
 
 
 def test_the_table_in_the_docs_is_this_one():

@@ -193,9 +193,7 @@ def test_development_of_three_tasks(beginner):
     assert list(found.index) == ["Original", "NeuSemSlice+Replay 10%"]
     assert found["TaskA known"].min() > 0.9
     assert found["TaskB known"]["NeuSemSlice+Replay 10%"] > 0.5
-    # By chance 0.25. How many neurons the slices of two tasks leave to the last one depends on the
-    # last bits of scores: it reached 0.50 to 0.96, by seed and machine.
-    assert found["TaskC known"]["NeuSemSlice+Replay 10%"] > 0.4
+    assert found["TaskC known"]["NeuSemSlice+Replay 10%"] > 0.5
 
 
 def test_classes_are_split_in_order():
