@@ -262,9 +262,7 @@ def test_answers_of_16_bits(precision):
     np.testing.assert_allclose(outputs, expected, atol=4 * classifier.resolution)
     pair = ModelPair(model, model, domain=AudioDomain())
     assert not pair.ask(x).deviates.any()  # the domain takes them as probabilities
-    with pytest.raises(
-        InvalidArgumentError, match="`original` returns values that are not"
-    ):
+    with pytest.raises(InvalidArgumentError, match="`original` returns values that are not"):
         pair.domain.check_outputs(1.2 * outputs, classifier.resolution, "original")
 
 
