@@ -10,7 +10,6 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import gc
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -101,13 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Save time where nearly every test traces new graphs and runs them once or twice."""
-    # The modules that are loaded by now stay; a collection that visits them takes a second.
+def pytest_collection_finish() -> None:
+    """Collect garbage less often: visiting the loaded modules, which stay, takes a second."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    # TensorFlow optimises a graph for longer than these run. The group `whole` runs optimised ones.
-    if "tensorflow" in sys.modules and "not whole" in session.config.option.markexpr:
-        options = {"disable_meta_optimizer": True}
-        sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
