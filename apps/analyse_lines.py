@@ -1,12 +1,4 @@
-"""Analyse networks along exact lines: decision boundaries, attributions, linearity.
-
-python apps/analyse_lines.py acas --networks FOLDER
-python apps/analyse_lines.py attributions
-python apps/analyse_lines.py linearity
-python apps/analyse_lines.py program
-python apps/analyse_lines.py program-attributions
-python apps/analyse_lines.py train mnist pgd
-"""
+"""Analyse networks along exact lines: decision boundaries, attributions, linearity."""
 
 from reproduction.application import experiments, main
 

@@ -1,10 +1,4 @@
-"""Analyse networks on exact planes: decision maps, adversarial areas, compression, attributions.
-
-python apps/analyse_planes.py acas --networks FOLDER
-python apps/analyse_planes.py adversarial
-python apps/analyse_planes.py compressed
-python apps/analyse_planes.py baselines
-"""
+"""Analyse networks on exact planes: decision maps, adversarial areas, compression, attributions."""
 
 from reproduction.application import experiments, main
 

@@ -1,8 +1,5 @@
 """Compare the readings of the definitions on single slices: size, faithfulness, stability.
 
-    python apps/compare_readings.py
-    python apps/compare_readings.py special-cases    # of the exclusion in the paper's program
-
 An interrupted run continues from its working folder.
 """
 

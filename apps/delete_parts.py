@@ -1,7 +1,4 @@
-"""Delete heads and synapses of a transformer, in the order of slices, gradients and others.
-
-python apps/delete_parts.py
-"""
+"""Delete heads and synapses of a transformer, in the order of slices, gradients and others."""
 
 from reproduction.application import experiments, main
 

@@ -1,12 +1,5 @@
 """Detect adversarial inputs: the NNSlicer paper's Table 4, and how to interpret it.
 
-python apps/detect_adversarial.py --quick
-python apps/detect_adversarial.py --model lenet5 --dataset mnist
-python apps/detect_adversarial.py --model resnet10 --dataset cifar10 --methods fused
-python apps/detect_adversarial.py challenge   # adaptive attackers, who know the detector
-python apps/detect_adversarial.py evidence    # which evidence detects what
-python apps/detect_adversarial.py choose      # which evidence to fuse, on training images
-
 An interrupted command continues from its working folder when it is given again.
 """
 

@@ -1,7 +1,5 @@
 """Detect adversarial inputs by the rule of the NNSlicer paper's program (Table 4).
 
-    python apps/detect_by_program.py
-
 Adversarial examples are kept in the working folder.
 """
 

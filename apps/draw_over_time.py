@@ -1,7 +1,4 @@
-"""Draw slices of a recurrent network: contributions over time.
-
-python apps/draw_over_time.py
-"""
+"""Draw slices of a recurrent network: contributions over time."""
 
 from reproduction.application import experiments, main
 

@@ -1,7 +1,4 @@
-"""Draw slices of a vision transformer: contributions over patches and heads.
-
-python apps/draw_patches.py
-"""
+"""Draw slices of a vision transformer: contributions over patches and heads."""
 
 from reproduction.application import experiments, main
 

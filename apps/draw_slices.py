@@ -1,8 +1,4 @@
-"""Draw slices of normal and adversarial inputs: the NNSlicer paper's Figure 2.
-
-python apps/draw_slices.py
-python apps/draw_slices.py --model resnet10 --dataset cifar10
-"""
+"""Draw slices of normal and adversarial inputs: the NNSlicer paper's Figure 2."""
 
 from reproduction.application import experiments, main
 

@@ -1,10 +1,4 @@
-"""Find causes of wrong outputs: locate and mend faults, repair provably, explain compression.
-
-python apps/find_causes.py faults --model lenet5
-python apps/find_causes.py mending --model lenet5
-python apps/find_causes.py repair --model lenet5
-python apps/find_causes.py compression --pair lenet5-integer
-"""
+"""Find causes of wrong outputs: locate and mend faults, repair provably, explain compression."""
 
 from reproduction.application import experiments, main
 

@@ -1,10 +1,6 @@
 """Find circuits planted in networks by hand, comparing slices with other methods.
 
-    python apps/find_circuits.py recurrent     # parity, counters, first of kind
-    python apps/find_circuits.py transformers  # copy, induction, first of kind
-    python apps/find_circuits.py tracr         # programs compiled by Tracr (pip install tracr-pypi)
-
-Nothing is trained, and no data is needed.
+Nothing is trained, and no data is needed; `tracr` needs Tracr (pip install tracr-pypi).
 """
 
 from reproduction.application import experiments, main

@@ -1,8 +1,5 @@
 """Protect target classes: the NNSlicer paper's Figure 5.
 
-    python apps/protect_model.py protect    # attackers who train all weights
-    python apps/protect_model.py program    # by the procedure of the paper's program
-
 An interrupted run continues from its working folder when the command is given again.
 """
 

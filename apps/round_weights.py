@@ -1,7 +1,4 @@
-"""Score words with copies of a model whose weights differ in their last bits.
-
-python apps/round_weights.py
-"""
+"""Score words with copies of a model whose weights differ in their last bits."""
 
 from reproduction.application import experiments, main
 

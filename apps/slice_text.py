@@ -1,8 +1,4 @@
-"""Slice sentences to find decisive words, compared with gradients and attention.
-
-python apps/slice_text.py
-python apps/slice_text.py --model text_lstm
-"""
+"""Slice sentences to find decisive words, compared with gradients and attention."""
 
 from reproduction.application import experiments, main
 

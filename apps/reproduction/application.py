@@ -39,12 +39,7 @@ class _FirstByDefault(typer.core.TyperGroup):
 
 
 def application(text: str | None, *, first_by_default: bool = False) -> typer.Typer:
-    """Return an application without commands.
-
-    Args:
-        text: Its help.
-        first_by_default: Run the first command if none is given.
-    """
+    """Return an application without commands; the first added one may run if none is given."""
     return typer.Typer(
         add_completion=False,
         no_args_is_help=not first_by_default,
@@ -57,11 +52,11 @@ def application(text: str | None, *, first_by_default: bool = False) -> typer.Ty
 def experiments(
     text: str | None, package: str, *commands: tuple[str, ...], first_by_default: bool = False
 ) -> typer.Typer:
-    """Return an application of a package's experiments.
+    """Return an application of the experiments in a package below `reproduction`.
 
     Args:
         text: Its help.
-        package: The package below `reproduction`; its module `settings` has the settings.
+        package: The package; its module `settings` has the settings.
         commands: The name, the settings' name, "module:function" in the package, and if needed the
             help and a function to finish with, see `add_experiment`.
         first_by_default: Run the first command if none is given.
@@ -122,15 +117,11 @@ def add_experiment(
     fields = [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
     options = [(f.name, f.type, f.default) for f in fields]
     options += [("results", Results, None), ("quick", Quick, False)]
-    parameters = [
-        inspect.Parameter(
-            option,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if default is dataclasses.MISSING else default,
-            annotation=annotation,
-        )
-        for option, annotation, default in options
-    ]
+    parameters = []
+    for option, annotation, default in options:
+        default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(option, kind, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = text or settings.__doc__

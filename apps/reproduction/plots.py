@@ -2,34 +2,28 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from reproduction.palette import MARKERS, METHODS
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 _LETTERS_AN_INCH = 11  # in a title
 
-METHOD_COLOURS = METHODS
-"""Method → its colour in every figure."""
 
-
-def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
+def plot_methods(axis: Axes, table: pd.DataFrame, x: str, y: str) -> None:
     """Draw a line for every method of a table, over a grid."""
     for name, rows in table.groupby("method", sort=False):
         (line,) = axis.plot(rows[x], rows[y], markersize=5, label=str(name))
-        line.set(color=METHOD_COLOURS[str(name)], marker=MARKERS[str(name)])
+        line.set(color=METHODS[str(name)], marker=MARKERS[str(name)])
     axis.grid(alpha=0.3)
 
 
-def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
+def plot_at_one_place(axis: Axes, table: pd.DataFrame, y: str) -> None:
     """Draw a bar for every method of a table that contains each method once."""
-    colours = [METHOD_COLOURS[str(name)] for name in table["method"]]
+    colours = [METHODS[str(name)] for name in table["method"]]
     bars = axis.barh(np.arange(len(table)), table[y], color=colours)
     axis.bar_label(bars, [f"{100 * value:.1f} %" for value in table[y]], padding=3, fontsize=9)
     axis.set_yticks(np.arange(len(table)), table["method"])
@@ -37,12 +31,10 @@ def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
     axis.margins(x=0.2)
 
 
-def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figure":
+def plot_numbers(table: pd.DataFrame, title: str, least: float = 0.0) -> Figure:
     """Draw the numbers of a table as an annotated heat map."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.5 + 0.6 * table.shape[1], 1.6 + 0.3 * len(table)))
-    figure.set_layout_engine("constrained")
+    size = (2.5 + 0.6 * table.shape[1], 1.6 + 0.3 * len(table))
+    figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(table, vmin=least, vmax=1, cmap="cividis", aspect="auto")
     light = (1 + least) / 2
@@ -56,13 +48,13 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
     return figure
 
 
-def put_finding(figure: "Figure", text: str) -> None:
+def put_finding(figure: Figure, text: str) -> None:
     """Write a figure's finding above it, wrapped to the figure's width."""
     letters = int(_LETTERS_AN_INCH * figure.get_figwidth())
     figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=11)
 
 
-def plot_boxes(axes: "Axes", values: Mapping[str, Sequence[float]], label: str) -> None:
+def plot_boxes(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
     """Draw a box (quartiles, 5 % and 95 %) for every named series."""
     axes.boxplot(
         list(values.values()), orientation="horizontal", whis=(5, 95), showfliers=False, widths=0.6

@@ -164,21 +164,13 @@ def build_page(folder: Path, trials: Path, rows: Sequence[Headline]) -> Page:
     # Add the tables and pictures that no entry of the catalogue names.
     patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
     named = set(_matching(folder, tuple(patterns)))
-    tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
+    others = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
     pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
-    if tables or pictures:
-        page.add(Heading("Other results"))
-    for table in tables:
-        _add_table(page, table, folder)
-    page.add(*(Picture(p, _name(p, folder)) for p in pictures))
+    _add_section(page, [Heading("Other results")], others, pictures, folder)
     # Add the results of `run --quick`.
+    head = [Heading("Fresh trials"), Text("Small runs that only show that a command works.")]
     tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
-    pictures = _matching(trials, ("*/*/*.png",))
-    if tables or pictures:
-        page.add(Heading("Fresh trials"), Text("Small runs that only show that a command works."))
-    for table in tables:
-        _add_table(page, table, trials)
-    page.add(*(Picture(p, _name(p, trials)) for p in pictures))
+    _add_section(page, head, tables, _matching(trials, ("*/*/*.png",)), trials)
     return page
 
 
@@ -221,6 +213,21 @@ def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """Return the files below a folder that match some patterns, each once."""
     return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))
+
+
+def _add_section(
+    page: Page,
+    head: Sequence[Block],
+    tables: Sequence[ResultTable],
+    pictures: Sequence[Path],
+    folder: Path,
+) -> None:
+    """Add tables and pictures below a heading, or nothing if there are none."""
+    if tables or pictures:
+        page.add(*head)
+    for table in tables:
+        _add_table(page, table, folder)
+    page.add(*(Picture(path, _name(path, folder)) for path in pictures))
 
 
 def _name(path: Path, folder: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.instrument.backend import device_name
@@ -17,7 +18,6 @@ from reproduction.settings import DATA
 from reproduction.tables import markdown_table, provenance, write_table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from nnslicer_tf.report.explorer import Explorer
@@ -37,7 +37,7 @@ class ExperimentTable:
     """
 
     name: str
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     title: str = ""
     head: Mapping[str, object] = field(default_factory=dict)
     text: str = ""
@@ -90,12 +90,7 @@ class ExperimentFigure:
 
 @dataclass(frozen=True, eq=False)
 class ExperimentView:
-    """An interactive view, which is written to a file that the user chooses.
-
-    Attributes:
-        path: The HTML file.
-        view: The view.
-    """
+    """An interactive view, which is written to the HTML file `path`."""
 
     path: Path
     view: "Explorer"
@@ -122,7 +117,7 @@ class ExperimentResult:
     logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     views: Sequence[ExperimentView] = ()
 
-    def table(self, name: str) -> "pd.DataFrame":
+    def table(self, name: str) -> pd.DataFrame:
         """Return the rows of a table.
 
         Raises:
@@ -133,12 +128,9 @@ class ExperimentResult:
     def write(self, folder: str | os.PathLike) -> list[Path]:
         """Write everything into a folder, each file atomically; return the files."""
         folder = Path(folder)
-        parts: list[ExperimentTable | ExperimentFigure | ExperimentView] = [
-            *self.tables,
-            *self.figures,
-            *self.views,
-        ]
-        files = [path for part in parts for path in part.write(folder)]
+        files = [path for table in self.tables for path in table.write(folder)]
+        files += [path for figure in self.figures for path in figure.write(folder)]
+        files += [path for view in self.views for path in view.write(folder)]
         for name, log in self.logs.items():
             files.append(folder / f"{name}.json")
             with atomic_path(files[-1]) as temporary:
@@ -146,18 +138,13 @@ class ExperimentResult:
         return files
 
 
-def paper_frame(name: str, na_values: str = "") -> "pd.DataFrame":
+def paper_frame(name: str, na_values: str = "") -> pd.DataFrame:
     """Return a table of a paper, such as `"nnslicer/table4"`; `na_values` marks missing figures."""
-    import pandas as pd
-
-    path = DATA / "paper" / f"{name}.csv"
-    return pd.read_csv(path, comment="#", na_values=na_values)
+    return pd.read_csv(DATA / "paper" / f"{name}.csv", comment="#", na_values=na_values)
 
 
 def paper_text(*names: str) -> str:
     """Return tables of papers as Markdown, each under its citation."""
-    import pandas as pd
-
     parts = []
     for name in names:
         path = DATA / "paper" / f"{name}.csv"

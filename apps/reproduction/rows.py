@@ -6,13 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import pandas as pd
 
 from nnslicer_tf._files import check_writable, folder_lock, unlocked_atomic_path
 from nnslicer_tf.errors import CorruptFileError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Row = Mapping[str, Any]
 _Groups = dict[tuple[str, ...], list[dict[str, Any]]]
@@ -43,17 +42,10 @@ class RowStore:
     def of(
         cls, folder: str | os.PathLike, name: str, keys: Iterable[str], made_from: Mapping[str, Any]
     ) -> Self:
-        """Return the store of rows that were made from given settings and weights.
+        """Return the store of rows that depend on `made_from`: settings, and models' fingerprints.
 
         Its file, `folder/name-DIGEST.csv`, is another one for other values, so that rows that
         were made from these are never taken for others.
-
-        Args:
-            folder: The folder of the file.
-            name: The beginning of its name.
-            keys: Names of the key columns.
-            made_from: Everything else that the rows depend on, as numbers, text, or lists and
-                mappings of these; fingerprints of models, for example.
 
         Raises:
             CorruptFileError: if the file exists but does not hold a table with these columns.
@@ -86,20 +78,18 @@ class RowStore:
         finally:
             self._write()
 
-    def complete(self, name: Row, make: Callable[[], Iterable[Row]]) -> "pd.DataFrame":
+    def complete(self, name: Row, make: Callable[[], Iterable[Row]]) -> pd.DataFrame:
         """Return the rows with the key values of `name`; compute and add them if missing."""
         if name not in self:
             self.add([{**name, **row} for row in make()])
         return self.to_frame([name])
 
-    def to_frame(self, names: Iterable[Row]) -> "pd.DataFrame":
+    def to_frame(self, names: Iterable[Row]) -> pd.DataFrame:
         """Return the rows with the key values of `names`; the file may hold more.
 
         Raises:
             KeyError: if a name has no rows.
         """
-        import pandas as pd
-
         return pd.DataFrame([row for name in names for row in self._groups[self._key(name)]])
 
     def __len__(self) -> int:
@@ -109,8 +99,6 @@ class RowStore:
         return f"RowStore({len(self)} rows in '{self._path}')"
 
     def _write(self) -> None:
-        import pandas as pd
-
         if not self._groups:
             return
         path = check_writable(self._path)
@@ -121,8 +109,6 @@ class RowStore:
             pd.DataFrame(rows).to_csv(temporary, index=False)
 
     def _read(self) -> _Groups:
-        import pandas as pd
-
         if not self._path.exists():
             return {}
         try:

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable, cell_text
 from nnslicer_tf.errors import CorruptFileError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def provenance(**used: object) -> dict[str, object]:
@@ -58,7 +56,7 @@ def command_line() -> str:
     return " ".join(parts)
 
 
-def markdown_table(table: "pd.DataFrame") -> str:
+def markdown_table(table: pd.DataFrame) -> str:
     """Return a table as Markdown, with four significant digits for numbers."""
     rows = [list(table.columns), ["---"] * len(table.columns), *table.itertuples(index=False)]
     cells = [[cell_text(v).replace("|", "\\|").replace("\n", " ") for v in row] for row in rows]
@@ -68,7 +66,7 @@ def markdown_table(table: "pd.DataFrame") -> str:
 def write_table(
     path: str | os.PathLike,
     title: str,
-    table: "pd.DataFrame",
+    table: pd.DataFrame,
     head: Mapping[str, object],
     text: str = "",
 ) -> None:
@@ -103,7 +101,7 @@ class ResultTable(ShownAsTable):
 
     path: Path
     head: dict[str, str]
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
 
     @property
     def date(self) -> str:
@@ -115,7 +113,7 @@ class ResultTable(ShownAsTable):
         """Whether it was made by a quick trial."""
         return "--quick" in self.head.get("command", "").split()
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return the rows."""
         return self.frame
 
@@ -130,8 +128,6 @@ def read_table(path: str | os.PathLike) -> ResultTable:
         FileNotFoundError: if there is no such file.
         CorruptFileError: if it does not hold a table.
     """
-    import pandas as pd
-
     path = Path(path)
     text = path.read_text()
     try:

@@ -15,7 +15,8 @@ from nnslicer_tf.debugging import METHODS, Runs, suspicious
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel, rank
 from reproduction.debugging.settings import LocalisationSettings, MendingSettings
-from reproduction.plots import METHOD_COLOURS, put_finding
+from reproduction.palette import METHODS as COLOURS
+from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 from reproduction.rows import RowStore
 from reproduction.views import view_of_marks
@@ -195,7 +196,7 @@ def plot(name: str, rows: pd.DataFrame) -> Figure:
         ranks = np.sort(part["rank"] / part["channels"])
         style = "--" if str(method).startswith("deepfault") else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
-        label, colour = str(method).replace("_", " "), METHOD_COLOURS[str(method)]
+        label, colour = str(method).replace("_", " "), COLOURS[str(method)]
         axis.step(ranks, shares, style, where="post", label=label, color=colour)
         # With fewer than a hundred channels, only the first one counts.
         early[label] = np.mean(part["rank"] <= np.maximum(1, _EARLY * part["channels"]))

@@ -18,6 +18,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Profile, Slicer
+from reproduction import palette
 from reproduction.dflare.agreement import count_deviations
 from reproduction.dflare.methods import METHODS, paper_correlations, paper_repair
 from reproduction.dflare.pairs import PUBLISHED, NamedPair, uint8_images
@@ -28,8 +29,7 @@ from reproduction.dflare.settings import (
     SearchSettings,
 )
 from reproduction.dflare.sweep import Sweep
-from reproduction.palette import MARKERS
-from reproduction.plots import METHOD_COLOURS, put_finding
+from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
 from reproduction.views import MOST_SAMPLES
 
@@ -243,13 +243,13 @@ def plot_runs(runs: pd.DataFrame) -> Figure:
     means = runs.groupby(["pair", "method"])[columns].mean()
     finding = []
     for row, method in enumerate(methods):
-        colour = METHOD_COLOURS[method]
+        colour = palette.METHODS[method]
         own = [pair for pair in pairs if (pair, method) in means.index]
         places = np.array([pairs.index(pair) * (len(methods) + 1) + row for pair in own])
         low, high, most = (means.loc[[(pair, method) for pair in own], c] for c in columns)
         axis.hlines(places, low, most, color=colour, linewidth=1)
         axis.hlines(places, low, high, color=colour, linewidth=5, alpha=0.5)
-        axis.plot(low, places, MARKERS[method], color=colour, label=method)
+        axis.plot(low, places, palette.MARKERS[method], color=colour, label=method)
         finding.append(f"{method} {_span(low)}")
     axis.set_yticks(np.arange(len(pairs)) * (len(methods) + 1) + (len(methods) - 1) / 2, pairs)
     axis.invert_yaxis()
