@@ -10,11 +10,13 @@ import functools
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 from keras import ops
+from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import track
@@ -26,10 +28,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.slicing import Profile, Slice, Slicer
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 _LEVELS = ("layer", "channel")
 _KINDS = {"enters": "in", "made": "out", "passed": "out", "leaves": "out"}
@@ -279,7 +277,7 @@ class LayerComparison(ShownAsTable):
             found.append(functools.reduce(operator.add, parts))
         return found[0], found[1]
 
-    def to_frame(self, level: str = "layer", most: int | None = None) -> "pd.DataFrame":
+    def to_frame(self, level: str = "layer", most: int | None = None) -> pd.DataFrame:
         """Return a table ranked by the share of the deviation.
 
         Args:
@@ -290,8 +288,6 @@ class LayerComparison(ShownAsTable):
         Raises:
             InvalidArgumentError: for an unknown level.
         """
-        import pandas as pd
-
         check_name("level", level, _LEVELS)
         if level == "channel":
             parts = [
@@ -318,7 +314,7 @@ class LayerComparison(ShownAsTable):
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
 
-    def figure(self) -> "Figure":
+    def figure(self) -> Figure:
         """Plot each place's errors and share of the deviation, in topological order."""
         from nnslicer_tf.report.results import errors_figure
 

@@ -1,8 +1,7 @@
 """Fault localisation: score how suspicious neurons and synapses are."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
@@ -16,9 +15,6 @@ from nnslicer_tf.debugging.evidence import (
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.slicing import Profile, Slicer
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
@@ -50,7 +46,7 @@ class Suspicion(ShownAsTable):
             if isinstance(o.params, Synapses)
         }
 
-    def to_frame(self, level: str = "channel", most: int | None = 50) -> "pd.DataFrame":
+    def to_frame(self, level: str = "channel", most: int | None = 50) -> pd.DataFrame:
         """Return a ranking, the most suspicious first.
 
         Args:
@@ -61,8 +57,6 @@ class Suspicion(ShownAsTable):
         Raises:
             InvalidArgumentError: for an unknown level.
         """
-        import pandas as pd
-
         check_name("level", level, _LEVELS)
         if level == "layer":
             rows = [(name, int(v.argmax()), float(v.max())) for name, v in self.channels.items()]

@@ -11,10 +11,11 @@ network, and Tao et al., PLDI 2023 (APRNN), which keeps the architecture, as her
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 from keras import ops
 
 from nnslicer_tf._checks import check_labels, check_name
@@ -25,9 +26,6 @@ from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synap
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.kinds.windows import windows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SIZES = ("largest", "sum")
 _MAX_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
@@ -53,10 +51,8 @@ class ProvableRepair(ShownAsTable):
     points: int
     margin: float
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row: kernel, size of the change, points and margin."""
-        import pandas as pd
-
         changed = np.abs(self.change[self.change != 0])
         row = {
             "kernel": self.kernel,

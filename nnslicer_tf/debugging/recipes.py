@@ -5,18 +5,16 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import pandas as pd
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import Place, counterpart_of
 from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MIN_CAUSE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
 
@@ -118,7 +116,7 @@ class Recipe(ShownAsTable):
         """Whether Keras should quantise a layer: `model.quantize("int8", filters=…)`."""
         return layer.name not in self.layers
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per layer: its weights, and its share of the deviation."""
         frame = self.comparison.to_frame()
         return frame[frame["operation"].isin([p.operation for p in self.places])]

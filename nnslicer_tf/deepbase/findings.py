@@ -1,21 +1,16 @@
 """Conclusions from an inspection: the best units for each hypothesis, and units to keep."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-def best_units(
-    frame: "pd.DataFrame", count: int = 3, measure: str = "correlation"
-) -> "pd.DataFrame":
+def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation") -> pd.DataFrame:
     """Return, for each model and hypothesis, the units with the largest |score|.
 
     Args:
@@ -33,7 +28,7 @@ def best_units(
 
 
 def keep_masks(
-    frame: "pd.DataFrame",
+    frame: pd.DataFrame,
     im: ModelLike,
     hypotheses: Iterable[str],
     at_least: float,
@@ -81,7 +76,7 @@ def keep_masks(
     return masks
 
 
-def _unit_scores(frame: "pd.DataFrame", measure: str) -> "pd.DataFrame":
+def _unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:
         raise InvalidArgumentError(

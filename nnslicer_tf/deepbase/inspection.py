@@ -12,10 +12,11 @@ hypotheses. Memory: a block of behaviours, and the measures' sums.
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+import pandas as pd
 from tqdm.auto import tqdm
 
 from nnslicer_tf.deepbase.cache import BehaviourCache
@@ -27,9 +28,6 @@ from nnslicer_tf.engine import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
 _NEXT_LOOK = 1.25  # factor by which the number of records grows between looks
@@ -50,7 +48,7 @@ def inspect(
     workers: int = 0,
     cache: str | os.PathLike | BehaviourCache | None = None,
     progress: bool = True,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Measure how closely units follow hypotheses.
 
     A hypothesis with one behaviour per record is compared with each channel's mean over positions,
@@ -157,8 +155,6 @@ def inspect(
     for task in tasks:
         if not task.finished:
             task.look(records, confidence, None)
-
-    import pandas as pd
 
     frame = pd.concat([part for task in tasks for part in task.frames()], ignore_index=True)
     frame.attrs["records"] = sum(sizes)

@@ -10,10 +10,12 @@ are. To add a criterion, subclass `Coverage` and implement `_hits`.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
@@ -24,10 +26,6 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _FORMAT = "nnslicer_tf coverage 1"
 GRANULARITIES = ("channel", "activation")
@@ -241,17 +239,15 @@ class Coverage(ShownAsTable, ABC):
         self.samples += samples
         return self
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per operation: operation, items, covered, share."""
-        import pandas as pd
-
         rows = [
             {"operation": n, "items": m.size, "covered": int(m.sum()), "share": float(m.mean())}
             for n, m in self.covered.items()
         ]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each operation's covered share as a bar."""
         from nnslicer_tf.report import plot_coverage
 

@@ -13,9 +13,9 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
@@ -25,9 +25,6 @@ from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FORMAT = "nnslicer_tf neuron ranges 1"
 _ROUNDING = 2.0**-20  # relative difference, to an operation's largest output, of forward passes
@@ -133,10 +130,8 @@ class NeuronRanges(ShownAsTable):
             )
             return cls(neurons, low, high)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per operation: neurons, smallest and largest output."""
-        import pandas as pd
-
         rows = [
             (name, low.size, np.fmin.reduce(low, None), np.fmax.reduce(self.high[name], None))
             for name, low in self.low.items()

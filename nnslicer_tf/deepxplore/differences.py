@@ -3,10 +3,11 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import as_generator, check_labels, counted
 from nnslicer_tf._files import read_archive, write_archive
@@ -18,10 +19,6 @@ from nnslicer_tf._training import (
 )
 from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 _FORMAT = "nnslicer_tf differences 1"
 
@@ -106,15 +103,13 @@ class Differences(ShownAsTable):
                 file.value("seconds", int, float, least=0),
             )
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per input: seed, its label, iterations, every model's prediction."""
-        import pandas as pd
-
         columns = {"seed": self.seed_index, "label": self.labels, "iterations": self.iterations}
         columns |= {f"model {i}": column for i, column in enumerate(self.predictions.T)}
         return pd.DataFrame(columns)
 
-    def plot(self, seeds: np.ndarray, most: int = 8) -> "Figure":
+    def plot(self, seeds: np.ndarray, most: int = 8) -> Figure:
         """Draw seeds, and under each the input made from it, titled with the predictions.
 
         Args:

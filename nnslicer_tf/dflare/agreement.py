@@ -1,9 +1,9 @@
 """How often two models agree on a test set."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import as_array, check_labels, counted
@@ -11,9 +11,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,10 +38,8 @@ class Agreement(ShownAsTable):
         original, compressed = (self.labels == self.truth[:, None]).mean(axis=0)
         return float(original), float(compressed)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per input."""
-        import pandas as pd
-
         columns = {"original": self.labels[:, 0], "compressed": self.labels[:, 1]}
         columns |= {"differs": self.differs, "largest difference": self.distance}
         if self.truth is not None:

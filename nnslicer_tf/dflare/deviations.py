@@ -7,9 +7,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
 from nnslicer_tf._files import Archive, read_archive, write_archive
@@ -17,11 +20,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _FORMAT = "nnslicer_tf deviations 1"
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
@@ -73,14 +71,12 @@ class Deviation(ShownAsTable):
     labels: tuple[int, int]
     trace: tuple[Mutation, ...] | None
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per mutation of the trace."""
-        import pandas as pd
-
         rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw an image, titled with the two models' labels."""
         from nnslicer_tf.report.figures import new_axes, show_image
 
@@ -211,7 +207,7 @@ class DeviationSet(ShownAsTable):
                 known["SSIM"] = np.array([structural_similarity(*pair) for pair in pairs])
         return known
 
-    def figure(self, most: int = 6) -> "Figure":
+    def figure(self, most: int = 6) -> Figure:
         """Draw deviations (seed, mutant, change) of images, signals or rows of a table.
 
         Args:
@@ -259,14 +255,12 @@ class DeviationSet(ShownAsTable):
             "distinct": len({image.tobytes() for image in self.images}),
         }
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
         With known seeds it adds the true label, the confidences, and the distances from the seed:
         L∞, L2 and SSIM for images, or the number of edited words for sentences.
         """
-        import pandas as pd
-
         labels = [o.deviation.labels if o.deviation else (None, None) for o in self.outcomes]
         columns = {"status": self.status, "queries": self.queries, "seconds": self.seconds}
         for which, name in enumerate(("original", "compressed")):
@@ -278,7 +272,7 @@ class DeviationSet(ShownAsTable):
             columns[name][self.found] = values
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw a histogram of the queries of successful searches, of which there must be one."""
         from nnslicer_tf.report import plot_queries
 

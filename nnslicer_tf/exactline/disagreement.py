@@ -6,9 +6,9 @@ gives the exact share of length or area on which their classes differ.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -19,9 +19,6 @@ from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +46,8 @@ class Disagreement(ShownAsTable):
         """The share of the length or area on which the networks disagree, in [0, 1]."""
         return float(self.shares.sum() - np.trace(self.shares))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per pair of predicted classes: first, second, share."""
-        import pandas as pd
-
         first, second = np.nonzero(self.shares)
         return pd.DataFrame({"first": first, "second": second, "share": self.shares[first, second]})
 

@@ -8,10 +8,12 @@ backend, which is many times slower: about two forward passes for each part.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_name, check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
@@ -22,10 +24,6 @@ from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.model import ModelLike
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
 """Rule of a sum → the weights of the line's start and end, relative to those of points between."""
@@ -175,15 +173,13 @@ class PathGradients(ShownAsTable):
         places, index = np.unique(check_ratios(ratios), return_inverse=True)
         return self.steps.at(places)[index].reshape(-1, *self.partition.start.shape)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per part: from, to, and the L1 norm of its gradient."""
-        import pandas as pd
-
         ratios, flat = self.partition.ratios, self.gradients.reshape(len(self.gradients), -1)
         sizes = np.abs(flat).sum(axis=1)
         return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the exact integrated gradients over the input.
 
         Raises:

@@ -3,19 +3,17 @@
 import os
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.curve import Curve
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 
 class Saved(ShownAsTable):
@@ -151,13 +149,11 @@ class Regions(ShownAsTable):
         place = np.searchsorted(self.ratios, ratio, side="right") - 1
         return self.labels[np.clip(place, 0, len(self.labels) - 1)]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per region: the ratios of its ends, and its class."""
-        import pandas as pd
-
         return pd.DataFrame({"from": self.ratios[:-1], "to": self.ratios[1:], "class": self.labels})
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the classes as a strip, divided at the exact boundaries."""
         from nnslicer_tf.report import plot_regions
 
@@ -206,15 +202,13 @@ class LinearPartition(Saved):
     def __repr__(self) -> str:
         return f"LinearPartition({len(self)} parts, input shape {self.start.shape})"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per end of a part: its ratio, and the outputs there."""
-        import pandas as pd
-
         outputs = self.outputs.reshape(len(self.ratios), -1)
         columns = {f"output {i}": column for i, column in enumerate(outputs.T)}
         return pd.DataFrame({"ratio": self.ratios, **columns})
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the outputs along the segment, with a tick at every end of a part.
 
         Raises:

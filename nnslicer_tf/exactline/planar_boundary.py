@@ -12,9 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from tqdm.auto import tqdm
 
 from nnslicer_tf._kernels.compiled import is_compiled
@@ -23,10 +25,6 @@ from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
 from nnslicer_tf.exactline.partition import Saved
 from nnslicer_tf.exactline.planar_partition import PLANE, InPlane, PlanarPartition
 from nnslicer_tf.exactline.polygon import Plane
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST_LENGTH = 1e-2  # of the first rectangle, relative to the polygon
@@ -77,15 +75,13 @@ class PlanarBoundary(InPlane, Saved):
         """Return the boundary between two classes, `(n, 2, 2)`."""
         return self.segments[(self.labels == sorted((a, b))).all(axis=1)]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per pair of classes: segments, and length."""
-        import pandas as pd
-
         table = pd.DataFrame(self.labels, columns=["class", "other"]).assign(length=self.lengths)
         pairs = table.groupby(["class", "other"], as_index=False)
         return pairs.agg(segments=("length", "size"), length=("length", "sum"))
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the boundaries, and the polygon around them."""
         from nnslicer_tf.report import plot_boundary
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._files import Archive
 from nnslicer_tf._tables import ShownAsTable
@@ -15,10 +16,6 @@ from nnslicer_tf.exactline.mesh import MAX_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline.partition import Margin, Saved, least_margin, scores_of
 from nnslicer_tf.exactline.points import Points
 from nnslicer_tf.exactline.polygon import Plane
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
@@ -170,10 +167,8 @@ class PlanarPartition(Faces, Saved):
     def __repr__(self) -> str:
         return f"PlanarPartition({len(self):,} regions, input shape {self.origin.shape})"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per region: corners, area, and the mean of each output."""
-        import pandas as pd
-
         means = self._integrals / np.maximum(self.areas, np.finfo(float).tiny)[:, None]
         columns = {f"mean output {i}": column for i, column in enumerate(means.T)}
         return pd.DataFrame({"corners": np.diff(self.start), "area": self.areas, **columns})
@@ -238,7 +233,7 @@ class PlanarPartition(Faces, Saved):
         """Return the boundary between two classes: segments `(n, 2, 2)` in plane coordinates."""
         return self.classify().boundary(a, b)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the regions, coloured by class, and the decision boundaries."""
         return self.classify().plot(ax)
 
@@ -281,10 +276,8 @@ class PlanarClasses(Faces, ShownAsTable):
         classes = sorted(set(self.labels.tolist()))
         return f"PlanarClasses({len(self):,} regions of the classes {classes})"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per class: regions, share of the area, boundary's length."""
-        import pandas as pd
-
         rows = []
         for label, count in zip(*np.unique(self.labels, return_counts=True), strict=True):
             steps = np.diff(self.boundary(label), axis=1)[:, 0]
@@ -325,7 +318,7 @@ class PlanarClasses(Faces, ShownAsTable):
                 chosen &= (sides == label).any(axis=1)
         return self.vertices[ends[chosen]]
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the classes, and the exact boundaries between them."""
         from nnslicer_tf.report import plot_plane
 

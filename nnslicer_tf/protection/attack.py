@@ -3,10 +3,12 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._tables import ShownAsTable
@@ -17,10 +19,6 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -122,14 +120,12 @@ class AttackReport(ShownAsTable):
     budgets: tuple[int, ...]
     figures: tuple[dict[str, float], ...]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with one row for each budget."""
-        import pandas as pd
-
         rows = [{"budget": b, **f} for b, f in zip(self.budgets, self.figures, strict=True)]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the accuracy on the target classes and on all classes by budget."""
         from nnslicer_tf.report.figures import new_axes
 

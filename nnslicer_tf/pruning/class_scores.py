@@ -2,18 +2,15 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Scores = dict[str, np.ndarray]
 
@@ -62,10 +59,8 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
             for name, score in self[targets[0]].items()
         }
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return the number of synapses with a score, for each class and kernel."""
-        import pandas as pd
-
         rows = [
             (target, name, int(np.count_nonzero(score)), score.size)
             for target, scores in self.items()

@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import atomic_path, check_writable
@@ -37,9 +37,6 @@ from nnslicer_tf.pruning.quotas import QUOTAS, Candidates, unit_scores
 from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores, times_weight
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import without_groups
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CONTRIBUTIONS = "contributions"
 MAX_SCORED = 200  # samples of each class that are sliced
@@ -74,10 +71,8 @@ class Shrunk(ShownAsTable):
     after: Costs
     accuracy: tuple[float, float]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return costs and accuracy before and after, and the remaining share of each cost."""
-        import pandas as pd
-
         rows = []
         for label, name in _COSTS.items():
             before, after = (getattr(costs, name) for costs in (self.before, self.after))

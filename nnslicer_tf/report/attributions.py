@@ -6,9 +6,11 @@ and have one row in all panels; a signal is a line in front of its attributions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 
 from nnslicer_tf.report.figures import (
     BLUE,
@@ -22,11 +24,6 @@ from nnslicer_tf.report.figures import (
     show_image,
 )
 from nnslicer_tf.report.inputs import plot_over_image, plot_words
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
 
 MAX_COLUMNS = 20
 """Number of a table's columns that are drawn."""
@@ -82,16 +79,14 @@ class InputPanel:
 
 def attribution_figure(
     panels: Sequence[InputPanel],
-    answers: "pd.DataFrame | None" = None,
+    answers: pd.DataFrame | None = None,
     curves: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]] | None = None,
-) -> "Figure":
+) -> Figure:
     """Return a figure of attributions, with a block for each input and one for the answers.
 
     `answers` is a table: a column of names, then a column of numbers for each model. `curves` maps
     title → method → (shares, answers), such as deletion curves.
     """
-    from matplotlib.figure import Figure
-
     heights = []
     for panel in panels:
         if panel.kind == "table":
@@ -140,7 +135,7 @@ def attribution_figure(
     return figure
 
 
-def _draw_table(panel: InputPanel, block: "Figure | SubFigure") -> None:
+def _draw_table(panel: InputPanel, block: Figure | SubFigure) -> None:
     """Draw bars, with one row for each column in all panels, the largest at the top."""
     first = next(iter(panel.maps.values())).ravel()
     shown = np.argsort(-np.abs(first), kind="stable")[:MAX_COLUMNS]
@@ -167,7 +162,7 @@ def _draw_table(panel: InputPanel, block: "Figure | SubFigure") -> None:
     block.suptitle(f"{panel.title} Blue raises, red lowers it{more}.", fontsize=10)
 
 
-def _draw_text(panel: InputPanel, block: "Figure | SubFigure") -> None:
+def _draw_text(panel: InputPanel, block: Figure | SubFigure) -> None:
     """Draw the words of a sentence once for each method."""
     words = list(panel.words) or [str(int(token)) for token in panel.sample.ravel()]
     axes = block.subplots(len(panel.maps), 1, squeeze=False)[:, 0]
@@ -177,7 +172,7 @@ def _draw_text(panel: InputPanel, block: "Figure | SubFigure") -> None:
     block.suptitle(f"{panel.title} Blue raises, red lowers it.", fontsize=10)
 
 
-def _draw_maps(panel: InputPanel, block: "Figure | SubFigure") -> None:
+def _draw_maps(panel: InputPanel, block: Figure | SubFigure) -> None:
     """Draw the sample, then each method over it."""
     rows = -(-(1 + len(panel.maps)) // PANELS)
     axes = list(block.subplots(rows, PANELS, squeeze=False).flat)
@@ -203,7 +198,7 @@ def _draw_maps(panel: InputPanel, block: "Figure | SubFigure") -> None:
         axis.set_axis_off()
 
 
-def _draw_signal(sample: np.ndarray, ax: "Axes", values: np.ndarray | None = None) -> None:
+def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None) -> None:
     """Draw a signal `(steps, channels)` as lines, in front of its attributions as colours.
 
     Many channels are drawn as heat maps with a row for each channel.
@@ -235,7 +230,7 @@ def _draw_signal(sample: np.ndarray, ax: "Axes", values: np.ndarray | None = Non
     ax.set_xlabel("step")
 
 
-def _draw_answers(table: "pd.DataFrame", ax: "Axes") -> None:
+def _draw_answers(table: pd.DataFrame, ax: Axes) -> None:
     """Draw a bar for each name and model."""
     height = 0.26
     for i, name in enumerate(table.columns[1:]):

@@ -6,18 +6,18 @@ graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5). Classes have the same colo
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.patches import Patch, Polygon
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def plot_line(line: Any, outputs: Sequence[int] | None = None, ax: "Axes | None" = None) -> "Axes":
+def plot_line(line: Any, outputs: Sequence[int] | None = None, ax: Axes | None = None) -> Axes:
     """Draw outputs along a line, with a tick at every end of a part.
 
     Args:
@@ -49,7 +49,7 @@ def plot_line(line: Any, outputs: Sequence[int] | None = None, ax: "Axes | None"
     return ax
 
 
-def plot_regions(regions: Any, ax: "Axes | None" = None) -> "Axes":
+def plot_regions(regions: Any, ax: Axes | None = None) -> Axes:
     """Draw the classes along a line, `Regions`, as a strip that is cut at the boundaries."""
     ax = new_axes(ax, (7, 1.3))
     for (start, stop), label in zip(pairwise(regions.ratios), regions.labels, strict=True):
@@ -60,7 +60,7 @@ def plot_regions(regions: Any, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def plot_ticks(lines: Mapping[str, Any], ax: "Axes | None" = None) -> "Axes":
+def plot_ticks(lines: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
@@ -81,7 +81,7 @@ def plot_ticks(lines: Mapping[str, Any], ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def plot_plane(classes: Any, regions: bool = False, ax: "Axes | None" = None) -> "Axes":
+def plot_plane(classes: Any, regions: bool = False, ax: Axes | None = None) -> Axes:
     """Draw the classes in a polygon, `PlanarClasses`, and the boundaries between them.
 
     Args:
@@ -89,9 +89,6 @@ def plot_plane(classes: Any, regions: bool = False, ax: "Axes | None" = None) ->
         regions: Also draw the borders of all regions, for planes with few of them.
         ax: Where to draw.
     """
-    from matplotlib.collections import LineCollection, PolyCollection
-    from matplotlib.patches import Patch
-
     ax = new_axes(ax, (5.5, 5))
     corners = np.split(classes.vertices[classes.loop], classes.start[1:-1])
     colours = [f"C{label % 10}" for label in classes.labels]
@@ -108,11 +105,8 @@ def plot_plane(classes: Any, regions: bool = False, ax: "Axes | None" = None) ->
     return _framed(ax, classes.corners, "class: share", handles)
 
 
-def plot_boundary(boundary: Any, ax: "Axes | None" = None) -> "Axes":
+def plot_boundary(boundary: Any, ax: Axes | None = None) -> Axes:
     """Draw a `PlanarBoundary`, with a colour for each pair of classes, and the polygon."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Polygon
-
     ax = new_axes(ax, (5.5, 5))
     ax.add_patch(Polygon(boundary.corners, fill=False, edgecolor="#969696"))
     pairs, index = np.unique(boundary.labels, axis=0, return_inverse=True)
@@ -124,7 +118,7 @@ def plot_boundary(boundary: Any, ax: "Axes | None" = None) -> "Axes":
     return _framed(ax, boundary.corners, "classes", handles)
 
 
-def _framed(ax: "Axes", corners: np.ndarray, title: str, handles: Sequence[Any]) -> "Axes":
+def _framed(ax: Axes, corners: np.ndarray, title: str, handles: Sequence[Any]) -> Axes:
     """Set limits around a polygon, with equal scales unless it is very thin; add a legend."""
     low, wide = corners.min(axis=0), np.ptp(corners, axis=0)
     first, last = low - 0.03 * wide, low + 1.03 * wide

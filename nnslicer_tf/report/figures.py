@@ -2,16 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 POSITIVE, NEGATIVE = (31, 90, 180), (200, 40, 40)
 """RGB of positive and negative contributions, in pictures and in the explorer."""
@@ -23,7 +20,7 @@ BLUE, SKY, GREEN, ORANGE, RED = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d5
 """Colours that the colour-blind can tell apart (Okabe and Ito, "Color universal design", 2008)."""
 
 
-def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) -> "Axes":
+def new_axes(ax: Axes | None = None, size: tuple[float, float] | None = None) -> Axes:
     """Return `ax`, or the axes of a new pyplot figure; `size` is (width, height) in inches."""
     if ax is not None:
         return ax
@@ -33,7 +30,7 @@ def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) 
 
 
 def save_figure(
-    figure: "Figure", path: str | os.PathLike, dpi: int = 110, tight: bool = False
+    figure: Figure, path: str | os.PathLike, dpi: int = 110, tight: bool = False
 ) -> None:
     """Write a figure to a file, completely or not at all, and close it.
 
@@ -62,7 +59,7 @@ def save_figure(
         pyplot.close(figure)
 
 
-def show_image(ax: "Axes", image: np.ndarray) -> None:
+def show_image(ax: Axes, image: np.ndarray) -> None:
     """Draw an image `(height, width[, channels])` stretched to its range, grey or RGB."""
     low, high = image.min(), image.max()
     scaled = (image - low) / (high - low) if high > low else np.zeros_like(image)

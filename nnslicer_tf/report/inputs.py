@@ -1,18 +1,15 @@
 """Plots of contributions or attributions over the input: an image, a signal, a sentence."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import NEGATIVE, POSITIVE, new_axes, overlay
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = None) -> "Axes":
+def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = None) -> Axes:
     """Draw contributions or attributions over the image that they belong to.
 
     Args:
@@ -42,7 +39,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
     return ax
 
 
-def plot_over_time(values: np.ndarray, title: str = "", ax: "Axes | None" = None) -> "Axes":
+def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) -> Axes:
     """Draw contributions of units over time, with a row per unit and a column per time step.
 
     Args:
@@ -65,7 +62,7 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: "Axes | None" = None
     return ax
 
 
-def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
+def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw the words of a sentence: blue for positive values, red for negative ones.
 
     Args:

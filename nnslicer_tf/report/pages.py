@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from nnslicer_tf._tables import html_frame
 from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Block = Any
 """A part of a page: its method `html(folder)` returns HTML for a page in a folder."""
@@ -57,7 +56,7 @@ class Text:
 class Table:
     """A table; one with more than `longest` rows is folded."""
 
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     caption: str = ""
     longest: int = 24
 

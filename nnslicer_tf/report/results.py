@@ -1,25 +1,23 @@
 """Charts of results: bars, histograms of queries, layers' errors, deviations."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAX_CHANGES = 12
 """Number of changed values of a table's row that are drawn."""
 
 
 def plot_bars(
-    table: "pd.DataFrame", ax: "Axes | None" = None, spread: "pd.DataFrame | None" = None
-) -> "Axes":
+    table: pd.DataFrame, ax: Axes | None = None, spread: pd.DataFrame | None = None
+) -> Axes:
     """Draw vertical bars, with a group for each row and a bar for each column.
 
     Args:
@@ -49,7 +47,7 @@ def plot_bars(
     return ax
 
 
-def plot_kept_synapses(slices: Any, ax: "Axes | None" = None) -> "Axes":
+def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
     """Draw the share of every kernel's synapses in a slice; of sets, mean ± standard deviation.
 
     Args:
@@ -59,8 +57,6 @@ def plot_kept_synapses(slices: Any, ax: "Axes | None" = None) -> "Axes":
     Raises:
         InvalidArgumentError: if there are none, or they belong to different models.
     """
-    import pandas as pd
-
     named = slices if isinstance(slices, Mapping) else {"kept": slices}
     shares = {
         name: {kernel: np.array([np.mean(s != 0)]) for kernel, s in one.synapses.items()}
@@ -80,7 +76,7 @@ def plot_kept_synapses(slices: Any, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def plot_coverage(coverages: Mapping[str, Any], ax: "Axes | None" = None) -> "Axes":
+def plot_coverage(coverages: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Draw the share of every operation that several sets of inputs cover.
 
     Args:
@@ -90,8 +86,6 @@ def plot_coverage(coverages: Mapping[str, Any], ax: "Axes | None" = None) -> "Ax
     Raises:
         InvalidArgumentError: if there are none, or their operations differ.
     """
-    import pandas as pd
-
     shares = {name: coverage.per_operation() for name, coverage in coverages.items()}
     if len({tuple(of_operations) for of_operations in shares.values()}) != 1:
         raise InvalidArgumentError(
@@ -103,7 +97,7 @@ def plot_coverage(coverages: Mapping[str, Any], ax: "Axes | None" = None) -> "Ax
     return ax
 
 
-def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None) -> "Axes":
+def plot_queries(queries: np.ndarray, title: str = "", ax: Axes | None = None) -> Axes:
     """Draw a histogram of queries on a logarithmic scale (DFlare, Figure 4).
 
     Args:
@@ -127,14 +121,12 @@ def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None)
     return ax
 
 
-def errors_figure(frame: "pd.DataFrame") -> "Figure":
+def errors_figure(frame: pd.DataFrame) -> Figure:
     """Draw, for each layer, the error made and passed on, and the deviation that it causes.
 
     `frame` has a row for each layer, from the input to the output, and columns "made", "passed",
     "cause" and "mended alone", as shares of 1. Raises InvalidArgumentError if it is empty.
     """
-    from matplotlib.figure import Figure
-
     if frame.empty:
         raise InvalidArgumentError("There is nothing to draw: the table has no layers.")
     places = np.arange(len(frame))
@@ -163,7 +155,7 @@ def deviations_figure(
     rows: Sequence[Mapping[str, Any]],
     features: Sequence[str] = (),
     scale: np.ndarray | None = None,
-) -> "Figure":
+) -> Figure:
     """Return a figure with a row for each deviation: seed, mutant, change.
 
     Seeds and mutants (`images`) are images `(deviations, height, width, channels)` of values 0 …
@@ -171,8 +163,6 @@ def deviations_figure(
     names `features`. `rows` are those of `DeviationSet.to_frame`. `scale` is the range of each
     column of a table, or step of a signal of one channel.
     """
-    from matplotlib.figure import Figure
-
     are_images = seeds.ndim == 4
     figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)

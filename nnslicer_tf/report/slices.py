@@ -5,9 +5,11 @@ Blue neurons have positive contributions, red ones negative; white ones are not 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import (
@@ -18,10 +20,6 @@ from nnslicer_tf.report.figures import (
     new_axes,
     show_image,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
@@ -58,8 +56,8 @@ def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def plot_neurons(
-    contributions: np.ndarray, rows: int | None = None, ax: "Axes | None" = None
-) -> "Axes":
+    contributions: np.ndarray, rows: int | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw an operation's neurons as pixels.
 
     Args:
@@ -82,7 +80,7 @@ def plot_slices(
     slices: Mapping[str, Any],
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
-) -> "Figure":
+) -> Figure:
     """Draw slices side by side, with a column for each slice and a row for each operation.
 
     Args:
@@ -112,7 +110,7 @@ def plot_normal_and_adversarial(
     adversarial: Any,
     operations: Sequence[str],
     images: tuple[np.ndarray, np.ndarray],
-) -> "Figure":
+) -> Figure:
     """Draw the slices of a normal and an adversarial input, and their difference.
 
     Args:
@@ -145,8 +143,6 @@ def _grid(
     slices: Mapping[str, Any], operations: Sequence[str], with_images: bool, columns: int
 ) -> "tuple[Figure, np.ndarray]":
     """Return a figure with a row of axes for each operation, and one for images."""
-    from matplotlib.figure import Figure
-
     if not slices or not operations:
         raise InvalidArgumentError("A picture needs at least one slice and one operation.")
     for title, one in slices.items():
@@ -161,7 +157,7 @@ def _grid(
     return figure, axes
 
 
-def _entitle(axis: "Axes", text: str) -> None:
+def _entitle(axis: Axes, text: str) -> None:
     """Set a title in a font size that fits the width of a column: 42 characters in 9 points."""
     longest = max(len(line) for line in text.split("\n"))
     axis.set_title(text, fontsize=9 * min(1, 42 / longest))

@@ -5,10 +5,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
@@ -21,10 +23,6 @@ from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads
 from nnslicer_tf.pruning.recurrent_units import candidate_bias, candidate_masks, is_removable
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _STATE = ":h"
@@ -235,10 +233,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         """Number of neurons."""
         return int(sum(map(len, self.values())))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per layer: its neurons, its critical neurons, and their share."""
-        import pandas as pd
-
         return pd.DataFrame(
             {
                 "layer": list(self),
@@ -248,7 +244,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
             }
         )
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each layer's share of critical neurons as a bar."""
         from nnslicer_tf.report import plot_bars
 

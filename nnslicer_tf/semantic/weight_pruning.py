@@ -6,10 +6,11 @@ only shrink, a removed weight stays removed in later iterations.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._environment import track
@@ -20,10 +21,6 @@ from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import apply_masks
 from nnslicer_tf.semantic.restructuring import Masker
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")
 _MIN_LAST = 0.2  # share of the last kernel that `uniform_plus` keeps
@@ -50,14 +47,12 @@ class Compression(ShownAsTable):
     accuracy: float
     history: tuple[float, ...]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per iteration: its number and accuracy."""
-        import pandas as pd
-
         numbers = range(1, len(self.history) + 1)
         return pd.DataFrame({"iteration": numbers, "accuracy": self.history})
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the accuracy after each iteration; a dashed line marks the iteration of `model`."""
         from nnslicer_tf.report.figures import new_axes
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf._files import atomic_path
@@ -23,9 +25,6 @@ from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     from nnslicer_tf.report.pages import Block
 
 AMOUNTS = "amounts"
@@ -61,10 +60,8 @@ class Comparison:
         best = max(ahead, key=lambda name: ahead[name])
         return best if ahead[best] - ahead[AMOUNTS] > _MIN_LEAD * np.ptp(answers) else AMOUNTS
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table of the areas under each method's curves, best first."""
-        import pandas as pd
-
         rows = [(n, c.area, self.insertion[n].area) for n, c in self.deletion.items()]
         frame = pd.DataFrame(rows, columns=["method", "deletion (less is better)", "insertion"])
         order = np.argsort(frame.iloc[:, 1] - frame.iloc[:, 2], kind="stable")
@@ -148,13 +145,11 @@ class Explanation(ShownAsTable):
             return f"{self.target.answer}[{index}]"
         return f"the mean of {len(chosen)} neurons of {self.target.answer}"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return the answers of the whole model, with only the slice, and without the slice.
 
         A classifier's table has the leading classes.
         """
-        import pandas as pd
-
         shown, names = [0], [self.question]
         if self.target.label is not None:
             leading = np.argsort(-self.whole, kind="stable")[:3].tolist()
@@ -170,15 +165,13 @@ class Explanation(ShownAsTable):
             }
         )
 
-    def channels(self, most: int = 3) -> "pd.DataFrame":
+    def channels(self, most: int = 3) -> pd.DataFrame:
         """Return the `most` most important channels (or units) of each layer, from output to input.
 
         Returns:
             Columns layer, channel, contribution (the sum of amounts over its positions), share (its
             part of the layer's magnitudes), value and usual value (means over positions).
         """
-        import pandas as pd
-
         names, kernels = set(self.slice.neurons), set(self.slice.synapses)
         rows = []
         for name, neurons in reversed(self.amounts.neurons.items()):
@@ -194,15 +187,13 @@ class Explanation(ShownAsTable):
         columns = ["layer", "channel", "contribution", "share", "value", "usual value"]
         return pd.DataFrame(rows, columns=columns)
 
-    def synapses(self, most: int = 3) -> "pd.DataFrame":
+    def synapses(self, most: int = 3) -> pd.DataFrame:
         """Return the `most` most important synapses of each layer, from output to input.
 
         Returns:
             Columns layer, synapse (its index in the kernel), contribution (its amount), share (its
             part of the layer's magnitudes) and, with usual samples, frequency.
         """
-        import pandas as pd
-
         rows = []
         for name, values in reversed(self.amounts.synapses.items()):
             sizes = np.abs(values).ravel()
@@ -215,7 +206,7 @@ class Explanation(ShownAsTable):
                 rows.append(row)
         return pd.DataFrame(rows)
 
-    def differences(self) -> "pd.DataFrame":
+    def differences(self) -> pd.DataFrame:
         """Return how the slice differs from the usual slices of the class, for each kernel.
 
         Returns:
@@ -226,8 +217,6 @@ class Explanation(ShownAsTable):
         Raises:
             InvalidArgumentError: if no usual samples were given.
         """
-        import pandas as pd
-
         if self.frequencies is None:
             raise InvalidArgumentError(
                 "There is nothing to differ from: pass usual samples of the class, "
@@ -289,7 +278,7 @@ class Explanation(ShownAsTable):
             )
         return "\n".join(lines)
 
-    def figure(self) -> "Figure":
+    def figure(self) -> Figure:
         """Return a figure: the sample with its contributions, other methods, and the answers."""
         from nnslicer_tf.report.attributions import InputPanel, attribution_figure
 

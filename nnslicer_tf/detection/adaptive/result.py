@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, as in `report.palette`.
 _COLOURS = (
@@ -155,10 +152,8 @@ class ChallengeResult(ShownAsTable):
             columns["attack"] += self._best(outcome).tolist()
         return pd.DataFrame(columns)
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Plot the success rate by budget, for the model alone and for the pair."""
-        from matplotlib.figure import Figure
-
         figure = Figure(figsize=(5 * len(self.norms), 4), layout="constrained")
         axes = figure.subplots(1, len(self.norms), squeeze=False)[0]
         styles = {WHITE: "-", "black-box": ":", "transfer": "--"}

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf._checks import check_logits, check_name, shape_fits
 from nnslicer_tf._environment import require, track
@@ -26,9 +27,6 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, Unsupporte
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, device_name
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
@@ -50,10 +48,8 @@ class AdversarialExamples(ShownAsTable):
     success: np.ndarray
     predicted: np.ndarray
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per input: whether it misleads, and the model's class."""
-        import pandas as pd
-
         frame = pd.DataFrame({"success": self.success, "predicted": self.predicted})
         return frame.rename_axis("input").reset_index()
 
