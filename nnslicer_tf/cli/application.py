@@ -18,10 +18,7 @@ app = typer.Typer(
 _PANELS = {
     "Slices": (slices, ("demo", "profile", "explain", "slice_", "show", "explore")),
     "Smaller models": (models, ("prune", "semantic")),
-    "Compressed models": (
-        compressed,
-        ("agreement", "deviations", "suite", "layers", "recipe"),
-    ),
+    "Compressed models": (compressed, ("agreement", "deviations", "suite", "layers", "recipe")),
     "Tests": (testing, ("detect", "cover", "inspect", "causes", "lines", "planes")),
 }
 for _panel, (_module, _names) in _PANELS.items():

@@ -279,11 +279,7 @@ def _divided(scale: float) -> "Callable[[np.ndarray], np.ndarray]":
 
 
 def _compare(
-    original: Path,
-    compressed: Path,
-    data: str | None,
-    deviations: Path | None,
-    scale: float | None,
+    original: Path, compressed: Path, data: str | None, deviations: Path | None, scale: float | None
 ) -> "LayerComparison":
     """Compare two models layer by layer, on deviations or on the samples where they differ."""
     if (data is None) == (deviations is None):

@@ -35,8 +35,7 @@ ModelOption = Annotated[
 DataOption = Annotated[str, typer.Option("--data", help=_DATA)]
 OptionalDataOption = Annotated[str | None, typer.Option("--data", help=_DATA)]
 TestOption = Annotated[
-    str | None,
-    typer.Option("--test", help="Labelled data for the accuracy; by default --data."),
+    str | None, typer.Option("--test", help="Labelled data for the accuracy; by default --data.")
 ]
 ProfileOption = Annotated[Path, typer.Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
@@ -49,8 +48,7 @@ NormaliseOption = Annotated[
 ]
 ThetaOption = Annotated[float, typer.Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
 ClassesOption = Annotated[
-    str,
-    typer.Option("--classes", help="Names of the classes, in order, separated by commas."),
+    str, typer.Option("--classes", help="Names of the classes, in order, separated by commas.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]

@@ -31,8 +31,7 @@ def prune(
         str, typer.Option(help="The same share of every 'layer', 'balanced' or 'global'.")
     ] = "layer",
     by: Annotated[
-        str,
-        typer.Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …"),
+        str, typer.Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …")
     ] = "contributions",
     other: Annotated[
         bool, typer.Option("--other", help="Add an output for all other classes.")

@@ -270,12 +270,10 @@ def explore(
     files: Annotated[list[Path], typer.Argument(help="Slices or sets of slices, .npz.")],
     model: ModelOption,
     data: Annotated[
-        str | None,
-        typer.Option(help="The samples that were sliced, as for 'nnslicer slice'."),
+        str | None, typer.Option(help="The samples that were sliced, as for 'nnslicer slice'.")
     ] = None,
     profile: Annotated[
-        Path | None,
-        typer.Option(help="The profile of the slices, for local values and means."),
+        Path | None, typer.Option(help="The profile of the slices, for local values and means.")
     ] = None,
     output: Annotated[Path, typer.Option(help="File for the page, .html.")] = Path("slices.html"),
     classes: ClassesOption = "",

@@ -161,8 +161,7 @@ def lines(
     start: Annotated[
         str,
         typer.Option(
-            "--from",
-            help="Start of the line: values such as '0,0.5', or the index of a sample.",
+            "--from", help="Start of the line: values such as '0,0.5', or the index of a sample."
         ),
     ],
     end: Annotated[str, typer.Option("--to", help="End of the line, in the same form.")],

@@ -143,10 +143,8 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
     try:
         with path.open("rb") as stored:
             content = np.load(stored, allow_pickle=False)
-            if path.suffix == ".npy":
-                arrays = {"x": content}
-            else:
-                arrays = {key: content[key] for key in content.files}
+            is_array = path.suffix == ".npy"
+            arrays = {"x": content} if is_array else {key: content[key] for key in content.files}
     except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is not a readable {path.suffix} file: {error}") from error
     needs_y = labels and path.suffix == ".npz"
@@ -233,10 +231,7 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
 
 
 def _label_column(frame: "pd.DataFrame", what: str) -> Any:
-    """Return the name of the column with the labels, if any.
-
-    If another column has a clearer name, a column y is treated as a coordinate.
-    """
+    """Return the name of the column with the labels, if any; y only if no name is clearer."""
     clear = ("label", "labels", "class", "target")
     columns = [name for name in frame if str(name).lower() in clear]
     columns = columns or [name for name in frame if str(name).lower() == "y"]
@@ -292,17 +287,8 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     if normalise == "unit":
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
-    class_names = tuple(folder.name for folder in folders)
-    return Dataset(
-        x,
-        y.astype(np.int64),
-        str(path),
-        "",
-        normalise,
-        len(class_names),
-        class_names,
-        alphabetical=bool(class_names),
-    )
+    y, names = y.astype(np.int64), tuple(folder.name for folder in folders)
+    return Dataset(x, y, str(path), "", normalise, len(names), names, alphabetical=bool(names))
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:

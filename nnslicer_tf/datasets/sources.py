@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._environment import require
-from nnslicer_tf.errors import (
-    DatasetUnavailableError,
-    InvalidArgumentError,
-    MissingPackageError,
-)
+from nnslicer_tf.errors import DatasetUnavailableError, InvalidArgumentError, MissingPackageError
 
 if TYPE_CHECKING:
     import tensorflow as tf

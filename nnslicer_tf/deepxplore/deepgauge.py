@@ -151,11 +151,7 @@ class _RangeCoverage(Coverage):
     ) -> None:
         neurons, options = ranges.neurons, {"ranges": ranges.digest, **(options or {})}
         super().__init__(
-            neurons.im,
-            neurons.granularity,
-            neurons.names,
-            per_neuron=per_neuron,
-            options=options,
+            neurons.im, neurons.granularity, neurons.names, per_neuron=per_neuron, options=options
         )
         self.ranges = ranges
 

@@ -12,11 +12,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf._checks import as_generator, check_labels, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf._training import (
-    compile_classifier,
-    draw_dropout_seeds,
-    train_epochs,
-)
+from nnslicer_tf._training import compile_classifier, draw_dropout_seeds, train_epochs
 from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 

@@ -19,10 +19,7 @@ _MIN_RIGHT, _MAX_DIFFERENT = 0.5, 0.75
 _CERTAIN = 1 - 1e-6
 _SAME, _MIN_CHANGE = 0.01, 0.2  # differences of probabilities
 
-_SCALINGS = {
-    "x.astype('float32') / 255": (255, 0),
-    "x.astype('float32') / 127.5 - 1": (127.5, 1),
-}
+_SCALINGS = {"x.astype('float32') / 255": (255, 0), "x.astype('float32') / 127.5 - 1": (127.5, 1)}
 """Common preprocessing of images of 0 to 255 → divisor, and what is subtracted afterwards."""
 
 

@@ -102,10 +102,7 @@ def metropolis_hastings(values: np.ndarray, last: int | None, rng: np.random.Gen
             return candidate
 
 
-SELECTIONS: dict[str, Selection] = {
-    "metropolis_hastings": metropolis_hastings,
-    "uniform": uniform,
-}
+SELECTIONS: dict[str, Selection] = {"metropolis_hastings": metropolis_hastings, "uniform": uniform}
 
 
 class _Candidate(NamedTuple):

@@ -27,12 +27,7 @@ _BATCH = 64
 
 
 def integrated_gradients(
-    im: ModelLike,
-    x: np.ndarray,
-    baseline: np.ndarray,
-    target: int,
-    *,
-    max_parts: int | None = None,
+    im: ModelLike, x: np.ndarray, baseline: np.ndarray, target: int, *, max_parts: int | None = None
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 

@@ -119,13 +119,7 @@ def imitate(
         return model.train_on_batch(batch, teacher.predict_on_batch(batch))
 
     train_epochs(
-        step,
-        len(x),
-        epochs,
-        min(batch_size, len(x)),
-        generator,
-        drop_last=True,
-        progress=progress,
+        step, len(x), epochs, min(batch_size, len(x)), generator, drop_last=True, progress=progress
     )
     return model
 
@@ -133,10 +127,7 @@ def imitate(
 def _opened(
     model: ModelLike, x: DataLike, batch_size: int
 ) -> tuple[keras.Model, keras.Model, np.ndarray]:
-    """Return the Keras model, a functional one with the same layers, and samples that fit it.
-
-    Axes of the input without a size accept any size.
-    """
+    """Return the Keras model, a functional one with the same layers, and samples that fit it."""
     check_batch_size(batch_size)
     if isinstance(model, InstrumentedModel):
         model, functional = model.model, model.functional
@@ -149,6 +140,6 @@ def _opened(
         )
     shape = tuple(functional.inputs[0].shape[1:])
     of_samples = tuple(getattr(x, "shape", ()))[1:]
-    if None in shape and len(of_samples) == len(shape):
+    if None in shape and len(of_samples) == len(shape):  # axes without a size accept any
         shape = tuple(b if a is None else a for a, b in zip(shape, of_samples, strict=True))
     return model, functional, Samples(x, shape).array()

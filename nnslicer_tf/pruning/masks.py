@@ -226,12 +226,7 @@ class MaskedPredictor(MaskedModel):
     its mean.
     """
 
-    def __init__(
-        self,
-        model: ModelLike,
-        means: Any = None,
-        plain: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, model: ModelLike, means: Any = None, plain: Iterable[str] = ()) -> None:
         self._plan = MaskPlan(model)
         super().__init__(self._plan.im, means, plain)
 

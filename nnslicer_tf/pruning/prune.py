@@ -20,10 +20,7 @@ Ratio = float | Mapping[str, float]
 
 
 def prune(
-    model: ModelLike,
-    scores: Mapping[str, np.ndarray],
-    ratio: Ratio,
-    means: Profile | None = None,
+    model: ModelLike, scores: Mapping[str, np.ndarray], ratio: Ratio, means: Profile | None = None
 ) -> keras.Model:
     """Return a copy without the synapses that have the smallest scores.
 

@@ -6,12 +6,12 @@ others cost almost nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_labels, check_name
@@ -230,7 +230,7 @@ class NNSlicerRanker(ClassRanker):
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
             return {name: sign * values for name, values in synapses.items()}
-        reduce = _sum_of_magnitudes if self.collect == "magnitudes" else _number_of_samples
+        reduce = _REDUCTIONS[self.collect]
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
         what = f"Slices of class {target}"
         with tqdm(total=len(x), desc=what, disable=not self.progress, leave=False) as bar:
@@ -241,17 +241,13 @@ class NNSlicerRanker(ClassRanker):
         return totals
 
 
-def _sum_of_magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum the magnitudes of contributions over a batch, on the backend."""
-    return {name: keras.ops.sum(keras.ops.abs(values), 0) for name, values in synapses.items()}
-
-
-def _number_of_samples(synapses: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the samples of a batch that have contributions, on the backend."""
-    return {
-        name: keras.ops.sum(keras.ops.cast(values != 0, "float32"), 0)
-        for name, values in synapses.items()
-    }
+# Sums over a batch, on the backend: always the same functions, as each one is compiled.
+_REDUCTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "magnitudes": lambda synapses: {n: ops.sum(ops.abs(v), 0) for n, v in synapses.items()},
+    "samples": lambda synapses: {
+        n: ops.sum(ops.cast(v != 0, "float32"), 0) for n, v in synapses.items()
+    },
+}
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,7 @@ def plot_slices(
 
 
 def plot_normal_and_adversarial(
-    normal: Any,
-    adversarial: Any,
-    operations: Sequence[str],
-    images: tuple[np.ndarray, np.ndarray],
+    normal: Any, adversarial: Any, operations: Sequence[str], images: tuple[np.ndarray, np.ndarray]
 ) -> Figure:
     """Draw the slices of a normal and an adversarial input, and their difference.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,9 +23,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
-
-if TYPE_CHECKING:
-    from nnslicer_tf.report.pages import Block
 
 AMOUNTS = "amounts"
 RANDOM = "random order"
@@ -51,10 +48,7 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """The method with the largest area under insertion minus deletion.
-
-        The explanation's own contributions win if they are within 1 % of the answers' range.
-        """
+        """The method with the best areas, or the explanation's own, if it is at most 1 % behind."""
         ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
         answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
         best = max(ahead, key=lambda name: ahead[name])
@@ -346,14 +340,14 @@ class Explanation(ShownAsTable):
             blocks = self._blocks(Path(folder))
             return "\n".join(block.html(Path(folder)) for block in blocks)
 
-    def _blocks(self, folder: Path) -> "list[Block]":
+    def _blocks(self, folder: Path) -> list[Any]:
         """Return the blocks of a page; the picture is written to a folder."""
         from nnslicer_tf.report import save_figure
         from nnslicer_tf.report.pages import Heading, Picture, Table, Text
 
         picture = folder / "explanation.png"
         save_figure(self.figure(), picture)
-        blocks: list[Block] = [Text(line) for line in self.summary().splitlines()]
+        blocks: list[Any] = [Text(line) for line in self.summary().splitlines()]
         blocks.append(Picture(picture, "Contributions of the input's features"))
         blocks += [Heading("What is left"), Table(self.to_frame(), "Answers")]
         if self.decisive is not None:

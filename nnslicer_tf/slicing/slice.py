@@ -169,11 +169,7 @@ class Slice(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the slice to an .npz file, replacing an older one only when it is complete."""
-        header = {
-            "neurons": list(self.neurons),
-            "synapses": list(self.synapses),
-            "info": self.info,
-        }
+        header = {"neurons": list(self.neurons), "synapses": list(self.synapses), "info": self.info}
         arrays = {f"neurons{i}": v for i, v in enumerate(self.neurons.values())}
         arrays |= {f"synapses{i}": v for i, v in enumerate(self.synapses.values())}
         write_archive(path, _FORMAT, header, arrays)

@@ -7,7 +7,7 @@ and two per worker, whatever the number of samples.
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -157,32 +157,22 @@ class Slicer:
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
         self._captures: dict[int, AmountCapture] = {}
 
-    def __reduce__(self) -> tuple:
-        """Pickle the model, the profile and the settings, without what was compiled."""
-        settings = self._settings | {
-            "workers": self.workers,
-            "ray_address": self.ray_address,
-            "progress": self.progress,
-        }
-        return _restored, (
-            self.im.model,
-            self.im.input_shapes,
-            self.im.bounds,
-            self.profile,
-            settings,
-        )
+    def __getstate__(self) -> tuple:
+        """Return the model, the profile and the settings, without what was compiled."""
+        names = ("workers", "ray_address", "progress")
+        settings = self._settings | {name: getattr(self, name) for name in names}
+        return self.im.model, self.im.input_shapes, self.im.bounds, self.profile, settings
+
+    def __setstate__(self, state: tuple) -> None:
+        model, shapes, bounds, profile, settings = state
+        shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
+        Slicer.__init__(self, InstrumentedModel(model, shape, bounds=bounds), profile, **settings)
 
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
         other = object.__new__(type(self))
-        other.__dict__ = {
-            **self.__dict__,
-            **settings,
-            "_plans": {},
-            "_work": {},
-            "_walks": {},
-            "_captures": {},
-        }
+        caches: dict[str, dict] = {n: {} for n in ("_plans", "_work", "_walks", "_captures")}
+        other.__dict__ = {**self.__dict__, **settings, **caches}
         other.__dict__.pop("_by_amounts", None)
         check_options(workers=other.workers, **other._settings)
         if other.theta > 0:
@@ -599,8 +589,9 @@ class Slicer:
         return self._work[key]
 
     def _warn_if_empty(self, plan: Plan, synapses: Sequence[Any]) -> None:
-        operations = [self.im[n] for node in plan.expanded for n in (node.members or (node.name,))]
-        if any(operation.kernels for operation in operations) and not any(map(_any, synapses)):
+        names = (name for node in plan.expanded for name in node.members or (node.name,))
+        is_full = (s.nnz if sp.issparse(s) else s[:1].any() or s.any() for s in synapses)
+        if any(self.im[name].kernels for name in names) and not any(is_full):
             warnings.warn(
                 f"{_EMPTY}: no synapse contributes at θ = {self.theta:g}. Either the samples' "
                 "values equal the profile's means, or a layer is dead, or θ is too large; "
@@ -638,23 +629,6 @@ class Slicer:
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }
-
-
-def _any(values: Any) -> bool:
-    """Whether an array or sparse matrix has a value that is not zero."""
-    return bool(values.nnz if sp.issparse(values) else values[:1].any() or values.any())
-
-
-def _restored(
-    model: keras.Model,
-    shapes: Mapping[str, tuple[int, ...]],
-    bounds: Any,
-    profile: Profile,
-    settings: Mapping[str, Any],
-) -> Slicer:
-    """Return a slicer that was pickled."""
-    shape: Any = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-    return Slicer(InstrumentedModel(model, shape, bounds=bounds), profile, **settings)
 
 
 def check_options(

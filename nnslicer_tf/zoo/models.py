@@ -118,12 +118,7 @@ def lstm_rows(name: str, shape: Shape, classes: int) -> keras.Model:
 
 
 def resnet(
-    name: str,
-    shape: Shape,
-    classes: int,
-    blocks: int,
-    widths: Sequence[int],
-    residual: bool = True,
+    name: str, shape: Shape, classes: int, blocks: int, widths: Sequence[int], residual: bool = True
 ) -> keras.Model:
     """Build stages of blocks of two normalised 3×3 convolutions.
 

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from nnslicer_tf.deepbase.measures.base import (
-    REPLICATES,
-    Block,
-    Measure,
-    Scores,
-    jackknife,
-    lots,
-)
+from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife, lots
 from nnslicer_tf.errors import InvalidArgumentError
 
 _HELD_OUT = 5  # a fifth of the records, drawn at random, is held out for scoring

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import pools
+from nnslicer_tf._numerics import softmax
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
@@ -380,8 +381,7 @@ def _mean_values(im: InstrumentedModel, x: np.ndarray) -> Mapping[str, np.ndarra
 
 def _answer(logits: np.ndarray) -> list[list[float]]:
     """Return [class, mean probability] of the most likely classes of some samples."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    shares = (shifted / shifted.sum(axis=1, keepdims=True)).mean(axis=0)
+    shares = softmax(logits, axis=1).mean(axis=0)
     order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
     return [[int(i), float(shares[i])] for i in order]
 
