@@ -82,12 +82,7 @@ class Differences(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Differences":
-        """Read a file written by `save`.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged or of another kind.
-        """
+        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "set of differences") as file:
             return cls(
                 file.array("inputs", np.number, "found ..."),

@@ -294,12 +294,7 @@ class DeviationSet(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
-        """Read a file written by `save`.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged or of another kind.
-        """
+        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "set of deviations") as file:
             outcomes = unpack(file)
             known = {

@@ -142,12 +142,9 @@ class Domain(ABC):
         return batch.astype(np.float32)
 
     def replay(self, seed: np.ndarray, trace: Iterable[Mutation]) -> np.ndarray:
-        """Apply a trace to its seed.
+        """Apply a trace to its seed; raise InvalidArgumentError for operators that are not here.
 
         For a search with `max_distance`, call it on `domain.near(seed, max_distance)`.
-
-        Raises:
-            InvalidArgumentError: if the trace names an operator that the domain lacks.
         """
         x = seed
         for mutation in trace:

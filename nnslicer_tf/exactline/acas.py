@@ -60,12 +60,7 @@ class NNet:
 
 
 def load_nnet(path: str | os.PathLike) -> NNet:
-    """Read an `.nnet` file.
-
-    Raises:
-        InvalidArgumentError: if there is no such file.
-        CorruptFileError: if its contents do not match its header; the message gives the line.
-    """
+    """Read an `.nnet` file; raise CorruptFileError, naming the line, if it is invalid."""
     path = Path(path)
     if not path.is_file():
         raise InvalidArgumentError(f"There is no file '{path}'.")

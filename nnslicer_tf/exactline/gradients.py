@@ -163,12 +163,9 @@ class PathGradients(ShownAsTable):
         return self.at(self.partition.midpoints)
 
     def at(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the gradients at `ratios` `(n,)`: `(n, *input shape)` float64.
+        """Return the gradients at `ratios` `(n,)` in [0, 1]: `(n, *input shape)` float64.
 
         Between two parts, the gradient is that of the second.
-
-        Raises:
-            InvalidArgumentError: if a ratio is not in [0, 1].
         """
         places, index = np.unique(check_ratios(ratios), return_inverse=True)
         return self.steps.at(places)[index].reshape(-1, *self.partition.start.shape)
@@ -180,11 +177,7 @@ class PathGradients(ShownAsTable):
         return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the exact integrated gradients over the input.
-
-        Raises:
-            InvalidArgumentError: if the input is not an image.
-        """
+        """Plot the exact integrated gradients over the input, which must be an image."""
         from nnslicer_tf.report import plot_over_image
 
         return plot_over_image(self.exact(), self.partition.end, ax)

@@ -30,11 +30,7 @@ class Saved(ShownAsTable):
     """Whether files of old versions have no header."""
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, completely or not at all.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
-        """
+        """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         header = {name: values.pop(name) for name in self._numbers}
         arrays = {self._names.get(name, name): array for name, array in values.items()}
@@ -42,12 +38,7 @@ class Saved(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Read a file that `save` wrote.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or of another kind.
-        """
+        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
         what = f"saved {cls.__name__}"
         with read_archive(path, cls._format, what, bare=cls._bare) as file:
             values: dict[str, Any] = {name: file.value(name, int, least=0) for name in cls._numbers}
@@ -209,11 +200,7 @@ class LinearPartition(Saved):
         return pd.DataFrame({"ratio": self.ratios, **columns})
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the outputs along the segment, with a tick at every end of a part.
-
-        Raises:
-            InvalidArgumentError: if the output is not a vector.
-        """
+        """Plot the outputs, a vector, along the segment, with a tick at every end of a part."""
         from nnslicer_tf.report import plot_line
 
         return plot_line(self, ax=ax)
@@ -239,11 +226,7 @@ class LinearPartition(Saved):
         return (1 - weight) * self.start + weight * self.end
 
     def evaluate(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the network's exact logits at `ratios` `(n,)`: `(n, *output shape)`.
-
-        Raises:
-            InvalidArgumentError: if a ratio is not in [0, 1].
-        """
+        """Return the network's exact logits at `ratios` `(n,)` in [0, 1]: `(n, *output shape)`."""
         ratios = check_ratios(ratios)
         part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
         first, last = self.ratios[part], self.ratios[part + 1]

@@ -105,11 +105,7 @@ class Faces(InPlane):
         return Mesh.of(*self._faces)
 
     def locate(self, places: np.ndarray) -> np.ndarray:
-        """Return the region of each place `(n, 2)`: `(n,)` int64.
-
-        Raises:
-            InvalidArgumentError: if a place is not in the polygon.
-        """
+        """Return the region of each place `(n, 2)` in the polygon: `(n,)` int64; reject others."""
         places = np.ascontiguousarray(places, np.float64)
         if places.ndim != 2 or places.shape[1] != 2:
             raise InvalidArgumentError(
@@ -174,11 +170,7 @@ class PlanarPartition(Faces, Saved):
         return pd.DataFrame({"corners": np.diff(self.start), "area": self.areas, **columns})
 
     def outputs(self, places: np.ndarray) -> np.ndarray:
-        """Return the network's exact logits at coordinates `(n, 2)`: `(n, *output shape)`.
-
-        Raises:
-            InvalidArgumentError: if a place is not in the polygon.
-        """
+        """Return the exact logits at coordinates `(n, 2)` in the polygon: `(n, *output shape)`."""
         regions = self.locate(places)
         places = np.ascontiguousarray(places, np.float64)
         outputs = mesh_queries.interpolated(places, regions, *self._faces, self._flat)
@@ -190,33 +182,14 @@ class PlanarPartition(Faces, Saved):
         return mean.reshape(self.values.shape[1:])
 
     def margin(self, label: int | None = None) -> Margin:
-        """Return the exact smallest difference between a class's logit and the largest other one.
-
-        It is negative if another class wins somewhere.
-
-        Args:
-            label: The class; by default that of the first corner.
-
-        Raises:
-            InvalidArgumentError: if there is no such class, or the output is not a vector of two
-                or more values.
-        """
+        """Return a class's margin, by default the first corner's; see `LinearPartition.margin`."""
         first = np.argmin(((self.vertices - self.corners[0]) ** 2).sum(axis=1))
         label, other, value, vertex = least_margin(self.values, label, int(first))
         place = self.vertices[vertex]
         return Margin(label, other, value, place, self.at(place[None])[0])
 
     def classify(self, lowest: bool = False) -> "PlanarClasses":
-        """Divide the regions along the exact decision boundaries.
-
-        With a single output the classes are 0 (negative) and 1 (positive).
-
-        Args:
-            lowest: Whether the lowest output wins, instead of the highest.
-
-        Raises:
-            InvalidArgumentError: if the output is not a vector of at most 64 values.
-        """
+        """Divide regions of up to 64 classes at boundaries; see `LinearPartition.classify`."""
         if lowest not in self._classes:
             scores = scores_of(self.values, lowest, MAX_TAPS)
             mesh, scores = divided(self.mesh(), scores)
@@ -290,11 +263,7 @@ class PlanarClasses(Faces, ShownAsTable):
         return float(self.areas[self.labels == label].sum() / self.areas.sum())
 
     def label_at(self, places: np.ndarray) -> np.ndarray:
-        """Return the classes at coordinates `(n, 2)`: `(n,)`; at a boundary, either one.
-
-        Raises:
-            InvalidArgumentError: if a place is not in the polygon.
-        """
+        """Return the classes at places `(n, 2)` in the polygon: `(n,)`; on boundaries, either."""
         return self.labels[self.locate(places)]
 
     @cached_property

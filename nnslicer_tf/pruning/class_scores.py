@@ -77,12 +77,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ClassScores":
-        """Read scores.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or holds something else.
-        """
+        """Read scores; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "file of class scores") as file:
             classes, kernels = file.value("classes", list), file.names("kernels")
             scores = {

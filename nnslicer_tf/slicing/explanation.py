@@ -310,11 +310,7 @@ class Explanation(ShownAsTable):
         return attribution_figure(panels, self.to_frame(), curves)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write a page (.html) or a picture (.png, .pdf, .svg).
-
-        Raises:
-            InvalidArgumentError: if the file has a different ending, or cannot be written.
-        """
+        """Write a page (.html) or a picture (.png, .pdf, .svg); reject other endings."""
         from nnslicer_tf.report import save_figure
         from nnslicer_tf.report.pages import Page
 

@@ -142,11 +142,7 @@ class Profile(ShownAsTable):
         return Profile(means, self.samples, self.fingerprint, positions="pooled", **of_inputs)
 
     def check_model(self, im: "InstrumentedModel") -> None:
-        """Check that a model is the profiled one.
-
-        Raises:
-            ProfileMismatchError: if architecture, weights, or names or shapes of operations differ.
-        """
+        """Raise ProfileMismatchError unless the model has the profiled weights and operations."""
         if self.fingerprint != im.fingerprint:
             raise ProfileMismatchError(
                 f"The profile is of another model (fingerprint {self.fingerprint[:12]}…) than "
@@ -188,12 +184,7 @@ class Profile(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Profile":
-        """Read a profile.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a profile.
-        """
+        """Read a profile; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "profile") as file:
             samples = file.value("samples", int, least=1)
             fingerprint = file.value("fingerprint", str)

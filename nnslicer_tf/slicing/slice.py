@@ -176,12 +176,7 @@ class Slice(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Slice":
-        """Read a slice.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a slice.
-        """
+        """Read a slice; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "slice") as file:
             neurons, synapses = (
                 {

@@ -100,27 +100,15 @@ class SliceSet(ShownAsTable):
         return (self[i] for i in range(len(self)))
 
     def columns(self, kernels: Iterable[str]) -> np.ndarray:
-        """Return the indices of the columns of `matrix` that belong to some kernels.
-
-        Raises:
-            InvalidArgumentError: if a kernel is not in the set.
-        """
+        """Return the indices of the columns of `matrix` that belong to some kernels of the set."""
         return _columns(kernels, self.kernels, "kernel")
 
     def neuron_columns(self, operations: Iterable[str]) -> np.ndarray:
-        """Return the indices of the columns of `neuron_matrix` that belong to some operations.
-
-        Raises:
-            InvalidArgumentError: if an operation is not in the set.
-        """
+        """Return the indices of the columns of `neuron_matrix` of some operations of the set."""
         return _columns(operations, self.operations, "operation")
 
     def kept_share(self, kernel: str) -> np.ndarray:
-        """Return the share of a kernel's synapses in each slice, `(samples,)` float64.
-
-        Raises:
-            InvalidArgumentError: if the kernel is not in the set.
-        """
+        """Return the share of a kernel's synapses in each slice, `(samples,)` float64."""
         columns = self.columns([kernel])
         return counts(self._synapses[:, columns]) / len(columns)
 
@@ -173,12 +161,7 @@ class SliceSet(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "SliceSet":
-        """Read a set of slices.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a set of slices.
-        """
+        """Read a set of slices; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "slice set") as file:
             kernels, operations = file.shapes("kernels"), file.shapes("operations")
             predicted = file.array("predicted", np.integer, "samples")

@@ -35,11 +35,7 @@ __all__ = [
 
 
 def entry(name: str) -> Entry:
-    """Return a model's entry in `MODELS`.
-
-    Raises:
-        InvalidArgumentError: for an unknown name; the message suggests similar ones.
-    """
+    """Return a model's entry in `MODELS`; for an unknown name, suggest similar ones."""
     check_name("model", name, MODELS)
     return MODELS[name]
 

@@ -51,11 +51,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Measure]:
-    """Return measures by name; measures themselves are passed through.
-
-    Raises:
-        InvalidArgumentError: for an unknown name, none at all, or two of the same name.
-    """
+    """Return measures by name, one at least, no name twice; measures are passed through."""
     chosen = []
     for choice in [measures] if isinstance(measures, (str, Measure)) else measures:
         measure = MEASURES.get(choice, choice) if isinstance(choice, str) else choice

@@ -41,11 +41,7 @@ class Explorer:
 
     @cached_property
     def widget(self) -> Any:
-        """The Jupyter widget; its `selection` holds the current selection.
-
-        Raises:
-            ImportError: if anywidget is not installed.
-        """
+        """The Jupyter widget, by anywidget; its `selection` holds the current selection."""
         return page.widget(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
