@@ -27,6 +27,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.report.results import errors_figure
 from nnslicer_tf.slicing import Profile, Slice, Slicer
 
 _LEVELS = ("layer", "channel")
@@ -316,8 +317,6 @@ class LayerComparison(ShownAsTable):
 
     def figure(self) -> Figure:
         """Plot each place's errors and share of the deviation, in topological order."""
-        from nnslicer_tf.report.results import errors_figure
-
         frame = self.to_frame().set_index("operation")
         return errors_figure(frame.loc[[place.operation for place in self.places]])
 

@@ -26,6 +26,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
+from nnslicer_tf.report import plot_coverage
 
 _FORMAT = "nnslicer_tf coverage 1"
 GRANULARITIES = ("channel", "activation")
@@ -249,8 +250,6 @@ class Coverage(ShownAsTable, ABC):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each operation's covered share as a bar."""
-        from nnslicer_tf.report import plot_coverage
-
         axes = plot_coverage({"covered": self}, ax)
         axes.set_title(f"covered, of all {self.total():.1%}")
         return axes

@@ -20,6 +20,9 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report import plot_queries
+from nnslicer_tf.report.figures import new_axes, show_image
+from nnslicer_tf.report.results import deviations_figure
 
 _FORMAT = "nnslicer_tf deviations 1"
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
@@ -78,8 +81,6 @@ class Deviation(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw an image, titled with the two models' labels."""
-        from nnslicer_tf.report.figures import new_axes, show_image
-
         ax = new_axes(ax)
         show_image(ax, self.image)
         ax.set_axis_off()
@@ -216,8 +217,6 @@ class DeviationSet(ShownAsTable):
         Raises:
             InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
         """
-        from nnslicer_tf.report.results import deviations_figure
-
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(
                 "There is nothing to draw: no deviation was found, or its seed is not known."
@@ -274,8 +273,6 @@ class DeviationSet(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw a histogram of the queries of successful searches, of which there must be one."""
-        from nnslicer_tf.report import plot_queries
-
         return plot_queries(self.queries[self.found], ax=ax)
 
     def __repr__(self) -> str:

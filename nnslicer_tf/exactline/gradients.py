@@ -24,6 +24,7 @@ from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.report import plot_over_image
 
 RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
 """Rule of a sum → the weights of the line's start and end, relative to those of points between."""
@@ -178,8 +179,6 @@ class PathGradients(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the exact integrated gradients over the input, which must be an image."""
-        from nnslicer_tf.report import plot_over_image
-
         return plot_over_image(self.exact(), self.partition.end, ax)
 
     def exact(self) -> np.ndarray:

@@ -14,6 +14,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.curve import Curve
+from nnslicer_tf.report import plot_line, plot_regions
 
 
 class Saved(ShownAsTable):
@@ -146,8 +147,6 @@ class Regions(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the classes as a strip, divided at the exact boundaries."""
-        from nnslicer_tf.report import plot_regions
-
         return plot_regions(self, ax)
 
     def __repr__(self) -> str:
@@ -201,8 +200,6 @@ class LinearPartition(Saved):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the outputs, a vector, along the segment, with a tick at every end of a part."""
-        from nnslicer_tf.report import plot_line
-
         return plot_line(self, ax=ax)
 
     @cached_property

@@ -25,6 +25,7 @@ from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
 from nnslicer_tf.exactline.partition import Saved
 from nnslicer_tf.exactline.planar_partition import PLANE, InPlane, PlanarPartition
 from nnslicer_tf.exactline.polygon import Plane
+from nnslicer_tf.report import plot_boundary
 
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST_LENGTH = 1e-2  # of the first rectangle, relative to the polygon
@@ -83,8 +84,6 @@ class PlanarBoundary(InPlane, Saved):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the boundaries, and the polygon around them."""
-        from nnslicer_tf.report import plot_boundary
-
         return plot_boundary(self, ax)
 
 

@@ -16,6 +16,7 @@ from nnslicer_tf.exactline.mesh import MAX_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline.partition import Margin, Saved, least_margin, scores_of
 from nnslicer_tf.exactline.points import Points
 from nnslicer_tf.exactline.polygon import Plane
+from nnslicer_tf.report import plot_plane
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
@@ -289,6 +290,4 @@ class PlanarClasses(Faces, ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the classes, and the exact boundaries between them."""
-        from nnslicer_tf.report import plot_plane
-
         return plot_plane(self, ax=ax)

@@ -19,6 +19,7 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.report.figures import new_axes
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -127,8 +128,6 @@ class AttackReport(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the accuracy on the target classes and on all classes by budget."""
-        from nnslicer_tf.report.figures import new_axes
-
         ax = new_axes(ax)
         for which in ("targets", "all"):
             ax.plot(self.budgets, [f[which] for f in self.figures], marker="o", label=which)

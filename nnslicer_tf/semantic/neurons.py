@@ -23,6 +23,7 @@ from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads
 from nnslicer_tf.pruning.recurrent_units import candidate_bias, candidate_masks, is_removable
+from nnslicer_tf.report import plot_bars
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _STATE = ":h"
@@ -246,8 +247,6 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each layer's share of critical neurons as a bar."""
-        from nnslicer_tf.report import plot_bars
-
         ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
         ax.set(ylim=(0, 1), ylabel="share of neurons critical")
         return ax
@@ -259,12 +258,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "CriticalNeurons":
-        """Read a file that `save` wrote.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged, or of another kind.
-        """
+        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
         with read_archive(path, _FORMAT, "file of critical neurons") as file:
             names = file.names("layers")
             return cls({n: file.array(f"layer{i}", np.bool_, "*") for i, n in enumerate(names)})

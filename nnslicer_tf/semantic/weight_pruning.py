@@ -20,6 +20,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import apply_masks
+from nnslicer_tf.report.figures import new_axes
 from nnslicer_tf.semantic.restructuring import Masker
 
 COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")
@@ -54,8 +55,6 @@ class Compression(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the accuracy after each iteration; a dashed line marks the iteration of `model`."""
-        from nnslicer_tf.report.figures import new_axes
-
         ax = new_axes(ax)
         ax.plot(range(1, len(self.history) + 1), self.history, marker="o")
         ax.axvline(self.iterations, color="grey", linestyle="--", linewidth=0.8)

@@ -20,6 +20,9 @@ from nnslicer_tf.attributions import ATTRIBUTIONS, Target, metrics
 from nnslicer_tf.attributions.target import is_classifier, resolve_target
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import save_figure
+from nnslicer_tf.report.attributions import InputPanel, attribution_figure
+from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
@@ -274,8 +277,6 @@ class Explanation(ShownAsTable):
 
     def figure(self) -> Figure:
         """Return a figure: the sample with its contributions, other methods, and the answers."""
-        from nnslicer_tf.report.attributions import InputPanel, attribution_figure
-
         maps = {AMOUNTS: self.contributions}
         curves = {}
         if self.comparison is not None:
@@ -311,9 +312,6 @@ class Explanation(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a page (.html) or a picture (.png, .pdf, .svg); reject other endings."""
-        from nnslicer_tf.report import save_figure
-        from nnslicer_tf.report.pages import Page
-
         path = Path(path)
         if path.suffix in (".png", ".pdf", ".svg"):
             save_figure(self.figure(), path)
@@ -338,9 +336,6 @@ class Explanation(ShownAsTable):
 
     def _blocks(self, folder: Path) -> list[Any]:
         """Return the blocks of a page; the picture is written to a folder."""
-        from nnslicer_tf.report import save_figure
-        from nnslicer_tf.report.pages import Heading, Picture, Table, Text
-
         picture = folder / "explanation.png"
         save_figure(self.figure(), picture)
         blocks: list[Any] = [Text(line) for line in self.summary().splitlines()]

@@ -242,11 +242,7 @@ def of_any_size(model: keras.Model) -> keras.Model:
 
 
 def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
-    """Return the share of samples whose predicted class, by `OutputClasses`, is their label.
-
-    Raises:
-        InvalidArgumentError: if the model predicts a number.
-    """
+    """Return the share of samples whose predicted class is their label; reject numbers."""
     parts = [
         np.asarray(model.predict_on_batch(data.x[i : i + batch_size]))
         for i in range(0, len(data), batch_size)
