@@ -94,10 +94,7 @@ class SliceDetector(VotingDetector):
         return self.slicer.im
 
     def votes(self) -> list[Vote]:
-        """Return the votes of the preset.
-
-        Raises InvalidArgumentError if the preset needs images and the model takes other inputs.
-        """
+        """Return the votes of the preset, some of which need a model of images."""
         kinds = PRESETS[self.preset]
         if len(self.im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
             raise InvalidArgumentError(

@@ -106,10 +106,7 @@ class Page:
         self.blocks += blocks
 
     def headings(self) -> list[Heading]:
-        """Return the headings in order, including those in blocks that have `blocks`.
-
-        Raises InvalidArgumentError if two headings have the same anchor.
-        """
+        """Return the headings in order, also those inside blocks; reject two of the same anchor."""
 
         def walk(blocks: Iterable[Block]) -> Iterator[Heading]:
             for block in blocks:
@@ -125,11 +122,7 @@ class Page:
         return headings
 
     def html(self, folder: str | os.PathLike) -> str:
-        """Return the page as HTML; links are relative to `folder`, where the page will be.
-
-        Raises InvalidArgumentError if two headings have the same anchor, OSError if a picture
-        cannot be read.
-        """
+        """Return the page as HTML; links are relative to `folder`, where the page will be."""
         contents = "".join(
             f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'
             for h in self.headings()

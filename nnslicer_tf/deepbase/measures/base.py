@@ -153,10 +153,7 @@ class AdditiveMeasure(Measure):
 
 
 def jackknife(score: np.ndarray, parts: np.ndarray, confidence: float) -> np.ndarray:
-    """Return t · standard error + |bias| of scores, by the delete-a-group jackknife.
-
-    `parts` `(replicates, …)` are the scores without one replicate each.
-    """
+    """Return t · standard error + |bias| of scores, given those without each replicate, `parts`."""
     count = len(parts)
     if count < 2:
         return np.full_like(score, np.nan)

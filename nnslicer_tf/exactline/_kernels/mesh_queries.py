@@ -27,10 +27,7 @@ def areas(places, start, loop):
 
 @compiled()
 def edges(start, loop):
-    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each.
-
-    A face is -1 outside the mesh, and -2 if the edge has a third face, as in no valid mesh.
-    """
+    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each, -1 outside."""
     size = 64
     while size < 2 * len(loop):
         size *= 2
@@ -52,7 +49,7 @@ def edges(start, loop):
                 count += 1
             else:
                 e = table[place]
-                faces[e, 1] = f if faces[e, 1] == -1 else -2
+                faces[e, 1] = f if faces[e, 1] == -1 else -2  # a third face: no valid mesh
     return ends[:count].copy(), faces[:count].copy()
 
 

@@ -24,10 +24,7 @@ def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -
 
 
 def build_transformer(operation: Operation) -> Transformer:
-    """Return an operation's transformer, with a float64 copy of its weights.
-
-    Raises UnsupportedLayerError if the operation is not piecewise linear.
-    """
+    """Return an operation's transformer, with a float64 copy of its weights, or raise an error."""
     if operation.kind not in _TRANSFORMERS:
         raise not_piecewise_linear(operation)
     return _TRANSFORMERS[operation.kind](operation)
