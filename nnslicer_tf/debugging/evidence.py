@@ -206,11 +206,7 @@ def _attributed(
     samples: ClassifiedSamples,
     references: Callable[[int], Mapping[str, np.ndarray] | None],
 ) -> SuspicionScores:
-    """Return the mean of gradient × (value − reference) over failing samples.
-
-    `references` maps a class to its reference values (missing ones are zero), or to None to skip
-    it.
-    """
+    """Return the mean of gradient × (value − reference) over failing samples."""
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
@@ -224,7 +220,7 @@ def _attributed(
 
     used = 0
     for label, rows in samples.by_class():
-        reference = references(label)
+        reference = references(label)  # missing values are zero
         if reference is None:
             continue
         used += len(rows)

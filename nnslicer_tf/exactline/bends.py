@@ -89,10 +89,7 @@ def pulls_gradients(transformer: Any) -> bool:
 
 
 def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
-    """Return 1 for the first tap with its channel's largest value, 0 for others, float64.
-
-    Values are `(rows, taps · channels)`; a channel without a value above the floor has only zeros.
-    """
+    """Return 1 for each channel's first largest tap, if above the floor, else 0, float64."""
     by_tap = values.reshape(len(values), taps, -1)
     chosen = by_tap.argmax(axis=1)[:, None]
     out = np.zeros(by_tap.shape)

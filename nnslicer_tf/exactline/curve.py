@@ -160,10 +160,7 @@ class CommonRows:
         return out
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the windows' sums over a single curve, `(rows, outputs)`, `piece` rows at a time.
-
-        The kernel is `(taps · channels, outputs)`.
-        """
+        """Return the windows' sums over one curve, `(rows, outputs)`, `piece` rows at a time."""
         curve, taps = self._curves[0], self._taps[0]
         return _kernels.window_sums(curve, taps, self.start, self.ratio, kernel, bias, piece)
 

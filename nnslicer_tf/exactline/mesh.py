@@ -110,10 +110,7 @@ class Cut(NamedTuple):
 
 
 def cut(mesh: Mesh, search: Search, most: int) -> Cut:
-    """Cut the faces along the bends of an operation, stopping after about `most` new vertices.
-
-    Groups may then be waiting.
-    """
+    """Cut the faces along bends; after about `most` new vertices, the other groups wait."""
     bits = search.taps + int(np.isfinite(search.floors).any())
     shape = (search.values.number, len(search.waiting))
     winners = np.empty(shape, np.uint8 if bits <= 8 else np.uint64)

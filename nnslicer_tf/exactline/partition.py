@@ -76,11 +76,7 @@ class Margin:
 
 
 def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int, int, float, int]:
-    """Return a class, the nearest other one, the margin, and its row in logits `(n, classes)`.
-
-    `label` None stands for the class of the row `first`. Raises InvalidArgumentError if there is no
-    such class, or the values are not vectors.
-    """
+    """Return a class, by default of row `first`, the nearest other one, the margin, and its row."""
     if values.ndim != 2 or values.shape[1] < 2:
         raise InvalidArgumentError(
             "A margin needs a model whose output is a vector of two values or more. "
@@ -99,10 +95,7 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
 
 
 def scores_of(outputs: np.ndarray, lowest: bool, most: int | None = None) -> np.ndarray:
-    """Return scores `(n, classes)` of which the largest wins; a single output counts against zero.
-
-    Raises InvalidArgumentError unless outputs are vectors of at most `most` values.
-    """
+    """Return scores `(n, classes)`, of which the largest wins; one output counts against zero."""
     if outputs.ndim != 2 or (most is not None and outputs.shape[1] > most):
         limit = f" of up to {most} values" if most else ""
         raise InvalidArgumentError(

@@ -225,10 +225,7 @@ class PlanarPartition(Faces, Saved):
 
 
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:
-    """Return a mesh cut along the decision boundaries, and the values at its vertices.
-
-    Values are `(vertices, outputs)`; `classes` selects the outputs to compare, `MAX_TAPS` at most.
-    """
+    """Return a mesh cut where another of the `classes` becomes the largest, and its values."""
     scores = np.ascontiguousarray(values[:, classes])
     bends = Bends(scores.shape[1], np.array([-np.inf]))
     tolerance = _NOISE * float(np.abs(scores).max())

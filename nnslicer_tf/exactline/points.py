@@ -67,10 +67,7 @@ class Points(NamedTuple):
         return Points(len(chosen), values.reshape(-1, self.channels))
 
     def extended(self, sources: np.ndarray, weights: np.ndarray) -> "Points":
-        """Append points between two others, `sources`, at the share `weights` of the way.
-
-        Sources are indices `(new points, 2)`, which may refer to earlier new points.
-        """
+        """Append points between two others, `sources`, at the share `weights` of the way."""
         values = mesh_values.extended(self.by_position, sources, weights)
         return Points(self.number + len(weights), values.reshape(-1, self.channels))
 

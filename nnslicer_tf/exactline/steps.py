@@ -183,10 +183,7 @@ class Steps(NamedTuple):
         return np.add.reduceat(self.values * widths[:, None], self.start[:-1])
 
     def sums_between(self, counts: np.ndarray) -> np.ndarray:
-        """Return the sums of the values at the ratios k/m, 0 < k < m, for each m in `counts`.
-
-        The result is `(counts, positions, channels)`.
-        """
+        """Return the sums at the ratios k/m, 0 < k < m, by m: `(counts, positions, channels)`."""
         return _kernels.sums_between(self.start, self.ratio, self.values, counts)
 
     def at(self, places: np.ndarray) -> np.ndarray:

@@ -97,10 +97,7 @@ def forward(
     x: np.ndarray,
     see: Callable[[LineStep, Points], None] = lambda step, window: None,
 ) -> np.ndarray:
-    """Return the outputs `(points, outputs)` at points `(points, *input shape)`.
-
-    `see` is called with every step that bends, and its input values.
-    """
+    """Return the outputs `(points, outputs)`; `see` gets every step that bends, and its values."""
     values = {program.input: Points.of(x)}
     for step in program.steps:
         inputs = [values[name] for name in step.inputs]

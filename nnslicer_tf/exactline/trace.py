@@ -44,10 +44,8 @@ class LineTrace:
         return np.sum([part.integrals() for part in self.ranges(target, averaged=True)], axis=0)
 
     def ranges(self, target: int, *, averaged: bool = False) -> list[Steps]:
-        """Return the gradients with respect to the input, on consecutive ranges of the line.
-
-        `averaged`: use their mean on each range once only linear operations remain.
-        """
+        """Return the gradients with respect to the input, on consecutive ranges of the line."""
+        # Averaged: on each range, their mean, once only linear operations remain.
         linear: set[str] = {self.program.input} if averaged else set()
         for step in self.program.steps if averaged else ():
             if step.name not in self.slopes and linear.issuperset(step.inputs):

@@ -14,15 +14,13 @@ _JOINED = ":in"
 
 
 def has_heads(operation: Operation) -> bool:
-    """Whether an operation is inside an attention layer whose heads can be removed.
-
-    Layers with constraints, whose masks must persist, and layers in nested models are excluded.
-    """
+    """Whether an operation is inside an attention layer whose heads can be removed."""
     layer = operation.keras_layer
     if type(layer) is not layers.MultiHeadAttention or "#" in operation.name:
         return False
     if not operation.name.startswith(operation.layer):  # in a nested model
         return False
+    # Masks, which are constraints, must persist.
     return all(variable.constraint is None for variable in layer.trainable_variables)
 
 

@@ -100,11 +100,7 @@ class Candidates:
         return stays
 
     def choose(self, scores: np.ndarray, ratio: float, quota: str) -> np.ndarray:
-        """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters.
-
-        `quota` is one of `QUOTAS`, see `shrink`. Raises InvalidArgumentError if the share is too
-        large.
-        """
+        """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters."""
         count = self.families.max() + 1
         relative = np.ones(count)
         limits = np.array([1 - ratio, 1.0])

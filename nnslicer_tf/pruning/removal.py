@@ -61,10 +61,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
 
 
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy of the same shape in which units or filters are always zero.
-
-    Arguments and errors are those of `remove_units`.
-    """
+    """Return a copy in which units or filters are always zero; arguments as in `remove_units`."""
     im = maskable(model)
     kernels = {
         o.layer: o.params
@@ -126,10 +123,7 @@ def compact(model: ModelLike) -> keras.Model:
 
 
 def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> keras.Model:
-    """Return a copy without groups of channels, except those in `stays`, bool `(groups,)`.
-
-    Layers that read them have fewer inputs; operations keep at least one channel.
-    """
+    """Return a copy without groups of channels, except those in `stays`, bool `(groups,)`."""
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     values: dict[int, np.ndarray] = {}
     configs: dict[int, dict[str, Any]] = {}
@@ -173,10 +167,7 @@ def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.
 
 
 def living_groups(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
-    """Mark the groups that `compact` keeps, by going back from those that must stay.
-
-    Graph and groups do not depend on the weights, so that many masks can be tried.
-    """
+    """Mark the groups that `compact` keeps, by going back from those that must stay."""
     zeros = graph.zeros()
     stays = groups.fixed.copy()
     before = -1

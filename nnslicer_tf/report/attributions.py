@@ -199,10 +199,7 @@ def _draw_maps(panel: InputPanel, block: Figure | SubFigure) -> None:
 
 
 def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None) -> None:
-    """Draw a signal `(steps, channels)` as lines, in front of its attributions as colours.
-
-    Many channels are drawn as heat maps with a row for each channel.
-    """
+    """Draw a signal `(steps, channels)` over its attributions: lines, or if many, heat maps."""
     steps, channels = sample.shape
     if channels > MAX_LINES:
         if values is None:

@@ -28,14 +28,11 @@ _ROW_BYTES = 64 << 20
 _MIN_PART = 8
 _MAX_PARTS = 3
 
-Captured = Mapping[str, np.ndarray]
+Captured = Mapping[str, np.ndarray]  # the values of `Plan.captured`, (batch, *shape) float32
 
 
 def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
-    """Return the counts of a batch; with `each`, the synapses' counts are not summed over samples.
-
-    `captured` holds the values of `plan.captured`, `(batch, *operation shape)` float32.
-    """
+    """Return the counts of a batch; with `each`, those of synapses are not summed over samples."""
     known: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
 
@@ -80,11 +77,8 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
 
 def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
-    """Return the amounts of a batch, with the arguments of `walk`.
-
-    The walk carries multipliers; from lookups back to tokens it carries amounts.
-    """
-    tables = plan.amounts
+    """Return the amounts of a batch; arguments as in `walk`."""
+    tables = plan.amounts  # the walk carries multipliers; from lookups back to tokens, amounts
     assert tables is not None
     nodes = tables.nodes
     known: dict[tuple[str, str], Neurons] = {}

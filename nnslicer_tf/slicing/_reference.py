@@ -39,17 +39,14 @@ class Reference:
         """Names of the operations whose values for the samples are needed."""
 
     def __call__(self, values: Mapping[str, Any], batch: Any) -> dict[str, Any]:
-        """Return the reference values by name, `(batch, …)`, or `(1, …)` without padding.
-
-        `values` are those of the samples, whose padding the reference shares.
-        """
+        """Return the reference values by name, `(batch, …)`, or `(1, …)` without padding."""
 
         def mean_of(name: str) -> Any:
             mean = ops.convert_to_tensor(self._means[name])
             return ops.broadcast_to(mean, (batch, *mean.shape[1:])) if self._masks else mean
 
         def change(name: str, value: Any) -> Any:
-            if name in self._masks:
+            if name in self._masks:  # the padding is that of the samples
                 return values[name]
             if name not in self._lookups:
                 return value
@@ -77,11 +74,7 @@ class AmountCapture:
         self._run = compiled_function(self._tensors)
 
     def __call__(self, batch: Any, of: Any, first: int) -> dict[str, np.ndarray]:
-        """Return values, reference values and slopes by the plan's names, `(batch, …)` float32.
-
-        Arguments are those of `InstrumentedModel.forward`; values that are NaN or infinite raise
-        NonFiniteActivationError.
-        """
+        """Return values, reference values and slopes by the plan's names, `(batch, …)` float32."""
         tensors = self._run([ops.convert_to_tensor(x) for x in arrays_of(batch)])
         values, reference, slopes = keras.tree.map_structure(ops.convert_to_numpy, tensors)
         check_finite(values, first)

@@ -186,10 +186,7 @@ class EachPart(Collector):
 def chosen_shapes(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Return the shapes of the named kernels and of the operations' neurons, in order.
-
-    None stands for all; unknown names raise InvalidArgumentError.
-    """
+    """Return the shapes of the named kernels and of the operations' neurons; None: all."""
     shapes_of_kernels = {name: kernel.shape for name, kernel in plan.kernels.items()}
     chosen = []
     for what, names, shapes in (

@@ -82,10 +82,7 @@ class MaskedUnits:
         return {"": base, **self._constants(base)} if self._by_synapse else base
 
     def logits(self, x: Sequence[Any], mask: np.ndarray, base: Mapping[str, Any]) -> np.ndarray:
-        """Return the logits `(batch, …)`.
-
-        Inputs `x` are float32 `(batch, …)`; `mask` is `(units,)`, over all `shapes` in C order.
-        """
+        """Return the logits `(batch, …)`; `mask` is `(units,)`, over all `shapes` in C order."""
         tensors = [ops.convert_to_tensor(value) for value in x]
         mask = ops.convert_to_tensor(mask, "float32")
         return ops.convert_to_numpy(self._forward(mask, tensors, dict(base)))

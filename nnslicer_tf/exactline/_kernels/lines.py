@@ -297,12 +297,10 @@ def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
 
 @compiled()
 def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
-    """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
-
-    The matrix products skip channels that are zero along whole lines: after a ReLU, most of them.
-    """
+    """Return the weighted sums of windows at common rows, `(common rows, outputs)`."""
     lines, start, ratio, values = curve
     windows, width = taps.shape
+    # The products skip channels that are zero along whole lines: after a ReLU, most of them.
     nonzero = nonzero_channels(start, values, lines)
     out = np.empty((len(new_ratio), len(bias)))
     used = np.empty(len(kernel), np.int64)

@@ -95,14 +95,11 @@ def _advanced(ratio, j, last, place):
 
 @compiled()
 def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
-    """Return each position's sum of the windows that use it, times their weights.
-
-    The matrix products skip channels that are zero on all pieces.
-    """
+    """Return each position's sum of the windows that use it, times their weights."""
     start, ratio, values = steps
     positions, most = uses.shape
     outputs = values.shape[1]
-    nonzero = nonzero_channels(start, values, 1)
+    nonzero = nonzero_channels(start, values, 1)  # the products skip channels that are zero
     out = np.zeros((len(new_ratio), kernel.shape[1]))
     used = np.empty(most * outputs, np.int64)
     first_of = np.empty(most + 1, np.int64)

@@ -251,11 +251,7 @@ class Document:
     # --- the exhibits ----------------------------------------------------------------
 
     def _part(self, one: Exhibit, i: int, model: int, masked: MaskedModel | None) -> dict[str, Any]:
-        """Return the slice of a sample, or of all, with the model's answers.
-
-        `i` and `model` are indices; `masked` is the model with masks for its synapses, if it is a
-        classifier.
-        """
+        """Return the slice of sample `i`, or of all, with the answers of model number `model`."""
         part, kernels = one.parts[i], one.im.kernels
         neurons, members = self._neurons(part)
         synapses = {}
@@ -281,7 +277,7 @@ class Document:
             key = (model, id(one.x), i if one.each else None)
             data["row"] = self._row(key, x, one)
             data["says"] = None
-            if masked is not None:
+            if masked is not None:  # a classifier
                 if key not in self._whole:
                     self._whole[key] = _answer(masked.logits({}, x))
                 data["says"] = {"whole": self._whole[key]}
@@ -295,13 +291,10 @@ class Document:
         return data
 
     def _neurons(self, part: Part) -> tuple[dict[int, int], dict[int, list[int]]]:
-        """Return operation → array, and operation → numbers of members and neurons of the others.
-
-        Goes from the outputs to the inputs, because arrays refer to those of their readers.
-        """
+        """Return operation → array, and large operation → numbers of members and neurons."""
         arrays: dict[int, int] = {}
         members: dict[int, list[int]] = {}
-        for operation in reversed(self._im.operations):
+        for operation in reversed(self._im.operations):  # arrays refer to those of their readers
             if operation.name not in part.neurons:
                 continue
             place, values = self._places[operation.name], np.asarray(part.neurons[operation.name])
