@@ -91,11 +91,31 @@ def load_data(
             "images for each class, an .npz file with arrays x and y, or a .csv file with a "
             "column 'label'."
         )
-    if classes:
-        return _with_classes(data, tuple(map(str, classes)))
-    if labels and data.alphabetical and not is_image:
-        warnings.warn(order_note(data.class_names), stacklevel=2)
-    return data
+    if not classes:
+        if labels and data.alphabetical and not is_image:
+            warnings.warn(order_note(data.class_names), stacklevel=2)
+        return data
+
+    # Give the classes these names and this order.
+    names = tuple(map(str, classes))
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
+    if not data.alphabetical:
+        if len(data.y) and data.y.max() >= len(names):
+            raise InvalidArgumentError(
+                f"'{data.name}' has the label {data.y.max()}; {counted(len(names), 'name')} "
+                "for classes cannot cover it. Name all classes, in the model's order."
+            )
+        return replace(data, class_names=names)
+    unknown = [name for name in data.class_names if name not in names]
+    if unknown:
+        raise InvalidArgumentError(
+            f"'{data.name}' has the label {unknown[0]!r}, which is not one of the classes "
+            f"{', '.join(names)}. Name all classes, in the model's order."
+        )
+    order = np.array([names.index(name) for name in data.class_names], np.int64)
+    y = order[data.y]
+    return replace(data, y=y, classes=len(names), class_names=names, alphabetical=False)
 
 
 def order_note(names: Sequence[str], option: str = "") -> str:
@@ -114,28 +134,6 @@ def order_remedy(names: Sequence[str], option: str = "") -> str:
         return f"{option} A,B,…" if option else "classes=[…], the names in the model's order,"
     other = names[::-1]
     return f"{option} {','.join(other)}" if option else f"classes={list(other)}"
-
-
-def _with_classes(data: Dataset, classes: tuple[str, ...]) -> Dataset:
-    """Return data whose classes have these names and this order."""
-    if len(set(classes)) < len(classes):
-        raise InvalidArgumentError(f"The names of the classes must differ. Received: {classes}")
-    if not data.alphabetical:
-        if len(data.y) and data.y.max() >= len(classes):
-            raise InvalidArgumentError(
-                f"'{data.name}' has the label {data.y.max()}; {counted(len(classes), 'name')} "
-                "for classes cannot cover it. Name all classes, in the model's order."
-            )
-        return replace(data, class_names=classes)
-    unknown = [name for name in data.class_names if name not in classes]
-    if unknown:
-        raise InvalidArgumentError(
-            f"'{data.name}' has the label {unknown[0]!r}, which is not one of the classes "
-            f"{', '.join(classes)}. Name all classes, in the model's order."
-        )
-    order = np.array([classes.index(name) for name in data.class_names], np.int64)
-    y = order[data.y]
-    return replace(data, y=y, classes=len(classes), class_names=classes, alphabetical=False)
 
 
 def _load_arrays(path: Path, labels: bool) -> Dataset:
@@ -287,8 +285,10 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     if normalise == "unit":
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
-    y, names = y.astype(np.int64), tuple(folder.name for folder in folders)
-    return Dataset(x, y, str(path), "", normalise, len(names), names, alphabetical=bool(names))
+    y, classes = y.astype(np.int64), tuple(folder.name for folder in folders)
+    return Dataset(
+        x, y, str(path), "", normalise, len(classes), classes, alphabetical=bool(classes)
+    )
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:

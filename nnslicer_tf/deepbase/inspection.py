@@ -26,7 +26,7 @@ from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
 from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
 from nnslicer_tf.engine import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
 
 _FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
@@ -91,7 +91,20 @@ def inspect(
     if not isinstance(workers, int) or workers < 0:
         raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
     check_batch_size(block_size)
-    ims = _instrumented(models)
+    if not isinstance(models, Mapping):
+        members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
+        names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                f"Models must have different names: pass a mapping. Received: {names}"
+            )
+        models = dict(zip(names, members, strict=True))
+    if not models:
+        raise InvalidArgumentError("There are no models to inspect.")
+    ims = {str(name): instrumented(model) for name, model in models.items()}
+    shapes = {name: tuple(im.input_shapes.values()) for name, im in ims.items()}
+    if len(set(shapes.values())) > 1:
+        raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
     measures = find_measures(measures)
     behaviours = HypothesisSet(hypotheses, any(measure.binary for measure in measures))
     groups = {name: find_groups(im, units) for name, im in ims.items()}
@@ -211,27 +224,3 @@ def _blocks(samples: Samples, size: int, shuffled: bool) -> Iterator[tuple[np.nd
     for block in samples.batches(size):
         yield np.arange(first, first + len(block)), block
         first += len(block)
-
-
-def _instrumented(
-    models: Model | Sequence[Model] | Mapping[str, Model],
-) -> dict[str, InstrumentedModel]:
-    """Return the models by name; reject models of different inputs."""
-    if not isinstance(models, Mapping):
-        members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
-        names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(
-                f"Models must have different names: pass a mapping. Received: {names}"
-            )
-        models = dict(zip(names, members, strict=True))
-    if not models:
-        raise InvalidArgumentError("There are no models to inspect.")
-    ims = {
-        str(name): model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
-        for name, model in models.items()
-    }
-    shapes = {name: tuple(im.input_shapes.values()) for name, im in ims.items()}
-    if len(set(shapes.values())) > 1:
-        raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    return ims

@@ -18,7 +18,7 @@ from nnslicer_tf.exactline.mesh import cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.exactline.polygon import Plane, area_of
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 _OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
@@ -49,17 +49,12 @@ def integrated_gradients(
         TooManyRegionsError: if there are more than `max_parts`.
     """
     im = instrumented(im)
-    if np.ndim(baseline) == len(im.input_shape) + 1:
-        return _mean_over_polygon(im, x, baseline, target, max_parts)
-    return Attributor(im).exact(x, baseline, target, max_parts)
+    if np.ndim(baseline) != len(im.input_shape) + 1:
+        return Attributor(im).exact(x, baseline, target, max_parts)
 
-
-def _mean_over_polygon(
-    im: InstrumentedModel, x: np.ndarray, corners: np.ndarray, target: int, most: int | None
-) -> np.ndarray:
     x = check_points(x, "x", im.input_shape)
     check_target(target, im[im.logit_operation].size)
-    polygon = Plane.through(corners, im.input_shape)
+    polygon = Plane.through(baseline, im.input_shape)
     place = polygon.coordinates(x[None])[0]
     distance = np.linalg.norm(polygon.at(place[None])[0] - x)
     if distance > _OFF * np.ptp(polygon.corners, axis=0).max():
@@ -73,7 +68,7 @@ def _mean_over_polygon(
 
     places = np.concatenate([polygon.corners, place[None]])
     hull = polygon.at(places[ConvexHull(places).vertices])
-    partition = PlaneWalker(im).plane(hull, max_regions=most)
+    partition = PlaneWalker(im).plane(hull, max_regions=max_parts)
     end = partition.coordinates(x[None])[0]
     relative = partition.coordinates(polygon.at(polygon.corners)) - end
     weights = _weights(partition, end, relative if area_of(relative) > 0 else relative[::-1])

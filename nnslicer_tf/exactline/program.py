@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.rules import Transformer, build_transformer
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
 from nnslicer_tf.exactline.rules.pooling import MaximumLine
-from nnslicer_tf.exactline.rules.routing import RoutingLine
+from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
 from nnslicer_tf.exactline.rules.weighted_sum import WeightedSumLine
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -51,7 +48,7 @@ def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
             inputs = tuple(names[name] for name in step.inputs)
             steps.append(LineStep(names[step.name], inputs, step.transformer))
         outputs.append(names[program.output])
-    steps.append(LineStep("output", tuple(outputs), _side_by_side))
+    steps.append(LineStep("output", tuple(outputs), side_by_side))
     size = sum(program.output_shape[0] for program in programs)
     shapes = programs[0].input_shape, (size,)
     return LineProgram("input", "output", _mark_dead(steps, "output"), *shapes)
@@ -85,13 +82,6 @@ def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
     marked = _mark_dead(list(merged.values()), output)
     output_shape = im[im.logit_operation].shape
     return LineProgram(im.input_operation, output, marked, im.input_shape, output_shape)
-
-
-def _side_by_side(*inputs: Curve) -> Curve:
-    """Concatenate the values of several operations into one vector."""
-    whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
-    rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
-    return rows.curve(np.hstack([curve.values for curve in rows.gathered()]))
 
 
 def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer | None:

@@ -1,7 +1,7 @@
 """Target classes: scores by class, which sum to those of any set of classes, and accuracies."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -17,24 +17,8 @@ Scores = dict[str, np.ndarray]
 _FORMAT = "nnslicer_tf class scores 1"
 
 
-class ClassScores(ShownAsTable, Mapping[int, Scores]):
-    """The scores of each class: class → kernel name → array of the kernel's shape.
-
-    Args:
-        by_class: The scores by class.
-    """
-
-    def __init__(self, by_class: Mapping[int, Scores]) -> None:
-        self._by_class = dict(by_class)
-
-    def __getitem__(self, target: int) -> Scores:
-        return self._by_class[target]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._by_class)
-
-    def __len__(self) -> int:
-        return len(self._by_class)
+class ClassScores(ShownAsTable, dict[int, Scores]):
+    """The scores of each class: class → kernel name → array of the kernel's shape."""
 
     def total(self, classes: Iterable[int] | None = None) -> Scores:
         """Return the sum of the scores of a set of target classes.
@@ -49,7 +33,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         if not targets:
             raise InvalidArgumentError("The set of target classes is empty: name at least one.")
         for target in targets:
-            if target not in self._by_class:
+            if target not in self:
                 raise InvalidArgumentError(
                     f"There are no scores for class {target!r}; there are some for "
                     f"{', '.join(map(str, self))}."
@@ -108,10 +92,7 @@ def check_classifier(im: InstrumentedModel) -> int:
 def check_classes(
     im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
 ) -> list[int]:
-    """Return the target classes in order, by default all of `y`, integers or one-hot.
-
-    Raises InvalidArgumentError if there are none, or the model or the samples lack one of them.
-    """
+    """Return the target classes in order, by default all of `y`; reject unknown and unseen ones."""
     present = np.unique(check_labels(y, len(as_array(y))))
     targets = present.tolist() if classes is None else sorted(set(classes))
     if not targets:
@@ -128,17 +109,11 @@ def check_classes(
 
 
 def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
-    """Return a model's accuracies on the target classes and on the others.
+    """Return a model's accuracies on the target classes and on the others, from its logits.
 
-    Args:
-        logits: `(samples, classes)`.
-        y: The classes, `(samples,)` integers, or one-hot.
-        targets: The target classes.
-
-    Returns:
-        "targets": accuracy on samples of target classes; "others": on other samples (NaN if there
-            are none); "all": on all samples; "among_targets": on samples of target classes, if only
-            target classes may be predicted.
+    "targets": accuracy on samples of target classes; "others": on other samples (NaN if there are
+    none); "all": on all samples; "among_targets": on samples of target classes, if only target
+    classes may be predicted.
     """
     targets, y = sorted(targets), check_labels(y, len(logits))
     in_targets = np.isin(y, targets)

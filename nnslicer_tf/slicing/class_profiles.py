@@ -4,8 +4,6 @@ The paper's program does this, with 1,000 correctly classified training images o
 paper itself uses one mean over the whole data set (NNSlicer, section 4.2).
 """
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 
 from nnslicer_tf._checks import check_labels
@@ -15,25 +13,14 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.slicing.profile import Profile
 
 
-class ClassProfiles(Mapping[int, Profile]):
+class ClassProfiles(dict[int, Profile]):
     """Class → profile of the samples that the model assigns to it."""
 
-    def __init__(self, by_class: Mapping[int, Profile]) -> None:
-        self._by_class = dict(by_class)
-
-    def __getitem__(self, target: int) -> Profile:
-        if target not in self._by_class:
-            raise InvalidArgumentError(
-                f"There is no profile of class {target!r}; there are some of "
-                f"{', '.join(map(str, self))}. Profile samples that the model gives that class."
-            )
-        return self._by_class[target]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._by_class)
-
-    def __len__(self) -> int:
-        return len(self._by_class)
+    def __missing__(self, target: int) -> Profile:
+        raise InvalidArgumentError(
+            f"There is no profile of class {target!r}; there are some of "
+            f"{', '.join(map(str, self))}. Profile samples that the model gives that class."
+        )
 
     @classmethod
     def from_data(

@@ -17,16 +17,24 @@ keras: Any = LazyModule("keras")
 _PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # points at which to test between the knots
 
 
-class RectifyLine(GradientTransformer):
+class _KnotLine(GradientTransformer):
+    """A transformer of a function of single values, which bends where a value passes a knot."""
+
+    knots: np.ndarray
+
+    @property
+    def bends(self) -> Bends:
+        return Bends(1, self.knots)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        return [g]
+
+
+class RectifyLine(_KnotLine):
     """The transformer of max(x, 0), possibly clipped from above (theorem 2)."""
 
     def __init__(self, operation: Operation) -> None:
         self.knots = np.asarray(operation.params.knots, np.float64)
-
-    @property
-    def bends(self) -> Bends:
-        """Bends at which a value passes a knot."""
-        return Bends(1, self.knots)
 
     def window(self, x: Curve) -> Curve:
         """Return the input."""
@@ -46,12 +54,8 @@ class RectifyLine(GradientTransformer):
             slopes *= middles.values < self.knots[1]
         return slopes
 
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of the input, that of the window."""
-        return [g]
 
-
-class PiecewiseLine(GradientTransformer):
+class PiecewiseLine(_KnotLine):
     """The transformer of any continuous piecewise-linear function of single values.
 
     Values at the knots and the slopes between them are computed for every neuron, and checked at
@@ -63,8 +67,8 @@ class PiecewiseLine(GradientTransformer):
         if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
             raise not_piecewise_linear(operation)
         self._shape = operation.shape
-        self._knots = np.unique(np.asarray(operation.params.knots, np.float64))
-        self._ends = ends = self._knots if len(self._knots) else np.zeros(1)
+        self.knots = np.unique(np.asarray(operation.params.knots, np.float64))
+        self._ends = ends = self.knots if len(self.knots) else np.zeros(1)
         places = np.concatenate([[ends[0] - 1], ends, [ends[-1] + 1]])
         values = self._compute(operation, places)
         self._first = values[1]
@@ -78,18 +82,13 @@ class PiecewiseLine(GradientTransformer):
             if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
                 raise InvalidArgumentError(
                     f"Operation '{operation.name}' ({operation.params.function}) is "
-                    f"not continuous and linear between its knots {tuple(self._knots)}: at "
+                    f"not continuous and linear between its knots {tuple(self.knots)}: at "
                     f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
                     f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
                 )
         # Tables with one position where all positions have the same function.
         self._first = _by_position(self._first)
         self._slopes = [_by_position(slope) for slope in self._slopes]
-
-    @property
-    def bends(self) -> Bends:
-        """Bends at which a value passes a knot."""
-        return Bends(1, self._knots)
 
     def window(self, x: Curve) -> Curve:
         """Return the input, reshaped to the operation's shape."""
@@ -107,10 +106,6 @@ class PiecewiseLine(GradientTransformer):
         for end, slope in zip(self._ends, self._slopes[1:], strict=True):
             np.copyto(out, middles.rows_of(slope), where=middles.values > end)
         return out
-
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of the input, that of the window."""
-        return [g]
 
     def _evaluate(self, x: np.ndarray, first: np.ndarray, slopes: list[np.ndarray]) -> np.ndarray:
         out = first + slopes[0] * np.minimum(x - self._ends[0], 0)

@@ -12,6 +12,13 @@ from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
 
 
+def side_by_side(*inputs: Curve) -> Curve:
+    """Return the values of several operations joined to one vector."""
+    whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
+    rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
+    return rows.curve(np.hstack([curve.values for curve in rows.gathered()]))
+
+
 class RoutingLine:
     """The transformer of an index map: every output is an input, or zero.
 
@@ -55,13 +62,10 @@ class RoutingLine:
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the curve of the moved values."""
         if self._taps is None and not self._joins_channels:
-            whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
-            rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
-            values = np.hstack([curve.values for curve in rows.gathered()])
-            source = self._source.ravel()
-            moved = np.take(values, np.maximum(source, 0), axis=1)
+            whole, source = side_by_side(*inputs), self._source.ravel()
+            moved = np.take(whole.values, np.maximum(source, 0), axis=1)
             moved[:, source == INSERTED] = 0.0
-            return rows.curve(moved)
+            return whole.with_values(moved)
         curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         same = np.arange(len(self._source), dtype=np.int32)[:, None]
         rows = curves[0].common_rows(curves, self._taps or [same] * len(curves))
