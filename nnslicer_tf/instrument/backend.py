@@ -46,9 +46,12 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
     if backend == "tensorflow":
         import tensorflow as tf
 
+        from nnslicer_tf.instrument.upstream import taking_turns
+
         # Keras also runs models without AutoGraph; converting every called function takes
         # longer than tracing.
         compiled = tf.function(function, reduce_retracing=True, autograph=False)
+        compiled = taking_turns(compiled, tf.errors.AlreadyExistsError)
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -3,12 +3,15 @@
 | fault | seen with | workaround |
 |---|---|---|
 | The weight gradient of a convolution, transposed or not, whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps` and `transposed_without_gaps`, used wherever weights are differentiated by |
+| Threads that run one compiled function at a time share the temporary variables of its large sums; all but one fail | TensorFlow 2.21 | `taking_turns`, around every compiled function |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
 """  # noqa: E501
 
+import time
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -79,3 +82,28 @@ def transposed_without_gaps(
         return y
 
     return apply
+
+
+def taking_turns(
+    function: Callable[..., Any], collision: type[Exception], tries: int = 1000
+) -> Callable[..., Any]:
+    """Return a function whose threads take turns after two of them have collided."""
+    turn = Lock()
+    collided = False
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal collided
+        if not collided:
+            try:
+                return function(*args, **kwargs)
+            except collision:
+                collided = True
+        with turn:
+            for _ in range(tries):  # calls that began before the collision may still run
+                try:
+                    return function(*args, **kwargs)
+                except collision:
+                    time.sleep(0.01)
+            return function(*args, **kwargs)
+
+    return run

@@ -1,11 +1,16 @@
 """`InstrumentedModel`: names, captured values, logits and gradients, against plain Keras."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
+from nnslicer_tf.instrument.upstream import taking_turns
 
 
 def samples(shape, n=5, seed=0):
@@ -500,3 +505,23 @@ def test_what_is_prepared_is_kept_until_the_weights_change():
     model.set_weights([w + 1 for w in model.get_weights()])
     assert im.prepared("one", prepare) == 3 and im.prepared("one", prepare) == 3
     np.testing.assert_array_equal(made[2], made[0] + 1)
+
+
+def test_threads_take_turns_after_a_collision():
+    """As in TensorFlow, whose temporary variables collide where two threads run one function."""
+    busy, collisions = threading.Lock(), []
+
+    def double(x):
+        if not busy.acquire(blocking=False):
+            collisions.append(x)
+            raise KeyError("in use")
+        time.sleep(0.01)
+        busy.release()
+        return 2 * x
+
+    shared = taking_turns(double, KeyError)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(shared, range(20))) == list(range(0, 40, 2))
+    assert collisions
+    with pytest.raises(ZeroDivisionError):
+        taking_turns(lambda: 1 // 0, ZeroDivisionError, tries=2)()
