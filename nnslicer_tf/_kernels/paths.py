@@ -53,11 +53,7 @@ def weighted_sum(
 
 @compiled()
 def maximum(
-    path: np.ndarray,
-    outputs: np.ndarray,
-    inputs: np.ndarray,
-    taps: np.ndarray,
-    reached: np.ndarray,
+    path: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, taps: np.ndarray, reached: np.ndarray
 ) -> None:
     """Select every input that equals a maximum on the path."""
     for p in range(path.shape[0]):

@@ -23,11 +23,7 @@ _RUN = 1024
 
 
 def copy_nonzero(
-    block: np.ndarray,
-    first_column: int,
-    places: np.ndarray,
-    data: np.ndarray,
-    indices: np.ndarray,
+    block: np.ndarray, first_column: int, places: np.ndarray, data: np.ndarray, indices: np.ndarray
 ) -> None:
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
@@ -44,15 +40,7 @@ def copy_nonzero(
 
 
 @compiled(
-    (
-        argument(int32, 2),
-        types.intp,
-        int64[::1],
-        int32[::1],
-        int32[::1],
-        int32[::1],
-        int32[::1],
-    )
+    (argument(int32, 2), types.intp, int64[::1], int32[::1], int32[::1], int32[::1], int32[::1])
 )
 def _copy_nonzero(block, first_column, places, data, indices, values, columns):
     rows, width = block.shape

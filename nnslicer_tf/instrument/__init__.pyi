@@ -4,16 +4,7 @@ from .layers import adds_table, layer_support, register_layer
 from .loading import load_model
 from .masked import MaskedModel, masked_copy
 from .model import InstrumentedModel, instrumented
-from .operations import (
-    KINDS,
-    Affine,
-    Elementwise,
-    MaskOf,
-    Operation,
-    Pooling,
-    Step,
-    Synapses,
-)
+from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
 
 __all__ = [
     "KINDS",

@@ -123,11 +123,7 @@ def value_and_product(
         inputs = [x.detach().requires_grad_() for x in inputs]
         result = function(*inputs)
         found = torch.autograd.grad(
-            result,
-            inputs,
-            cotangent(result.detach()),
-            allow_unused=True,
-            materialize_grads=True,
+            result, inputs, cotangent(result.detach()), allow_unused=True, materialize_grads=True
         )
         return result.detach(), found
 

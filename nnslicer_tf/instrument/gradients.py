@@ -16,11 +16,7 @@ class GradientFunction:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        target: Callable[..., Any],
-        needs: Sequence[str],
-        wrt: Sequence[str],
+        self, graph: Graph, target: Callable[..., Any], needs: Sequence[str], wrt: Sequence[str]
     ) -> None:
         self._graph = graph
         self._target = target

@@ -91,12 +91,7 @@ class MaskedModel:
         ProfileMismatchError: if the profile belongs to a different model.
     """
 
-    def __init__(
-        self,
-        model: ModelLike,
-        means: Any = None,
-        plain: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, model: ModelLike, means: Any = None, plain: Iterable[str] = ()) -> None:
         if hasattr(means, "check_model"):  # a profile
             means.check_model(instrumented(model))
             means = means.means

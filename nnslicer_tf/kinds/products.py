@@ -78,9 +78,7 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
         return Arrangement(order, (-1, *sizes))
 
     return ProductTable(
-        arrangement(a, rows, summed),
-        arrangement(b, columns, summed),
-        arrangement(y, rows, columns),
+        arrangement(a, rows, summed), arrangement(b, columns, summed), arrangement(y, rows, columns)
     )
 
 

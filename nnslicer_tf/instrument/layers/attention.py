@@ -274,13 +274,7 @@ def _additive_scores(
             _mask_of(call, query),
         ),
         Step(
-            "routing",
-            lambda x: ops.expand_dims(x, 1),
-            None,
-            "/key",
-            (key,),
-            at_keys,
-            mask_of_keys,
+            "routing", lambda x: ops.expand_dims(x, 1), None, "/key", (key,), at_keys, mask_of_keys
         ),
         Step("add", ops.add, None, "/sums", ("/query", "/key"), pairs, mask),
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
