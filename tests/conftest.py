@@ -70,6 +70,40 @@ SLOW = (
     ),
 )
 
+# As before, of tests that run something whole; a weekly workflow runs these experiments.
+SLOW_WHOLE = (
+    "gauntlet/test_gauntlet.py::test_every_analysis_is_verified_or_refused[Bidirectional]",
+    "gauntlet/test_gauntlet.py::test_every_analysis_is_verified_or_refused[GRU]",
+    "gauntlet/test_gauntlet.py::test_every_analysis_is_verified_or_refused[stacked LSTMs]",
+    "gauntlet/test_gauntlet.py::test_every_analysis_is_verified_or_refused[very deep]",
+    "instrument/test_applications.py::test_application[DenseNet121]",
+    "instrument/test_applications.py::test_application[InceptionResNetV2]",
+    "instrument/test_applications.py::test_application[InceptionV3]",
+    "instrument/test_applications.py::test_application[NASNetMobile]",
+    "reproduction/circuits/test_transformers.py::test_the_experiment_on_one_network_of_each",
+    "reproduction/debugging/test_compression.py::test_the_pair_is_compared_mended_and_searched",
+    "reproduction/deepxplore/test_experiments.py::test_coverage_by_number",
+    "reproduction/deepxplore/test_experiments.py::test_sweep_changes_one_setting_at_a_time",
+    "reproduction/dflare/test_experiments.py::test_dissemination_has_a_row_for_each_share",
+    "reproduction/dflare/test_experiments.py::test_sentences",
+    "reproduction/exactline/test_experiments.py::test_advice_maps",
+    "reproduction/exactline/test_experiments.py::test_compressions",
+    "reproduction/neusemslice/test_experiments.py::test_case_study_of_a_trained_model",
+    "reproduction/neusemslice/test_experiments.py::test_development[1]",
+    "reproduction/neusemslice/test_experiments.py::test_repeats_that_ran_by_themselves_are_read",
+    "reproduction/neusemslice/test_experiments.py::test_restructuring",
+    "reproduction/neusemslice/test_trials.py::test_development_of_two_tasks",
+    "reproduction/nnslicer/test_challenge.py::test_a_judge_says_what_the_detector_sums",
+    "reproduction/nnslicer/test_challenge.py::test_evidences_are_compared",
+    "reproduction/nnslicer/test_experiments.py::test_single_slices_by_each_reading",
+    "reproduction/sentences/test_parts.py::test_the_experiment_on_the_zoos_model",
+    "reproduction/sentences/test_rounding.py::test_the_experiment_on_the_zoos_model",
+    "reproduction/sentences/test_words.py::test_the_experiment_on_the_zoos_model",
+    "reproduction/zoo/test_training.py::test_quick_training_writes_weights_and_a_log",
+    "slicing/test_real_models.py::test_independence_of_workers[resnet20]",
+    "test_docs.py::test_the_code_of_a_page_runs[docs/tutorials/acas-xu]",
+)
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 
@@ -90,13 +124,13 @@ def shared_data(shared) -> Path:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `WHOLE`, `WHOLE_TESTS` and `SLOW`."""
+    """Mark the tests of `WHOLE`, `WHOLE_TESTS`, `SLOW` and `SLOW_WHOLE`."""
     for item in items:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
         name = f"{path}::{item.name}"
         if name in WHOLE_TESTS or any(fnmatch(path, pattern) for pattern in WHOLE):
             item.add_marker(pytest.mark.whole)
-        if name.startswith(SLOW):
+        if name.startswith((*SLOW, *SLOW_WHOLE)):
             item.add_marker(pytest.mark.slow)
 
 
