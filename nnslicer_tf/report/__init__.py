@@ -3,27 +3,7 @@
 Plots take `ax=None` and return the axes, or return a figure if they need several panels.
 """
 
-from nnslicer_tf.report.exact import plot_boundary, plot_line, plot_plane, plot_regions, plot_ticks
-from nnslicer_tf.report.figures import save_figure
-from nnslicer_tf.report.inputs import plot_over_image, plot_over_time, plot_words
-from nnslicer_tf.report.results import plot_bars, plot_coverage, plot_kept_synapses, plot_queries
-from nnslicer_tf.report.slices import plot_neurons, plot_normal_and_adversarial, plot_slices
+import lazy_loader
 
-__all__ = [
-    "plot_bars",
-    "plot_boundary",
-    "plot_coverage",
-    "plot_kept_synapses",
-    "plot_line",
-    "plot_neurons",
-    "plot_normal_and_adversarial",
-    "plot_over_image",
-    "plot_over_time",
-    "plot_plane",
-    "plot_queries",
-    "plot_regions",
-    "plot_slices",
-    "plot_ticks",
-    "plot_words",
-    "save_figure",
-]
+# Lazy: pages of tables need no Matplotlib. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,11 +7,12 @@ of very large operations only the number of members. The page says so.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
+import keras
 import numpy as np
 
+from nnslicer_tf import __version__
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import pools
 from nnslicer_tf._numerics import softmax
@@ -127,7 +128,11 @@ class Document:
         heads = head_axes(im.operations)
         header = {
             "title": self._title,
-            "versions": {name: version(name) for name in ("nnslicer-tf", "keras", "numpy")},
+            "versions": {
+                "nnslicer-tf": __version__,
+                "keras": keras.__version__,
+                "numpy": np.__version__,
+            },
             "rounded": not self._exact,
             "input": self._places[im.input_operation],
             "logits": self._places[im.logit_operation],
