@@ -24,11 +24,8 @@ from nnslicer_tf.slicing import Profile
 class Amounts:
     """Computes contributions of neurons and synapses to a logit, in the logit's own unit.
 
-    Args:
-        im: A classifier without recurrent layers.
-        profile: Its profile.
-        wanted: Operations for whose neurons to compute contributions.
-        kernels: Kernels for whose synapses to compute contributions.
+    They are of the neurons of operations `wanted` and the synapses of `kernels`, in a classifier
+    without recurrent layers.
     """
 
     def __init__(

@@ -41,13 +41,9 @@ Tables = Mapping[str, ResultTable]
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure.
+    """One figure, ours and the published one, of a `case` if there are several.
 
     Attributes:
-        what: The quantity measured.
-        case: The method, model or budget, if there are several.
-        here: Our figure.
-        published: The paper's.
         reached: Whether ours is at least as good as the paper's or the goal; None if the two
             cannot be compared.
         entry: Id in the catalogue.

@@ -43,11 +43,7 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
-    """Write report.html, report.md, and the headlines between their markers.
-
-    Raises:
-        InvalidArgumentError: if that file has no markers, or a file cannot be written.
-    """
+    """Write report.html, report.md, and the headlines between their markers in `readme`."""
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
         check_writable(path)
@@ -73,11 +69,7 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
 
 
 def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
-    """Return the arguments for Python that make an entry.
-
-    Raises:
-        InvalidArgumentError: if no command makes the entry.
-    """
+    """Return the arguments for Python that make an entry."""
     if not entry.command:
         raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")
     command = shlex.split(entry.command)

@@ -60,11 +60,9 @@ class ExperimentTable:
 
 @dataclass(frozen=True, eq=False)
 class ExperimentFigure:
-    """A figure.
+    """A figure, for the PNG file `name`.
 
     Attributes:
-        name: The name of the PNG file, without suffix.
-        figure: The Matplotlib figure.
         dpi: Pixels per inch.
         tight: Crop the empty margin.
         drawn: Arrays that the figure shows and no table contains. They are saved in an `.npz`
@@ -103,14 +101,7 @@ class ExperimentView:
 
 @dataclass(frozen=True, eq=False)
 class ExperimentResult:
-    """Tables and figures of an experiment.
-
-    Attributes:
-        tables: Tables, by name in `table`.
-        figures: Figures.
-        logs: Name → contents of a JSON file.
-        views: Interactive views.
-    """
+    """Tables, figures and views of an experiment; `logs` are contents of JSON files by name."""
 
     tables: Sequence[ExperimentTable] = ()
     figures: Sequence[ExperimentFigure] = ()
@@ -118,11 +109,7 @@ class ExperimentResult:
     views: Sequence[ExperimentView] = ()
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return the rows of a table.
-
-        Raises:
-            KeyError: if there is none.
-        """
+        """Return the rows of a table."""
         return {table.name: table.frame for table in self.tables}[name]
 
     def write(self, folder: str | os.PathLike) -> list[Path]:

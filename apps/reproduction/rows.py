@@ -24,13 +24,7 @@ class RowStore:
 
     Every addition atomically rewrites the whole file: meant for thousands of rows, not millions.
     Threads and processes may add rows to the same file.
-
-    Args:
-        path: The CSV file; it need not exist.
-        keys: Names of the key columns.
-
-    Raises:
-        CorruptFileError: if the file exists but does not hold a table with these columns.
+    A file that does not hold a table with the key columns raises `CorruptFileError`.
     """
 
     def __init__(self, path: str | os.PathLike, keys: Iterable[str]) -> None:
@@ -46,9 +40,6 @@ class RowStore:
 
         Its file, `folder/name-DIGEST.csv`, is another one for other values, so that rows that
         were made from these are never taken for others.
-
-        Raises:
-            CorruptFileError: if the file exists but does not hold a table with these columns.
         """
         text = json.dumps(made_from, sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -85,11 +76,7 @@ class RowStore:
         return self.to_frame([name])
 
     def to_frame(self, names: Iterable[Row]) -> pd.DataFrame:
-        """Return the rows with the key values of `names`; the file may hold more.
-
-        Raises:
-            KeyError: if a name has no rows.
-        """
+        """Return the rows with the key values of `names`; the file may hold more."""
         return pd.DataFrame([row for name in names for row in self._groups[self._key(name)]])
 
     def __len__(self) -> int:

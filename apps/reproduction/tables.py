@@ -72,12 +72,7 @@ def write_table(
 ) -> None:
     """Write `path` with the endings .csv and .md, each completely or not at all.
 
-    Args:
-        path: Path of the files, without an ending.
-        title: Heading of the Markdown.
-        table: The rows.
-        head: The lines above the rows; see `provenance`.
-        text: Markdown below the rows.
+    The `title` heads the Markdown, `head` (see `provenance`) stands above the rows, `text` below.
     """
     path, lines = Path(path), [f"{key}: {value}" for key, value in head.items()]
     with atomic_path(path.with_suffix(".csv")) as temporary:
@@ -91,10 +86,9 @@ def write_table(
 
 @dataclass(frozen=True, eq=False)
 class ResultTable(ShownAsTable):
-    """A result table.
+    """A result table, in a file.
 
     Attributes:
-        path: The file.
         head: Key → text, from the lines above the table. A line without a key is a `note`.
         frame: The rows.
     """
@@ -122,12 +116,7 @@ class ResultTable(ShownAsTable):
 
 
 def read_table(path: str | os.PathLike) -> ResultTable:
-    """Read a result table.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        CorruptFileError: if it does not hold a table.
-    """
+    """Read a result table."""
     path = Path(path)
     text = path.read_text()
     try:

@@ -10,9 +10,6 @@ from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Slicer
 from reproduction.result import ExperimentView
 
-MOST_SAMPLES = 10
-"""Samples in a view; more would only make the file larger."""
-
 
 def view_of_marks(
     path: Path | None,
@@ -22,12 +19,8 @@ def view_of_marks(
 ) -> list[ExperimentView]:
     """Return a view of marks or scores of neurons or weights; none without a path.
 
-    Args:
-        path: The HTML file, or None.
-        im: The model.
-        marks: Returns name → operations, layers or kernels with their marks; only called if there
-            is a path.
-        title: Title of the view.
+    `marks` is only called if there is a path, and returns name → operations, layers or kernels
+    with their marks.
     """
     if path is None:
         return []
@@ -41,14 +34,7 @@ MOST_PAIRS = 10
 def view_of_pairs(
     path: Path | None, slicer: Slicer, normal: np.ndarray, adversarial: np.ndarray
 ) -> Sequence[ExperimentView]:
-    """Return a view of the slices of pairs of inputs; none without a path.
-
-    Args:
-        path: The HTML file, or None.
-        slicer: The slicer.
-        normal: Normal inputs `(pairs, *input_shape)`.
-        adversarial: Their adversarial versions.
-    """
+    """Return a view of the slices of normal inputs and their adversarial versions, if any."""
     if path is None:
         return []
     inputs = {"normal": normal[:MOST_PAIRS], "adversarial": adversarial[:MOST_PAIRS]}

@@ -26,8 +26,7 @@ def keep_weights(model: keras.Model, path: str | os.PathLike) -> None:
 def halve(path: str | os.PathLike) -> None:
     """Rewrite a weight file in half precision, compressed; `load_weights` reads it as float32.
 
-    A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny. Bytes of equal
-    significance are stored together, which makes the file about a seventh smaller.
+    A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny.
     """
 
     def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -37,6 +36,7 @@ def halve(path: str | os.PathLike) -> None:
         values = item[()]
         if item.dtype.kind == "f":
             values = values.astype(np.float16)
+        # Shuffled, bytes of equal significance are together, and the file a seventh smaller.
         packed = {"compression": "gzip", "shuffle": True} if values.nbytes > MIN_COMPRESSED else {}
         half.create_dataset(name, data=values, **packed).attrs.update(item.attrs)
 

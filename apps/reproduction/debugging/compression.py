@@ -82,57 +82,33 @@ def compression(s: CompressionSettings) -> ExperimentResult:
         "max_queries": s.max_queries,
         "budget": s.budget,
         "seed": s.seed,
-        "libraries": versions(
-            "ai-edge-litert", *(["ai-edge-quantizer"] if find_spec("ai_edge_quantizer") else [])
-        ),
+        "libraries": versions("ai-edge-litert", *["ai-edge-quantizer"] * _has_quantizer()),
     }
-    store = RowStore.of(
-        s.work,
-        name,
-        ("row",),
-        {"weights": study.im.fingerprint} | s.values("seeds", "max_queries", "budget", "seed"),
-    )
-    for way, make in makers.items():
-        if {"row": f"{way},{_SEARCHES[-1]}"} not in store:
-            store.add(study.recipe_rows(way, make))
+    made_from = s.values("seeds", "max_queries", "budget", "seed")
+    made_from["weights"] = study.im.fingerprint
+    store = RowStore.of(s.work, name, ("row",), made_from)
     for way, make in makers.items():
         if {"row": f"control,{way}"} not in store:
-            store.add(study.control_rows(way, make))
+            store.add(study.recipe_rows(way, make))
     for share in s.shares:
         if {"row": f"{share},{_SEARCHES[-1]}"} not in store:
             store.add(study.shrunk_rows(compared, share))
-    title = f"{s.pair}: "
+
+    def table(ending: str, frame: pd.DataFrame, title: str, text: str) -> ExperimentTable:
+        return ExperimentTable(name + ending, frame, f"{s.pair}: {title}", head, text)
+
+    deviate = "what makes the compressed model deviate"
+    again = "quantised again, with few layers left in float"
+    control = "the layers that cause most, and those that cause least"
+    shrunk = "searches, with less of the weights' errors"
+    controls = [f"control,{way}" for way in makers]
     return ExperimentResult(
         [
-            ExperimentTable(
-                f"{name}_layers",
-                _with_slices(compared, study),
-                title + "what makes the compressed model deviate",
-                head,
-                _LAYERS,
-            ),
+            table("_layers", study.layers(compared), deviate, _LAYERS),
             ExperimentTable(f"{name}_channels", compared.to_frame("channel", 50)),
-            ExperimentTable(
-                name,
-                _rows(store, makers),
-                title + "quantised again, with few layers left in float",
-                head,
-                _RECIPES,
-            ),
-            ExperimentTable(
-                f"{name}_control",
-                _frame(store, [f"control,{way}" for way in makers]),
-                title + "the layers that cause most, and those that cause least",
-                head,
-                _CONTROL,
-            ),
-            ExperimentTable(
-                f"{name}_shrunk",
-                _rows(store, s.shares),
-                title + "searches, with less of the weights' errors",
-                head,
-                _SHRUNK,
-            ),
+            table("", _rows(store, makers), again, _RECIPES),
+            table("_control", _frame(store, controls), control, _CONTROL),
+            table("_shrunk", _rows(store, s.shares), shrunk, _SHRUNK),
         ],
         [ExperimentFigure(name, compared.figure())],
     )
@@ -167,7 +143,7 @@ class _Study:
         ways = self.settings.ways.split(",")
         for way in ways:
             check_name("way", way, known)
-        if set(ways) - {"integer"} and find_spec("ai_edge_quantizer") is None:
+        if set(ways) - {"integer"} and not _has_quantizer():
             raise InvalidArgumentError(
                 "All ways but 'integer' need the AI Edge Quantizer: pip install "
                 "ai-edge-quantizer, or choose --ways integer."
@@ -189,18 +165,32 @@ class _Study:
             raise InvalidArgumentError("No search found a deviation: there is nothing to explain.")
         return compare_layers(self.im, compressed, self.pair.preprocess(found.images))
 
-    def profile(self) -> np.ndarray:
-        """Return the training images of profiles."""
-        return self.pair.preprocess(self.train[:_PROFILE])
+    def layers(self, compared: LayerComparison) -> pd.DataFrame:
+        """Return the table of layers, with the overlap of the two models' slices."""
+        frame = compared.to_frame()
+        profile = self.pair.preprocess(self.train[:_PROFILE])
+        first, second = compared.slices(profile, most=_SLICED, progress=False)
+        shared = {}
+        for place in compared.places:
+            if place.kernel is not None:
+                a, b = (one.synapses[place.kernel] != 0 for one in (first, second))
+                shared[place.operation] = float((a & b).sum() / max((a | b).sum(), 1))
+        frame["same slice"] = frame["operation"].map(shared)
+        order = [place.operation for place in compared.places]
+        frame["depth"] = frame["operation"].map(order.index)
+        return frame
 
     def recipe_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
-        """Yield rows for a quantiser's plain file, and for the file with a recipe."""
+        """Yield rows for a quantiser's plain file, and for files with layers left in float.
+
+        These are the layers of the recipe, and as a control those that cause least.
+        """
         plain = make(None)
         learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
         chosen = recipe(learned, self.settings.budget)
         better = make(chosen)
-        for search in _SEARCHES:
-            before = self.search(plain, self.test_images, search)
+        befores = {name: self.search(plain, self.test_images, name) for name in _SEARCHES}
+        for search, before in befores.items():
             after = self.search(better, self.test_images, search)
             base = {"row": f"{way},{search}", "quantiser": way, "search": search}
             yield {**base, "recipe": "none", "bytes": len(plain), **_queries(before)}
@@ -216,20 +206,15 @@ class _Study:
                 "harder": _harder(before, after),
             }
 
-    def control_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
-        """Yield the row that compares a recipe with the layers that cause least."""
-        plain = make(None)
-        learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
-        chosen = recipe(learned, self.settings.budget)
         rest = [place for place in reversed(learned.ranking) if place not in chosen.places]
         others = recipe(learned, chosen.weights, rest) if chosen.places else chosen
-        images = self.search(plain, self.test_images, "DFlare").images
+        images = befores["DFlare"].images
         yield {
             "row": f"control,{way}",
             "quantiser": way,
             "layers that cause most": _names(chosen),
             "weights": chosen.weights,
-            "mended": self._agree(make(chosen), images),
+            "mended": self._agree(better, images),
             "layers that cause least": _names(others),
             "their weights": others.weights,
             "mended by them": self._agree(make(others), images) if others.places else np.nan,
@@ -286,6 +271,10 @@ class _Study:
         return compress(self.model, "int8", samples, keep=keep)
 
 
+def _has_quantizer() -> bool:
+    return find_spec("ai_edge_quantizer") is not None
+
+
 def _names(chosen: Recipe) -> str:
     return ", ".join(chosen.layers) or "no layer fits"
 
@@ -305,21 +294,6 @@ def _harder(before: DeviationSet, after: DeviationSet) -> float:
     fails = after.status == "query_budget"
     harder = fails | (after.found & (after.queries >= _TIMES * before.queries))
     return float(harder[before.found].mean()) if before.found.any() else np.nan
-
-
-def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
-    """Return the table of layers, with the overlap of the two models' slices."""
-    frame = compared.to_frame()
-    first, second = compared.slices(study.profile(), most=_SLICED, progress=False)
-    shared = {}
-    for place in compared.places:
-        if place.kernel is not None:
-            a, b = (one.synapses[place.kernel] != 0 for one in (first, second))
-            shared[place.operation] = float((a & b).sum() / max((a | b).sum(), 1))
-    frame["same slice"] = frame["operation"].map(shared)
-    order = [place.operation for place in compared.places]
-    frame["depth"] = frame["operation"].map(order.index)
-    return frame
 
 
 def _rows(store: RowStore, keys: Iterable[object]) -> pd.DataFrame:

@@ -21,15 +21,7 @@ _SHARE = 0.1
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
-
-    Attributes:
-        operation: Name of the operation with the faulty channel.
-        channel: The channel.
-        kind: One of `KINDS`.
-        strength: See `STRENGTHS`.
-        seed: Seed of the random weights.
-    """
+    """A fault in a channel of an operation: its kind, of `KINDS`, strength and random seed."""
 
     operation: str
     channel: int
@@ -39,14 +31,7 @@ class Fault:
 
 
 class FaultyModel:
-    """A copy of a model in which one fault at a time is planted.
-
-    Args:
-        model: The model; it is not changed.
-
-    Attributes:
-        im: The copy, wrapped.
-    """
+    """A copy of a model, wrapped in `im`, in which one fault at a time is planted."""
 
     def __init__(self, model: keras.Model) -> None:
         self.im = InstrumentedModel(copy_model(model))
@@ -80,27 +65,24 @@ class FaultyModel:
         self.heal()
         kernel: Synapses = self.im[fault.operation].params
         weights = kernel.matrix().copy()
-        weights[..., fault.channel] = _changed(weights, fault)
+        own, spread = weights[..., fault.channel], 2 * fault.strength * weights.std()
+        rng = np.random.default_rng(fault.seed)
+        if fault.kind == "noise":
+            changed = own + spread * rng.normal(size=own.shape)
+        elif fault.kind == "scale":
+            changed = own * (1 + fault.strength)
+        elif fault.kind == "negate":
+            changed = -fault.strength * own
+        else:
+            large = spread * 3 * rng.choice([-1.0, 1.0], own.shape)
+            changed = np.where(rng.random(own.shape) < _SHARE, large, own)
+        weights[..., fault.channel] = changed
         kernel.variable().assign(kernel.to_kernel(weights))
 
     def heal(self) -> None:
         """Restore the model's original weights."""
         for name, weights in self._kernels.items():
             self.im.kernels[name].variable().assign(weights)
-
-
-def _changed(weights: np.ndarray, fault: Fault) -> np.ndarray:
-    """Return the new weights of the faulty channel."""
-    own, spread = weights[..., fault.channel], 2 * fault.strength * weights.std()
-    rng = np.random.default_rng(fault.seed)
-    if fault.kind == "noise":
-        return own + spread * rng.normal(size=own.shape)
-    if fault.kind == "scale":
-        return own * (1 + fault.strength)
-    if fault.kind == "negate":
-        return -fault.strength * own
-    large = spread * 3 * rng.choice([-1.0, 1.0], own.shape)
-    return np.where(rng.random(own.shape) < _SHARE, large, own)
 
 
 def rank(scores: dict[str, np.ndarray], operation: str, channel: int) -> float:

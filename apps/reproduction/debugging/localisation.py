@@ -14,15 +14,13 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import METHODS, Runs, suspicious
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel, rank
-from reproduction.debugging.settings import LocalisationSettings, MendingSettings
+from reproduction.debugging.settings import FaultSettings, LocalisationSettings
 from reproduction.palette import METHODS as COLOURS
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
-from reproduction.views import view_of_marks
 
 _MOST_DRAWN = 500  # faults drawn for each one needed
-
 _EARLY = 0.01  # share of the channels that one would examine first
 _TEXT = (
     "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "
@@ -47,13 +45,38 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
         names += [{"fault": index, "method": method} for method in methods]
         if any(one not in store for one in names[-len(methods) :]):
             runs = Runs.split(faulty.im, data.x, data.y).sampled(s.samples, rng=index)
-            store.add(
-                {"fault": index, "method": method, **_row(fault, cost, faulty, runs, method)}
-                for method in methods
-            )
+            failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+            made = []
+            for method in methods:
+                found = suspicious(
+                    faulty.im, failing, passing, method, progress=False, rng=fault.seed
+                )
+                hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
+                row = {"fault": index, "method": method, "operation": fault.operation}
+                row |= {"channel": fault.channel, "kind": fault.kind}
+                row |= {"strength": fault.strength, "cost": cost}
+                made.append(row | {"rank": rank(hidden, fault.operation, fault.channel)})
+            store.add(made)
     faulty.heal()
     rows = store.to_frame(names).assign(channels=channels)
-    summary = _summary(rows, channels)
+    ranks = rows.pivot(index="fault", columns="method", values="rank")
+    ours = ranks.get("gradient_contrast")
+    summary = []
+    for method in methods:
+        own = ranks[method]
+        differ = ours is not None and (own != ours).any()
+        summary.append(
+            {
+                "method": method,
+                "top_1": (own <= 1).mean(),
+                "top_5": (own <= 5).mean(),
+                "top_1_percent": (own <= max(1.0, 0.01 * channels)).mean(),
+                "median_rank": own.median(),
+                "exam": (own / channels).mean(),
+                "auc": ((channels - own) / (channels - 1)).mean(),
+                "p": wilcoxon(own, ours).pvalue if differ else np.nan,
+            }
+        )
     head = {
         "model": s.model,
         "faults": s.faults,
@@ -68,64 +91,43 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     return ExperimentResult(
         [
             ExperimentTable(f"{name}_ranks", rows),
-            ExperimentTable(name, summary, title, head, _TEXT),
+            ExperimentTable(name, pd.DataFrame(summary), title, head, _TEXT),
         ],
         [ExperimentFigure(name, plot(name, rows))],
-        views=_views(s, faulty, data),
     )
 
 
-def _views(s: LocalisationSettings, faulty: FaultyModel, data: Dataset) -> list[ExperimentView]:
-    """Return a view of the channels' suspiciousness by every method, for the first fault."""
-    if s.explore is None:
-        return []
-    fault, _ = next(costly(faulty, data, s))
-    runs = Runs.split(faulty.im, data.x, data.y).sampled(s.samples, rng=0)
-    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
-
-    def scores() -> dict[str, dict[str, np.ndarray]]:
-        return {
-            method: dict(
-                suspicious(
-                    faulty.im, failing, passing, method, progress=False, rng=fault.seed
-                ).channels
-            )
-            for method in s.methods.split(",")
-        }
-
-    title = f"Suspicious channels of {s.model}; the fault is channel {fault.channel} of "
-    views = view_of_marks(s.explore, faulty.im, scores, f"{title}{fault.operation}")
-    faulty.heal()
-    return views
-
-
-def images(s: LocalisationSettings | MendingSettings) -> Dataset:
+def images(s: FaultSettings) -> Dataset:
     """Return the first test images of the model's data set."""
     return datasets.load(zoo.entry(s.model).dataset, f"test[:{s.images}]")
 
 
-def fault_rows(
-    name: str, compared: str, faulty: FaultyModel, s: LocalisationSettings | MendingSettings
-) -> RowStore:
+def fault_rows(name: str, compared: str, faulty: FaultyModel, s: FaultSettings) -> RowStore:
     """Return the store of an experiment's rows, one for each fault and value of `compared`."""
-    sizes = s.values("images", "samples", "cost", "strengths", "seed")
-    return RowStore.of(
-        s.work, name, ("fault", compared), {"weights": faulty.im.fingerprint} | sizes
-    )
+    made_from = s.values("images", "samples", "cost", "strengths", "seed")
+    made_from["weights"] = faulty.im.fingerprint
+    return RowStore.of(s.work, name, ("fault", compared), made_from)
 
 
-def costly(
-    faulty: FaultyModel, data: Dataset, s: LocalisationSettings | MendingSettings
-) -> Iterator[tuple[Fault, float]]:
+def costly(faulty: FaultyModel, data: Dataset, s: FaultSettings) -> Iterator[tuple[Fault, float]]:
     """Plant and yield the first faults that cost enough accuracy, with their cost in points."""
-    whole = _accuracy(faulty, data)
-    drawn = faulty.draw(np.random.default_rng(s.seed), _strengths(s.strengths))
-    left = track(range(s.faults), "Faults")
-    for _ in left:
+    try:
+        strengths = [float(part) for part in s.strengths.split(",")]
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--strengths takes numbers such as '1,2,4'. Received: {s.strengths!r}"
+        ) from None
+
+    def accuracy() -> float:
+        return float((faulty.im.logits(data.x).argmax(axis=1) == data.y).mean())
+
+    whole = accuracy()
+    drawn = faulty.draw(np.random.default_rng(s.seed), strengths)
+    for _ in track(range(s.faults), "Faults"):
         for _ in range(_MOST_DRAWN):
             fault = next(drawn)
             faulty.plant(fault)
-            cost = 100 * (whole - _accuracy(faulty, data))
+            cost = 100 * (whole - accuracy())
             if cost >= s.cost:
                 yield fault, cost
                 break
@@ -133,57 +135,6 @@ def costly(
             raise InvalidArgumentError(
                 f"None of {_MOST_DRAWN} faults costs {s.cost} points of accuracy. Choose --cost."
             )
-
-
-def _strengths(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidArgumentError(
-            f"--strengths takes numbers such as '1,2,4'. Received: {text!r}"
-        ) from None
-
-
-def _accuracy(faulty: FaultyModel, data: Dataset) -> float:
-    return float((faulty.im.logits(data.x).argmax(axis=1) == data.y).mean())
-
-
-def _row(
-    fault: Fault, cost: float, faulty: FaultyModel, runs: Runs, method: str
-) -> dict[str, object]:
-    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
-    found = suspicious(faulty.im, failing, passing, method, progress=False, rng=fault.seed)
-    hidden = {operation.name: found.channels[operation.name] for operation in faulty.hidden}
-    return {
-        "operation": fault.operation,
-        "channel": fault.channel,
-        "kind": fault.kind,
-        "strength": fault.strength,
-        "cost": cost,
-        "rank": rank(hidden, fault.operation, fault.channel),
-    }
-
-
-def _summary(rows: pd.DataFrame, channels: int) -> pd.DataFrame:
-    ranks = rows.pivot(index="fault", columns="method", values="rank")
-    ours = ranks.get("gradient_contrast")
-    found = []
-    for method in rows["method"].unique():
-        own = ranks[method]
-        differ = ours is not None and (own != ours).any()
-        found.append(
-            {
-                "method": method,
-                "top_1": (own <= 1).mean(),
-                "top_5": (own <= 5).mean(),
-                "top_1_percent": (own <= max(1.0, 0.01 * channels)).mean(),
-                "median_rank": own.median(),
-                "exam": (own / channels).mean(),
-                "auc": ((channels - own) / (channels - 1)).mean(),
-                "p": wilcoxon(own, ours).pvalue if differ else np.nan,
-            }
-        )
-    return pd.DataFrame(found)
 
 
 def plot(name: str, rows: pd.DataFrame) -> Figure:

@@ -12,7 +12,6 @@ from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import Runs, mend, repair, suspicious
-from nnslicer_tf.debugging.localisation import Suspicion
 from nnslicer_tf.errors import InfeasibleRepairError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
@@ -83,7 +82,16 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
     unseen, labels = data.x[half:], data.y[half:]
     before = im.logits(unseen).argmax(axis=1) == labels
     for way in _WAYS:
-        model = _by(way, im, found, x, y, seed)
+        if way in ("mask", "scale", "train"):
+            model = mend(im, found, x, y, way, epochs=_EPOCHS, rng=seed)
+        else:
+            model = copy_model(im.model)
+        if way.startswith("fine-tune"):
+            for layer in model.layers:
+                is_fixed = way != "fine-tune all" and layer is not model.layers[-1]
+                if is_fixed or isinstance(layer, keras.layers.BatchNormalization):
+                    layer.trainable = False
+            fine_tune(model, x, y, _EPOCHS, batch_size=32, rng=seed, progress=False)
         after = model.predict(unseen, verbose=0).argmax(axis=1) == labels
         yield {
             "way": way,
@@ -91,22 +99,6 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
             "mended": 100 * after[~before].mean(),
             "drawdown": 100 * (~after[before]).mean(),
         }
-
-
-def _by(
-    way: str, im: InstrumentedModel, found: Suspicion, x: np.ndarray, y: np.ndarray, seed: int
-) -> keras.Model:
-    """Return the model mended in one way."""
-    if way in ("mask", "scale", "train"):
-        return mend(im, found, x, y, way, epochs=_EPOCHS, rng=seed)
-    model = copy_model(im.model)
-    if way == "as it is":
-        return model
-    for layer in model.layers:
-        is_fixed = way != "fine-tune all" and layer is not model.layers[-1]
-        if is_fixed or isinstance(layer, keras.layers.BatchNormalization):
-            layer.trainable = False
-    return fine_tune(model, x, y, _EPOCHS, batch_size=32, rng=seed, progress=False)
 
 
 def provable_repair(s: RepairSettings) -> ExperimentResult:
@@ -139,18 +131,9 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
         "wrong_before": len(wrong),
         "seed": s.seed,
     }
-    title = f"Provable repair of {s.model}: what it costs elsewhere"
-    return ExperimentResult(
-        [
-            ExperimentTable(
-                f"repair_{s.model}",
-                pd.DataFrame(rows),
-                title,
-                head,
-                f"{_REPAIR}\n\n{paper_text('debugging/repair')}",
-            )
-        ]
-    )
+    name, title = f"repair_{s.model}", f"Provable repair of {s.model}: what it costs elsewhere"
+    text = f"{_REPAIR}\n\n{paper_text('debugging/repair')}"
+    return ExperimentResult([ExperimentTable(name, pd.DataFrame(rows), title, head, text)])
 
 
 def _repaired(

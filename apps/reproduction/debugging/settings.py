@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from reproduction.settings import Settings, View
+from reproduction.settings import Settings
 
 _METHODS = (
     *("gradient_contrast", "patching", "gradient", "wrong_minus_right", "contrast"),
@@ -15,38 +15,40 @@ _METHODS = (
 )
 
 
+Model = Annotated[str, Option(help="Model of the zoo.")]
+Work = Annotated[Path, Option(help="Folder of resumable runs.")]
+
+
 @dataclass(frozen=True)
-class LocalisationSettings(Settings):
+class FaultSettings(Settings):
+    """Settings of experiments on planted faults."""
+
+    kept = "debugging"
+    model: Model = "lenet5"
+    faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
+    images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
+    samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 100
+    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
+    seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
+    work: Work = Path("runs/debugging")
+
+
+@dataclass(frozen=True)
+class LocalisationSettings(FaultSettings):
     """Plant faults in a model, and rank its channels by how suspicious they are."""
 
     trial: ClassVar = {"faults": 3, "images": 300}
-    kept = "debugging"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
-    images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
-    samples: Annotated[int, Option(help="Failing and passing samples to compare.", min=1)] = 100
-    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
-    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
     methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
-    explore: View = None
-    seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
 
 
 @dataclass(frozen=True)
-class MendingSettings(Settings):
-    """Mend models with planted faults from few images, in several ways."""
+class MendingSettings(FaultSettings):
+    """Mend models with planted faults from few images, in several ways; half are for mending."""
 
     trial: ClassVar = {"faults": 1, "images": 300}
-    kept = "debugging"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 20
-    images: Annotated[int, Option(help="Test images; half are for mending.", min=50)] = 2000
-    samples: Annotated[int, Option(help="Failing and passing images to use.", min=1)] = 20
-    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
-    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
-    seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+    samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 20
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class RepairSettings(Settings):
 
     trial: ClassVar = {"counts": (2, 4)}
     kept = "debugging"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    model: Model = "lenet5"
     train: Annotated[int, Option(help="Training images to keep right.", min=1)] = 50
     among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
@@ -79,5 +81,5 @@ class CompressionSettings(Settings):
     models: Annotated[
         Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
     ] = Path(".")
-    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+    work: Work = Path("runs/debugging")
     shares: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)  # of the weights' errors

@@ -113,12 +113,9 @@ class _Writer:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Windows of queries.
+    """Windows of queries: characters as indices in `ALPHABET`, and those that follow them.
 
-    Attributes:
-        tokens: Indices of the characters in `ALPHABET`, `(records, length)` int32.
-        following: The character after each, of the same shape.
-        parse: Name of a hypothesis → its value at each character, `(records, length)` float64.
+    Both are `(records, length)` int32; the parse maps a hypothesis to its values, float64.
     """
 
     tokens: np.ndarray

@@ -9,7 +9,6 @@ kept in the working folder.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,11 +19,10 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.deepxplore.constraints import CONSTRAINTS
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report import explorer
 from reproduction.deepxplore.networks import networks
 from reproduction.deepxplore.settings import DifferenceSettings
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 
 SEARCHES = {
     "light": ("light", 0.1, 0.25),
@@ -43,6 +41,7 @@ _COLOURS = {
 }
 _THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 _SECTIONS = 100
+_SHOWN = 10  # inputs found in each figure
 
 
 def explore(s: DifferenceSettings) -> ExperimentResult:
@@ -58,45 +57,45 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
         "random seed": s.seed,
         "accuracy on the other test images": accuracy,
     }
-    differences = pd.DataFrame([_figures(name, f, images.y) for name, f in found.items()])
+    differences = []
+    for name, of in found.items():
+        made, majority = of.generated, of.majority()[of.generated]
+        row = {"search": name, "seeds": of.tried}
+        row |= {"seeds on which they disagree": int((~made).sum()), "found": int(made.sum())}
+        row |= {"found, share": of.success_rate, "mean steps": of.iterations[made].mean()}
+        row["seconds a difference"] = of.seconds / max(int(made.sum()), 1)
+        truth = images.y[of.seed_index][made]
+        row["seed's class is right, share"] = (of.labels[made] == truth).mean()
+        row["majority is right, share"] = (majority == truth).mean()
+        differences.append(row | {"all three differ, share": (majority == -1).mean()})
     ranges = [NeuronRanges.from_data(im, training.x) for im in ims]
     coverage = pd.concat(
         _coverage(name, f, images, others.x, ranges, s.seed) for name, f in found.items()
     )
     ranged = {**head, "ranges": f"of train[:{s.train}], k-multisection with k = {_SECTIONS}"}
     retraining = pd.DataFrame(_retraining(ims, found, images, others, training, s.seed))
+    figures = []
+    for name in CONSTRAINTS:
+        # The first generated inputs, their seeds, and the predictions.
+        shown = np.flatnonzero(found[name].generated)[:_SHOWN]
+        drawn = {
+            "seeds": images.x[found[name].seed_index[shown]],
+            "inputs": found[name].inputs[shown],
+            "predictions": found[name].predictions[shown],
+        }
+        title = f"differences_{name}"
+        figures.append(ExperimentFigure(title, plot_differences(name, drawn), 100, drawn=drawn))
+    figures.append(ExperimentFigure("coverage", plot_coverage(coverage), 100))
     how = f"5 epochs of Adam, 0.0001, on train[:{s.train}] and the found inputs"
     title = "Retraining on one half of the found inputs, measured on the other"
     return ExperimentResult(
         [
-            ExperimentTable("differences", differences, "Differences found", head),
+            ExperimentTable("differences", pd.DataFrame(differences), "Differences found", head),
             ExperimentTable("coverage", coverage, "What the found inputs cover", ranged),
             ExperimentTable("retraining", retraining, title, {**ranged, "retraining": how}),
         ],
-        [
-            *(
-                ExperimentFigure(
-                    f"differences_{name}",
-                    plot_differences(name, drawn := _drawn(found[name], images.x)),
-                    100,
-                    drawn=drawn,
-                )
-                for name in CONSTRAINTS
-            ),
-            ExperimentFigure("coverage", plot_coverage(coverage), 100),
-        ],
-        views=_views(s.explore, ims[-1], found["light"], others.x),
+        figures,
     )
-
-
-def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, np.ndarray]:
-    """Return the first generated inputs, their seeds, and the predictions."""
-    rows = np.flatnonzero(found.generated)[:most]
-    return {
-        "seeds": seeds[found.seed_index[rows]],
-        "inputs": found.inputs[rows],
-        "predictions": found.predictions[rows],
-    }
 
 
 def plot_differences(name: str, drawn: Mapping[str, np.ndarray]) -> Figure:
@@ -109,22 +108,6 @@ def plot_differences(name: str, drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = found.plot(drawn["seeds"], most=count)
     put_finding(figure, f"LeNet-1, LeNet-4 and LeNet-5 disagree after changes by {constraint}")
     return figure
-
-
-def _views(
-    path: Path | None, im: InstrumentedModel, found: Differences, others: np.ndarray
-) -> list[ExperimentView]:
-    """Return a view of a network's coverage by the inputs found, and by equally many others."""
-    if path is None:
-        return []
-    made = found.inputs[found.generated]
-    covered = {}
-    for name, x in (("found", made), ("test images", others[: len(made)])):
-        coverage = NeuronCoverage(im, 0.25)
-        coverage.update(x)
-        covered[name] = coverage.covered
-    title = f"Neurons of {im.model.name} above 0.25 on {len(made)} inputs"
-    return [ExperimentView(path, explorer.explore(covered, im, title=title))]
 
 
 def _search(
@@ -142,23 +125,6 @@ def _search(
     )
     found.save(path)
     return found
-
-
-def _figures(name: str, found: Differences, labels: np.ndarray) -> dict[str, object]:
-    made = found.generated
-    truth, majority = labels[found.seed_index][made], found.majority()[made]
-    return {
-        "search": name,
-        "seeds": found.tried,
-        "seeds on which they disagree": int((~made).sum()),
-        "found": int(made.sum()),
-        "found, share": found.success_rate,
-        "mean steps": found.iterations[made].mean(),
-        "seconds a difference": found.seconds / max(int(made.sum()), 1),
-        "seed's class is right, share": (found.labels[made] == truth).mean(),
-        "majority is right, share": (majority == truth).mean(),
-        "all three differ, share": (majority == -1).mean(),
-    }
 
 
 def _coverage(

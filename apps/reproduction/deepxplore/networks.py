@@ -17,12 +17,10 @@ DATASETS = ("mnist", "cifar10")
 
 
 def networks(dataset: str, folder: Path) -> list[InstrumentedModel]:
-    """Return three classifiers of the same images.
+    """Return three classifiers of MNIST or of CIFAR-10.
 
-    Args:
-        dataset: `"mnist"`: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors
-            published, and the zoo's LeNet-5; `"cifar10"`: networks of the zoo.
-        folder: The folder of the published weights (`lenet1_weights.h5`, `lenet4_weights.h5`).
+    For MNIST, LeNet-1 and LeNet-4 have the weights that DeepXplore's authors published, in a folder
+    (`lenet1_weights.h5`, `lenet4_weights.h5`); all others are those of the zoo.
     """
     check_name("data set", dataset, DATASETS)
     if dataset == "cifar10":
@@ -45,15 +43,7 @@ def published_lenet(name: str, weights: str | os.PathLike | None = None) -> kera
     """Build a LeNet as the authors did: it maps images within 0 … 1 to probabilities.
 
     Its layers fuse their activations and have the authors' names, so that it has as many
-    neurons as in the paper.
-
-    Args:
-        name: `"lenet1"`, `"lenet4"` or `"lenet5"`.
-        weights: An .h5 file of the authors; random weights without it.
-
-    Raises:
-        InvalidArgumentError: for an unknown name, or if there is no such file.
-        CorruptFileError: if the file does not hold the model's weights.
+    neurons as in the paper. Without an .h5 file of the authors, its weights are random.
     """
     check_name("LeNet", name, PUBLISHED)
     filters, hidden = PUBLISHED[name]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from reproduction.settings import Settings, View
+from reproduction.settings import Settings
 
 Models = Annotated[Path, Option(help="Folder of the published weights (MNIST).")]
 Seed = Annotated[int, Option(help="Random seed.", min=0)]
@@ -22,7 +22,6 @@ class DifferenceSettings(Settings):
     models: Models
     seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1000
     train: Annotated[int, Option(help="Training images for ranges and retraining.")] = 10_000
-    explore: View = None
     seed: Seed = 0
     work: Work = Path("runs/deepxplore")
 

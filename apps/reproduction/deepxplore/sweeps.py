@@ -41,6 +41,11 @@ _COLOURS = {
 }
 _MARKERS = dict(zip(_COLOURS, "oD^s", strict=True))
 _PARAMETERS = {"lambda1": "λ1", "lambda2": "λ2", "step": "step, times the constraint's own"}
+_SWEPT = {
+    "found, share": ("o-", "#0072b2", "found"),
+    "majority is right": ("s--", "#009e73", "majority of the networks is right on them"),
+    "coverage": ("^:", "#e69f00", "coverage"),
+}
 _COVERED = 0.25  # threshold of the coverage that a sweep reports
 
 
@@ -57,9 +62,8 @@ def sweep(s: SweepSettings) -> ExperimentResult:
         ("parameter", "value"),
         {"weights": [im.fingerprint for im in ims]} | s.values("seeds", "seed"),
     )
-    names: list[dict[str, Any]] = [{"parameter": "lambda1", "value": value} for value in WEIGHTS]
-    names += [{"parameter": "lambda2", "value": value} for value in WEIGHTS]
-    names += [{"parameter": "step", "value": value} for value in STEPS]
+    values = {"lambda1": WEIGHTS, "lambda2": WEIGHTS, "step": STEPS}
+    names = [{"parameter": name, "value": value} for name in values for value in values[name]]
     if any(name not in store for name in names):
         # Compilation for batches of all sizes should not count towards the first search's time.
         _searched(ims, data, s.seed, **names[0])
@@ -111,15 +115,8 @@ def plot_sweep(table: pd.DataFrame) -> Figure:
     axes = figure.subplots(1, len(_PARAMETERS), sharey=True)
     for axis, (name, label) in zip(axes, _PARAMETERS.items(), strict=True):
         rows = table[table["parameter"] == name]
-        axis.plot(rows["value"], rows["found, share"], "o-", color="#0072b2", label="found")
-        axis.plot(
-            rows["value"],
-            rows["majority is right"],
-            "s--",
-            color="#009e73",
-            label="majority of the networks is right on them",
-        )
-        axis.plot(rows["value"], rows["coverage"], "^:", color="#e69f00", label="coverage")
+        for column, (style, colour, said) in _SWEPT.items():
+            axis.plot(rows["value"], rows[column], style, color=colour, label=said)
         axis.set(xlabel=label, ylim=(0, 1), xscale="log" if name == "step" else "linear")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share")
@@ -172,16 +169,11 @@ def numbers(s: NumberSettings) -> ExperimentResult:
         "on which the class that most predict is the image's (of the seed, for what was found)."
     )
     name, title = f"numbers-{s.dataset}", "Coverage by the number of inputs"
+    agreement = "Agreement of three networks"
     return ExperimentResult(
         [
             ExperimentTable(name, table, title, head, text),
-            ExperimentTable(
-                f"agreement-{s.dataset}",
-                agreed,
-                "Agreement of three networks",
-                head,
-                agreement_text,
-            ),
+            ExperimentTable(f"agreement-{s.dataset}", agreed, agreement, head, agreement_text),
         ],
         [ExperimentFigure(name, plot_numbers(table))],
     )

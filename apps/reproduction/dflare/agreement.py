@@ -7,7 +7,7 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from reproduction.dflare.methods import LIKE, SAME_AS, paper_row
+from reproduction.dflare.methods import LIKE, SAME_AS, paper_pair, paper_row
 from reproduction.dflare.pairs import PUBLISHED, NamedPair, load_pair, uint8_images
 from reproduction.dflare.settings import AgreementSettings
 from reproduction.result import ExperimentResult, ExperimentTable, versions
@@ -62,12 +62,10 @@ def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, 
 
 def paper_agreement(pair: str, split: str) -> dict[str, Any]:
     """Return the published figures for a pair and a split, as far as there are any."""
-    names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None:
+    if pair not in SAME_AS | LIKE:
         return {}
-    said = ("" if pair in SAME_AS else "like ") + " ".join(names)
-    found: dict[str, Any] = {"paper_pair": said}
-    counted, accurate = paper_row("table1_triggering", names), paper_row("table2_accuracy", names)
+    found: dict[str, Any] = {"paper_pair": paper_pair(pair)}
+    counted, accurate = paper_row("table1_triggering", pair), paper_row("table2_accuracy", pair)
     if counted is not None:
         kind = {"train": "training", "test": "test"}[split]
         # Whole numbers with decimals are what a column with gaps would make of them.

@@ -23,11 +23,8 @@ _FIGURES = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "v
 
 def layers(s: LayerSettings) -> ExperimentResult:
     """Prune one convolution at a time, and search for deviations (Figures 6 and 7)."""
-    sweep = Sweep(s)
-    runs: list[tuple[str, int | None, int | None]] = [("DFlare", None, None)]
-    if s.diffchaser_seeds:
-        runs.append(("DiffChaser", s.diffchaser_seeds, 1))
-    rows, found = [], convolutions(s.model, s.models)
+    sweep, rows = Sweep(s), []
+    found = convolutions(s.model, s.models)
     if not found:
         raise InvalidArgumentError(f"'{s.model}' has no convolution that could be pruned.")
     for number, layer in enumerate(found, start=1):
@@ -36,35 +33,23 @@ def layers(s: LayerSettings) -> ExperimentResult:
         about = {"model": s.model, "layer": number, "name": layer.name}
         about |= {"weights": int(np.prod(layer.kernel.shape)), "images": said["inputs"]}
         about |= {"accuracy": said["compressed"], "of the original": said["original"]}
-        for method, seeds, repeats in runs:
-            measured = sweep.measure(pair.name, method, seeds, repeats)
-            rows += [{**about, **row} for row in measured]
-    table = pd.DataFrame(rows)
-    keys = ["model", "layer", "name", "weights", "images", "accuracy", "of the original", "method"]
-    means = table.groupby(keys, sort=False)[["seeds", *_FIGURES]].mean().reset_index()
-    name = f"layers-{s.model}"
-    return ExperimentResult(
-        [sweep.table(name, means), sweep.table(f"layer_trend-{s.model}", trend(means))],
-        [ExperimentFigure(name, plot(means))],
-    )
-
-
-def trend(means: pd.DataFrame) -> pd.DataFrame:
-    """Return Spearman's correlation of a layer's place with accuracy and effort, by method."""
+        for method, seeds, repeats in s.runs("DFlare"):
+            rows += [about | row for row in sweep.measure(pair.name, method, seeds, repeats)]
+    keys = [*about, "method"]
+    means = pd.DataFrame(rows).groupby(keys, sort=False)[["seeds", *_FIGURES]].mean().reset_index()
+    # Spearman's correlation of a layer's place with accuracy and effort, by method.
     columns = ["accuracy", "mean_seconds", "mean_queries", "median_queries"]
-    rows = []
+    trend = []
     for method, group in means.groupby("method", sort=False):
         ranks = group[["layer", *columns]].corr("spearman").loc["layer", columns]
-        span = {"least accuracy": group.accuracy.min(), "largest accuracy": group.accuracy.max()}
-        rows.append(
-            {
-                "method": method,
-                "layers": len(group),
-                **span,
-                **ranks.add_prefix("rank correlation, "),
-            }
-        )
-    return pd.DataFrame(rows)
+        row = {"method": method, "layers": len(group)}
+        row |= {"least accuracy": group.accuracy.min(), "largest accuracy": group.accuracy.max()}
+        trend.append(row | dict(ranks.add_prefix("rank correlation, ")))
+    name = f"layers-{s.model}"
+    trends = sweep.table(f"layer_trend-{s.model}", pd.DataFrame(trend))
+    return ExperimentResult(
+        [sweep.table(name, means), trends], [ExperimentFigure(name, plot(means))]
+    )
 
 
 def plot(means: pd.DataFrame) -> Figure:

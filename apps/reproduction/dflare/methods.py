@@ -97,29 +97,20 @@ SAME_AS = {
 }
 """The published pairs and their names in the paper's tables."""
 
+_LARGE = {"plainnet20": "PlainNet-20", "resnet20": "ResNet-20", "vgg16": "VGG-16"}
+_ALL = {"lenet4": "LeNet-4", "lenet5": "LeNet-5", "simplenet": "CNN", **_LARGE}
+_KINDS = {
+    "integer": ("Quantization", _ALL),
+    "pruned": ("Prune", _ALL),
+    "retrained": ("Prune", _ALL),
+    "distilled": ("Knowledge Distillation", _LARGE),
+    "dynamic": ("Quantization-8-bit", {"lenet5": "LeNet-5"}),
+}
+
 LIKE = {
-    "lenet5-dynamic": ("LeNet-5", "Quantization-8-bit"),
-    "lenet4-integer": ("LeNet-4", "Quantization"),
-    "lenet4-pruned": ("LeNet-4", "Prune"),
-    "lenet4-retrained": ("LeNet-4", "Prune"),
-    "lenet5-integer": ("LeNet-5", "Quantization"),
-    "lenet5-pruned": ("LeNet-5", "Prune"),
-    "lenet5-retrained": ("LeNet-5", "Prune"),
-    "simplenet-integer": ("CNN", "Quantization"),
-    "simplenet-pruned": ("CNN", "Prune"),
-    "simplenet-retrained": ("CNN", "Prune"),
-    "plainnet20-integer": ("PlainNet-20", "Quantization"),
-    "plainnet20-pruned": ("PlainNet-20", "Prune"),
-    "plainnet20-retrained": ("PlainNet-20", "Prune"),
-    "plainnet20-distilled": ("PlainNet-20", "Knowledge Distillation"),
-    "resnet20-integer": ("ResNet-20", "Quantization"),
-    "resnet20-pruned": ("ResNet-20", "Prune"),
-    "resnet20-retrained": ("ResNet-20", "Prune"),
-    "resnet20-distilled": ("ResNet-20", "Knowledge Distillation"),
-    "vgg16-integer": ("VGG-16", "Quantization"),
-    "vgg16-pruned": ("VGG-16", "Prune"),
-    "vgg16-retrained": ("VGG-16", "Prune"),
-    "vgg16-distilled": ("VGG-16", "Knowledge Distillation"),
+    f"{model}-{kind}": (name, compression)
+    for kind, (compression, models) in _KINDS.items()
+    for model, name in models.items()
 }
 """Our pairs of a kind that the paper has too, with other weights."""
 
@@ -154,9 +145,7 @@ def figures(pair: NamedPair, found: DeviationSet, domain: Domain) -> dict:
 def means_beside_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the means over random seeds for each pair and method, with the paper's figures."""
     means = runs.drop(columns="rng").groupby(["pair", "method"], sort=False).mean().reset_index()
-    published = [
-        paper_figures(*names) for names in zip(means["pair"], means["method"], strict=True)
-    ]
+    published = map(paper_figures, means["pair"], means["method"])
     return pd.concat([means, pd.DataFrame(published)], axis=1)
 
 
@@ -167,20 +156,17 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     `paper_queries`, and for the authors' program `program_seconds`,
     `program_mean_queries`, `program_median_queries`.
     """
-    names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None or method not in _COLUMNS:
-        return {}
-    table, prefix = _COLUMNS[method]
-    row = paper_row(table, names)
+    table, prefix = _COLUMNS.get(method, ("", ""))
+    row = paper_row(table, pair) if table else None
     if row is None:
         return {}
     result = {
-        "paper_pair": _paper_pair(pair),
+        "paper_pair": paper_pair(pair),
         "paper_success": row[f"{prefix}_success"] / 100,
         "paper_seconds": row[f"{prefix}_seconds"],
         "paper_queries": row[f"{prefix}_queries"],
     }
-    program = paper_row("authors_program", names)
+    program = paper_row("authors_program", pair)
     if prefix == "dflare" and program is not None:
         result |= {name: program[name] for name in program.index if name.startswith("program")}
     return result
@@ -188,48 +174,42 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
 
 def paper_timeouts(pair: str, method: str) -> dict[str, object]:
     """Return Table 10's shares for a pair; it leaves out pairs for which 5 s are always enough."""
-    names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None or method not in ("DFlare", "Algorithm 1"):
+    if method not in ("DFlare", "Algorithm 1") or paper_row("table4_search", pair) is None:
         return {}
-    row = paper_row("table10_timeouts", names)
-    if row is None and paper_row("table4_search", names) is None:
-        return {}
+    row = paper_row("table10_timeouts", pair)
     percents = {t: 100.0 if row is None else row[f"seconds_{t}"] for t in (15, 10, 5)}
     shares = {f"paper, within {t} s": percent / 100 for t, percent in percents.items()}
-    return {"paper_pair": _paper_pair(pair), **shares}
+    return {"paper_pair": paper_pair(pair), **shares}
 
 
 def paper_repair(pair: str) -> dict[str, object]:
     """Return Table 7's ratios for a pair, or nothing."""
-    names = SAME_AS.get(pair) or LIKE.get(pair)
-    row = None if names is None else paper_row("table7_repair", names)
+    row = paper_row("table7_repair", pair)
     if row is None:
         return {}
     kinds = ("repair", "inducing", "improvement")
     ratios = {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
-    return {"paper_pair": _paper_pair(pair), **ratios}
-
-
-def _paper_pair(pair: str) -> str:
-    """Return the paper's name of a pair, after "like" if it is not the same models."""
-    if pair in SAME_AS:
-        return " ".join(SAME_AS[pair])
-    return "like " + " ".join(LIKE[pair])
+    return {"paper_pair": paper_pair(pair), **ratios}
 
 
 def paper_correlations(model: str) -> dict[str, object]:
     """Return section 5.4.1's correlations for an original model, or nothing."""
-    published = paper_frame("dflare/section54_dissemination").set_index("model")
     name = {"lenet5": "LeNet-5", "resnet20": "ResNet-20"}.get(model)
     if name is None:
         return {}
+    row = paper_frame("dflare/section54_dissemination").set_index("model").loc[name]
     kinds = ("seconds", "queries")
-    figures = {f"paper_{kind}": published.loc[name, f"correlation_{kind}"] for kind in kinds}
-    return {"paper_model": name, **figures}
+    return {"paper_model": name, **{f"paper_{kind}": row[f"correlation_{kind}"] for kind in kinds}}
 
 
-def paper_row(table: str, names: tuple[str, str]) -> pd.Series | None:
-    """Return the row of a model and its compression in one of the paper's tables, or None."""
+def paper_pair(pair: str) -> str:
+    """Return the paper's name of a pair, after "like" if it is not the same models."""
+    return " ".join(SAME_AS[pair] if pair in SAME_AS else ("like", *LIKE[pair]))
+
+
+def paper_row(table: str, pair: str) -> pd.Series | None:
+    """Return the row of a pair, or of one that is like it, in one of the paper's tables."""
+    model, compression = SAME_AS.get(pair) or LIKE.get(pair) or ("", "")
     rows = paper_frame(f"dflare/{table}")
-    rows = rows[(rows["model"] == names[0]) & (rows["compression"] == names[1])]
+    rows = rows[(rows["model"] == model) & (rows["compression"] == compression)]
     return rows.iloc[0] if len(rows) else None

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -41,22 +42,13 @@ _STUDENTS = {
 }
 """Network → the one that learns from it in knowledge distillation."""
 
-
 LAYER = "layer"
 """Compressor that prunes the convolution whose number, from 1, comes after this."""
 
 
 @dataclass(frozen=True)
 class NamedPair:
-    """Two models, and how images become their inputs.
-
-    Attributes:
-        name: The pair's name.
-        dataset: The data set of the models.
-        load_original: Loads a fresh original model.
-        load_compressed: Loads a fresh compressed model.
-        preprocess: Maps uint8 images to model inputs.
-    """
+    """Two models, loaded afresh at each call, and how uint8 images become their inputs."""
 
     name: str
     dataset: str
@@ -103,26 +95,38 @@ def pair_names() -> tuple[str, ...]:
 def load_pair(
     name: str, published: str | os.PathLike | None = None, work: str | os.PathLike = "runs/pairs"
 ) -> NamedPair:
-    """Return a pair by name; a model of the zoo is compressed now if it was not before.
+    """Return a pair, one of `pair_names()`; a zoo's model is compressed now if it was not before.
 
     Args:
-        name: One of `pair_names()`.
+        name: The pair's name.
         published: The folder with DiffChaser's models, for `lenet1` and `resnet20`.
         work: The folder for models that are made.
-
-    Raises:
-        InvalidArgumentError: if the name is unknown or a file of the pair is missing.
     """
     if name in PUBLISHED:
-        _, compressed, dataset, _ = PUBLISHED[name]
-        original, path = _original(name, published), _published_file(name, compressed, published)
-        return NamedPair(name, dataset, original.load, lambda: path, original.preprocess)
+        original, file = _original(name, published), _published_file(name, 1, published)
+        return NamedPair(name, original.dataset, original.load, lambda: file, original.preprocess)
     model, _, kind = name.partition("-")
     layer = re.fullmatch(rf"{LAYER}(\d+)", kind)
     if model not in zoo.MODELS or not (layer or kind in COMPRESSORS):
         check_name("pair", name, pair_names())
-    compressor = ("keras", _layer_pruned(int(layer[1]))) if layer else COMPRESSORS[kind]
-    return _compressed(name, _original(model, published), compressor, Path(work))
+    original = _original(model, published)
+    file_type, compressor = (
+        ("keras", partial(_layer_pruned, number=int(layer[1]))) if layer else COMPRESSORS[kind]
+    )
+    # The file is named after the original's weights, which may be trained again.
+    path = Path(work) / f"{name}-{model_fingerprint(original.load())[:12]}.{file_type}"
+    if not path.exists():
+        made = compressor(original)
+        with atomic_path(path) as temporary:
+            if isinstance(made, bytes):
+                temporary.write_bytes(made)
+            else:
+                made.save(temporary)
+
+    def load_compressed() -> ModelLike:
+        return path if file_type == "tflite" else keras.models.load_model(path, compile=False)
+
+    return NamedPair(name, original.dataset, original.load, load_compressed, original.preprocess)
 
 
 def convolutions(
@@ -144,20 +148,15 @@ def uint8_images(dataset: str, split: str) -> np.ndarray:
 
 
 def seed_images(pair: NamedPair, count: int, rng: int | np.random.Generator) -> np.ndarray:
-    """Return random test images on which both models of a pair agree (section 4.1).
-
-    Args:
-        pair: The two models.
-        count: How many; all of them if there are fewer.
-        rng: Chooses them.
-    """
+    """Return `count` random test images on which both models agree, or all (section 4.1)."""
     images = uint8_images(pair.dataset, "test")
     agreed = np.flatnonzero(~pair.load().ask(images).deviates)
     return images[np.sort(as_generator(rng).permutation(agreed)[:count])]
 
 
-def _published_file(name: str, file: str, folder: str | os.PathLike | None) -> Path:
-    path = Path(folder or ".") / file
+def _published_file(name: str, which: int, folder: str | os.PathLike | None) -> Path:
+    """Return the original file of a published pair, number 0, or the compressed one, number 1."""
+    path = Path(folder or ".") / PUBLISHED[name][which]
     if not path.is_file():
         raise InvalidArgumentError(
             f"The pair '{name}' needs the file '{path}'. Name the folder with DiffChaser's "
@@ -171,29 +170,9 @@ def _original(model: str, folder: str | os.PathLike | None) -> _Original:
     if model not in PUBLISHED:
         dataset = zoo.entry(model).dataset
         return _Original(model, dataset, "unit", lambda: with_softmax(zoo.load(model)))
-    file, _, dataset, normalise = PUBLISHED[model]
-    path = _published_file(model, file, folder)
-    return _Original(
-        model, dataset, normalise, lambda: keras.models.load_model(path, compile=False)
-    )
-
-
-def _compressed(name: str, original: _Original, compressor: Compressor, work: Path) -> NamedPair:
-    """Compress a model with probabilities, and keep the file, named after that model's weights."""
-    file_type, compress = compressor
-    path = work / f"{name}-{model_fingerprint(original.load())[:12]}.{file_type}"
-    if not path.exists():
-        made = compress(original)
-        with atomic_path(path) as temporary:
-            if isinstance(made, bytes):
-                temporary.write_bytes(made)
-            else:
-                made.save(temporary)
-
-    def load_compressed() -> ModelLike:
-        return path if file_type == "tflite" else keras.models.load_model(path, compile=False)
-
-    return NamedPair(name, original.dataset, original.load, load_compressed, original.preprocess)
+    path = _published_file(model, 0, folder)
+    load = partial(keras.models.load_model, path, compile=False)
+    return _Original(model, *PUBLISHED[model][2:], load)
 
 
 def _distilled(original: _Original) -> keras.Model:
@@ -216,17 +195,15 @@ def _retrained(original: _Original) -> keras.Model:
     return pruning.without_masks(pruned)
 
 
-def _layer_pruned(number: int) -> Callable[[_Original], keras.Model]:
-    def prune(original: _Original) -> keras.Model:
-        model = original.load()
-        names = [layer.name for layer in _convolutions(model)]
-        if not 1 <= number <= len(names):
-            raise InvalidArgumentError(
-                f"'{original.name}' has convolutions 1 to {len(names)}. Received: {number}"
-            )
-        return compress(model, "prune", layers=[names[number - 1]])
-
-    return prune
+def _layer_pruned(original: _Original, number: int) -> keras.Model:
+    """Return a copy with half of the weights of one convolution, numbered from 1."""
+    model = original.load()
+    names = [layer.name for layer in _convolutions(model)]
+    if not 1 <= number <= len(names):
+        raise InvalidArgumentError(
+            f"'{original.name}' has convolutions 1 to {len(names)}. Received: {number}"
+        )
+    return compress(model, "prune", layers=[names[number - 1]])
 
 
 COMPRESSORS: dict[str, Compressor] = {

@@ -1,9 +1,7 @@
 """Searches for deviations, and their repair: Tables 4, 6, 7, 8, and section 5.4.1."""
 
 import dataclasses
-from collections.abc import Sequence
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -15,13 +13,10 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf.dflare import DeviationSet, ModelPair, as_classifier, repair_labels
 from nnslicer_tf.dflare.repair import RepairedClassifier, fit_repair, repair_data
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.explorer import explore
-from nnslicer_tf.slicing import Profile, Slicer
 from reproduction import palette
 from reproduction.dflare.agreement import count_deviations
-from reproduction.dflare.methods import METHODS, paper_correlations, paper_repair
-from reproduction.dflare.pairs import PUBLISHED, NamedPair, uint8_images
+from reproduction.dflare.methods import METHODS, paper_correlations, paper_repair, paper_timeouts
+from reproduction.dflare.pairs import PUBLISHED, NamedPair
 from reproduction.dflare.settings import (
     AblationSettings,
     DisseminationSettings,
@@ -30,70 +25,28 @@ from reproduction.dflare.settings import (
 )
 from reproduction.dflare.sweep import Sweep
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
-from reproduction.views import MOST_SAMPLES
+from reproduction.result import ExperimentFigure, ExperimentResult
 
 _TIMEOUTS = (15, 10, 5, 1, 0.1)  # seconds; the first three are the paper's
-_PROFILED = 2_000  # training images of the profiles of the interactive view
 
 
 def search(s: SearchSettings) -> ExperimentResult:
     """Search with DFlare and, from fewer seeds, DiffChaser (Tables 4 and 10, Figure 4)."""
-    sweep = Sweep(s)
-    rows: list[dict] = []
-    if s.explore is not None:
-        compared_inside(sweep.pair((s.pairs or list(PUBLISHED))[0]))  # before long work
-    runs: list[tuple[str, int | None, int | None]] = [
-        ("DFlare", None, None),
-        ("Algorithm 1", None, None),
-    ]
-    if s.diffchaser_seeds:
-        runs.append(("DiffChaser", s.diffchaser_seeds, 1))
-    shares: list[dict] = []
-    for pair in s.pairs or PUBLISHED:
-        for method, seeds, repeats in runs:
-            rows += sweep.measure(pair, method, seeds, repeats)
-            shares.append(sweep.found_within(pair, method, _TIMEOUTS, seeds, repeats))
+    sweep, rows, shares = Sweep(s), [], []
+    for name in s.pairs or PUBLISHED:
+        for method, seeds, repeats in s.runs("DFlare", "Algorithm 1"):
+            rows += sweep.measure(name, method, seeds, repeats)
+            # The shares of the searches that found a deviation within times (Table 10). A
+            # search's seconds are its share of the time of all that run beside it.
+            found = list(sweep.searches(sweep.pair(name), method, seeds, repeats))
+            seconds = np.concatenate([np.where(f.found, f.seconds, np.inf) for f in found])
+            row = {"pair": name, "method": method, "searches": len(seconds)}
+            row |= {f"within {t:g} s": np.mean(seconds <= t) for t in _TIMEOUTS}
+            row["slowest found, s"] = seconds[np.isfinite(seconds)].max(initial=0)
+            shares.append(row | paper_timeouts(name, method))
     figure = ExperimentFigure(f"{s.name}_queries", plot_runs(pd.DataFrame(rows)))
     timeouts = sweep.table(f"{s.name}_timeouts", pd.DataFrame(shares))
-    return ExperimentResult(
-        [*sweep.tables(s.name, rows), timeouts], [figure], views=_views(s, sweep)
-    )
-
-
-def compared_inside(pair: NamedPair) -> dict[str, InstrumentedModel]:
-    """Return both models of a pair, instrumented.
-
-    Raises:
-        InvalidArgumentError: if the compressed model is no Keras model of the same operations.
-    """
-    original, compressed = pair.load_original(), pair.load_compressed()
-    if not (isinstance(original, keras.Model) and isinstance(compressed, keras.Model)):
-        raise InvalidArgumentError(
-            f"--explore compares the first pair inside, and '{pair.name}' has a model that is a "
-            "LiteRT file. Name a pair of Keras models first, such as lenet5-pruned."
-        )
-    return {"original": InstrumentedModel(original), "compressed": InstrumentedModel(compressed)}
-
-
-def _views(s: SearchSettings, sweep: Sweep) -> list[ExperimentView]:
-    """Return a view of the first pair's slices of inputs on which the two models deviate."""
-    if s.explore is None:
-        return []
-    pair = sweep.pair((s.pairs or list(PUBLISHED))[0])
-    found = sweep.search(pair, "DFlare", 0, s.seeds)
-    x = pair.preprocess(found.images[:MOST_SAMPLES])
-    train = pair.preprocess(uint8_images(pair.dataset, f"train[:{_PROFILED}]"))
-    ims = compared_inside(pair)
-    slicers = {name: Slicer(im, Profile.from_data(im, train)) for name, im in ims.items()}
-    view = explore(
-        {name: slicer.slice_each(x, outputs="predicted") for name, slicer in slicers.items()},
-        ims,
-        x,
-        profile={name: slicer.profile for name, slicer in slicers.items()},
-        title=f"Inputs on which {pair.name} deviates from its original",
-    )
-    return [ExperimentView(s.explore, view)]
+    return ExperimentResult([*sweep.tables(s.name, rows), timeouts], [figure])
 
 
 def ablation(s: AblationSettings) -> ExperimentResult:
@@ -101,33 +54,25 @@ def ablation(s: AblationSettings) -> ExperimentResult:
     methods = s.method or [known for known in METHODS if known != "DiffChaser"]
     for method in methods:
         check_name("method", method, METHODS)
-    sweep = Sweep(s)
-    rows = [
-        row
-        for pair in s.pairs or PUBLISHED
-        for method in methods
-        for row in sweep.measure(pair, method)
-    ]
-    tests = sweep.table(f"{s.name}_wilcoxon", _wilcoxon(sweep, s.pairs or list(PUBLISHED), methods))
-    return ExperimentResult([*sweep.tables(s.name, rows), tests])
-
-
-def _wilcoxon(sweep: Sweep, pairs: Sequence[str], methods: Sequence[str]) -> pd.DataFrame:
-    """Compare each method with the first one: the queries of a seed, a pair of numbers each.
-
-    A search without a deviation counts as all the queries that it was given; several random seeds
-    count as their mean.
-    """
-    rows, first = [], methods[0]
-    for pair in map(sweep.pair, pairs):
-        queries = {method: sweep.queries(pair, method) for method in methods}
+    sweep, rows, tests = Sweep(s), [], []
+    for name in s.pairs or PUBLISHED:
+        pair, queries = sweep.pair(name), {}
+        for method in methods:
+            rows += sweep.measure(name, method)
+            # The mean queries of each seed; without a deviation, all that the search was given.
+            found = sweep.searches(pair, method)
+            queries[method] = np.mean(
+                [np.where(f.found, f.queries, s.max_queries) for f in found], axis=0
+            )
+        # Compare each method with the first one by pairs of queries, one for each seed.
         for method in methods[1:]:
-            change = queries[method] - queries[first]
-            row = {"pair": pair.name, "method": method, "against": first, "seeds": len(change)}
+            change = queries[method] - queries[methods[0]]
+            row = {"pair": name, "method": method, "against": methods[0], "seeds": len(change)}
             row |= {"fewer queries": (change < 0).sum(), "more queries": (change > 0).sum()}
-            p = wilcoxon(queries[method], queries[first]).pvalue if change.any() else np.nan
-            rows.append({**row, "median change": np.median(change), "p": p})
-    return pd.DataFrame(rows)
+            p = wilcoxon(change).pvalue if change.any() else np.nan
+            tests.append({**row, "median change": np.median(change), "p": p})
+    wilcoxon_table = sweep.table(f"{s.name}_wilcoxon", pd.DataFrame(tests))
+    return ExperimentResult([*sweep.tables(s.name, rows), wilcoxon_table])
 
 
 def dissemination(s: DisseminationSettings) -> ExperimentResult:
@@ -171,9 +116,18 @@ def repair(s: RepairSettings) -> ExperimentResult:
                 folds = cross_validate(asked, found, rng=repeat).mean()
                 scores.append({"pair": name, "method": method, **folds})
                 learned = repair_labels(asked, found, rng=repeat)
-                repaired = _repaired(pair, f"{method}-{repeat}", learned)
+
+                def load_repaired(
+                    pair: NamedPair = pair, learned: RepairedClassifier = learned
+                ) -> RepairedClassifier:
+                    compressed = as_classifier(pair.load_compressed())
+                    return RepairedClassifier(compressed, learned.network, learned.classes)
+
+                how = f"{pair.name}-repaired-{method}-{repeat}"
+                repaired = dataclasses.replace(pair, name=how, load_compressed=load_repaired)
                 for searched, label in ((pair, "without repair"), (repaired, "with repair")):
-                    row = sweep.row(searched, method, repeat, s.seeds)
+                    again = sweep.search(searched, method, repeat, s.seeds)
+                    row = sweep.row(searched, method, repeat, again)
                     unsought = count_deviations(searched, "test")["share"]
                     row |= {"pair": name, "method": f"{method}, {label}", "unsought": unsought}
                     searches.append(row)
@@ -187,13 +141,7 @@ def repair(s: RepairSettings) -> ExperimentResult:
 def cross_validate(
     pair: ModelPair, found: DeviationSet, folds: int = 5, rng: int = 0
 ) -> pd.DataFrame:
-    """Score repairs on held-out pairs of a seed and its triggering input (section 5.5.2).
-
-    Args:
-        pair: The models of the search.
-        found: Its outcomes.
-        folds: Number of folds; every one is the test set once.
-        rng: Seed of the folds and of the perceptrons.
+    """Score repairs of a search's outcomes on held-out pairs of seed and trigger (section 5.5.2).
 
     Returns:
         One row per fold: `repair_count`, the triggering inputs that no longer deviate;
@@ -216,22 +164,14 @@ def cross_validate(
         repaired = int((network.predict(triggers[test]) == trigger_labels[test]).sum())
         broken = int((network.predict(seeds[test]) != seed_labels[test]).sum())
         counts = {"repair": repaired, "inducing": broken, "improvement": repaired - broken}
-        row = {}
-        for name, count in counts.items():
-            row |= {f"{name}_count": count, f"{name}_ratio": count / len(test)}
-        rows.append(row)
+        rows.append(
+            {
+                f"{name}_{figure}": value
+                for name, count in counts.items()
+                for figure, value in (("count", count), ("ratio", count / len(test)))
+            }
+        )
     return pd.DataFrame(rows)
-
-
-def _repaired(pair: NamedPair, how: str, learned: RepairedClassifier) -> NamedPair:
-    """Return the pair with a repaired compressed model."""
-
-    def load_repaired() -> RepairedClassifier:
-        compressed = as_classifier(pair.load_compressed())
-        return RepairedClassifier(compressed, learned.network, learned.classes)
-
-    name = f"{pair.name}-repaired-{how}"
-    return dataclasses.replace(pair, name=name, load_compressed=load_repaired)
 
 
 def plot_runs(runs: pd.DataFrame) -> Figure:
@@ -250,7 +190,9 @@ def plot_runs(runs: pd.DataFrame) -> Figure:
         axis.hlines(places, low, most, color=colour, linewidth=1)
         axis.hlines(places, low, high, color=colour, linewidth=5, alpha=0.5)
         axis.plot(low, places, palette.MARKERS[method], color=colour, label=method)
-        finding.append(f"{method} {_span(low)}")
+        least, largest = (f"{value:,.0f}" for value in (low.min(), low.max()))
+        span = least if least == largest else f"{least} to {largest}"
+        finding.append(f"{method} {span}")
     axis.set_yticks(np.arange(len(pairs)) * (len(methods) + 1) + (len(methods) - 1) / 2, pairs)
     axis.invert_yaxis()
     axis.set(xscale="log", xlabel="queries: median (mark), 90 % of the searches (bar), the longest")
@@ -258,8 +200,3 @@ def plot_runs(runs: pd.DataFrame) -> Figure:
     figure.legend(loc="outside lower center", ncols=len(methods))
     put_finding(figure, f"Median queries until a deviation: {', '.join(finding)}")
     return figure
-
-
-def _span(medians: pd.Series) -> str:
-    low, high = (f"{value:,.0f}" for value in (medians.min(), medians.max()))
-    return low if low == high else f"{low} to {high}"

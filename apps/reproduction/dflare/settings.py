@@ -6,11 +6,17 @@ from typing import Annotated, ClassVar
 
 from typer import Argument, Option
 
-from reproduction.settings import Settings, View
+from reproduction.settings import Settings
 
 Published = Annotated[
     Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
 ]
+Pairs = Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")]
+Seeds = Annotated[int, Option(help="Number of seed inputs.", min=1)]
+DiffChaserSeeds = Annotated[int, Option(help="Number of seed images for DiffChaser.", min=0)]
+Repeats = Annotated[int, Option(help="Number of random seeds.", min=1)]
+Queries = Annotated[int, Option(help="Queries after which a search gives up.", min=1)]
+Name = Annotated[str, Option(help="Name of the tables.")]
 Work = Annotated[Path, Option(help="Folder of resumable work and made models.")]
 
 
@@ -20,26 +26,29 @@ class SweepSettings(Settings):
 
     trial: ClassVar = {"seeds": 20, "repeats": 1}
     kept = "dflare"
-    seeds: Annotated[int, Option(help="Number of seed images.", min=1)] = 500
-    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 5
-    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
-        20_000
-    )
+    seeds: Seeds = 500
+    repeats: Repeats = 5
+    max_queries: Queries = 20_000
     work: Work = Path("runs/dflare")
-
     models: Path = Path(".")  # the folder of the published models
+    diffchaser_seeds: int = 0
 
     @property
     def trial_folder(self) -> Path:
         """The folder of a trial's results."""
         return self.work / "results"
 
+    def runs(self, *methods: str) -> list[tuple[str, int | None, int | None]]:
+        """Return methods with their seeds and repeats, None for all; DiffChaser, with fewer."""
+        few = [("DiffChaser", self.diffchaser_seeds, 1)] if self.diffchaser_seeds else []
+        return [*((method, None, None) for method in methods), *few]
+
 
 @dataclass(frozen=True)
 class PairSettings(SweepSettings):
     """Settings of experiments on named pairs."""
 
-    pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
+    pairs: Pairs = None
     models: Published = Path(".")
 
 
@@ -47,7 +56,7 @@ class PairSettings(SweepSettings):
 class RepairSettings(PairSettings):
     """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
 
-    name: Annotated[str, Option(help="Name of the tables.")] = "repair"
+    name: Name = "repair"
 
 
 @dataclass(frozen=True)
@@ -56,22 +65,19 @@ class AgreementSettings(Settings):
 
     trial: ClassVar = {"images": 200}
     kept = "dflare"
-    pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
+    pairs: Pairs = None
     models: Published = Path(".")
     images: Annotated[int, Option(help="Images of each split; 0: all.", min=0)] = 0
     work: Work = Path("runs/dflare")
-    name: Annotated[str, Option(help="Name of the table.")] = "agreement"
+    name: Name = "agreement"
 
 
 @dataclass(frozen=True)
 class SearchSettings(PairSettings):
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4)."""
 
-    diffchaser_seeds: Annotated[
-        int, Option(help="Number of seed images for DiffChaser.", min=0)
-    ] = 50
-    name: Annotated[str, Option(help="Name of the tables.")] = "search"
-    explore: View = None
+    diffchaser_seeds: DiffChaserSeeds = 50
+    name: Name = "search"
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class AblationSettings(PairSettings):
     """Change one thing at a time in the search (Table 6)."""
 
     method: Annotated[list[str] | None, Option(help="Methods; default: all but DiffChaser.")] = None
-    name: Annotated[str, Option(help="Name of the tables.")] = "ablation"
+    name: Name = "ablation"
 
 
 @dataclass(frozen=True)
@@ -98,25 +104,15 @@ class LayerSettings(SweepSettings):
 
     model: Annotated[str, Argument(help="Model of the zoo, or a published one.")] = "resnet20"
     models: Published = Path(".")
-    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 1
-    diffchaser_seeds: Annotated[
-        int, Option(help="Number of seed images for DiffChaser.", min=0)
-    ] = 20
+    repeats: Repeats = 1
+    diffchaser_seeds: DiffChaserSeeds = 20
 
 
 @dataclass(frozen=True)
 class SentenceSettings(SweepSettings):
     """Search pairs of text classifiers (ours, not the paper's)."""
 
-    published: ClassVar[tuple[str, ...]] = (
-        "text_transformer-dynamic",
-        "text_transformer-pruned",
-        "text_lstm-pruned",
-    )
-
     pairs: Annotated[list[str] | None, Argument(help="Pairs of classifiers of sentences.")] = None
-    seeds: Annotated[int, Option(help="Number of seed sentences.", min=1)] = 100
-    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 1
-    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
-        2_000
-    )
+    seeds: Seeds = 100
+    repeats: Repeats = 1
+    max_queries: Queries = 2_000

@@ -4,7 +4,7 @@ All searches start from the same test images, on which both models agree; the de
 replayed on freshly loaded models. An interrupted experiment continues from its working folder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,18 +12,14 @@ import pandas as pd
 
 from nnslicer_tf.dflare import DeviationSet, ModelPair, as_classifier, find_deviations
 from nnslicer_tf.dflare.classifiers import Classifier
-from reproduction.dflare.methods import METHODS, figures, means_beside_the_paper, paper_timeouts
+from reproduction.dflare.methods import METHODS, figures, means_beside_the_paper
 from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
 from reproduction.dflare.settings import SweepSettings
 from reproduction.result import ExperimentTable, versions
 
 
 class Sweep:
-    """Searches of pairs.
-
-    Args:
-        settings: Seeds, repeats, budget, working folder.
-    """
+    """Searches of pairs by `METHODS`, with the settings' seeds, repeats and budget."""
 
     def __init__(self, settings: SweepSettings) -> None:
         self.settings = settings
@@ -34,88 +30,47 @@ class Sweep:
         """Return a pair by name; models that are made are kept."""
         return load_pair(name, self.settings.models, self.settings.work / "pairs")
 
-    def measure(
-        self, name: str, method: str, seeds: int | None = None, repeats: int | None = None
-    ) -> list[dict]:
-        """Search a pair with every random seed.
-
-        Args:
-            name: The pair's name.
-            method: A key of `METHODS`.
-            seeds: From how many seed images; all by default.
-            repeats: With how many random seeds; all by default.
-        """
-        pair, rows = self.pair(name), []
-        for repeat, found in enumerate(self._all(pair, method, seeds, repeats)):
-            rows.append(_row(pair, method, repeat, found))
-            print(rows[-1], flush=True)
-        return rows
-
-    def found_within(
-        self,
-        name: str,
-        method: str,
-        timeouts: Sequence[float],
-        seeds: int | None = None,
-        repeats: int | None = None,
-    ) -> dict[str, object]:
-        """Return the shares of the searches that found a deviation within times (Table 10).
-
-        Args:
-            name: The pair's name.
-            method: A key of `METHODS`.
-            timeouts: Seconds; a search's are its share of the time of all that run beside it.
-            seeds: From how many seed images; all by default.
-            repeats: With how many random seeds; all by default.
-        """
-        found = list(self._all(self.pair(name), method, seeds, repeats))
-        seconds = np.concatenate([np.where(one.found, one.seconds, np.inf) for one in found])
-        shares = {f"within {t:g} s": np.mean(seconds <= t) for t in timeouts}
-        slowest = seconds[np.isfinite(seconds)].max(initial=0)
-        said = {"pair": name, "method": method, "searches": len(seconds)}
-        return {**said, **shares, "slowest found, s": slowest, **paper_timeouts(name, method)}
-
-    def _all(
-        self, pair: NamedPair, method: str, seeds: int | None, repeats: int | None
-    ) -> Iterator[DeviationSet]:
-        """Yield the search with every random seed."""
-        seeds = min(seeds or self.settings.seeds, self.settings.seeds)
-        for repeat in range(repeats or self.settings.repeats):
-            yield self.search(pair, method, repeat, seeds)
-
     def search(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> DeviationSet:
         """Return the result of a search; a stored search is read."""
         if pair.name not in self._images:
             self._images[pair.name] = seed_images(pair, self.settings.seeds, 0)
+        if self._loaded is None or self._loaded[0] != pair.name:
+            # Kept for the pair's next search, as Keras compiles models anew.
+            models = map(as_classifier, (pair.load_original(), pair.load_compressed()))
+            self._loaded = (pair.name, *models)
         images, chosen = self._images[pair.name][:seeds], METHODS[method]
         limit = self.settings.max_queries
         file = f"{pair.name}-{method}-{repeat}-{len(images)}-{limit}.npz"
         return find_deviations(
-            ModelPair(*self._models(pair), pair.preprocess, domain=chosen.domain),
+            ModelPair(*self._loaded[1:], pair.preprocess, domain=chosen.domain),
             images,
             search=replace(chosen.search, max_queries=limit),
             rng=repeat,
             checkpoint=self.settings.work / "searches" / file.replace(" ", "_"),
         )
 
-    def queries(self, pair: NamedPair, method: str) -> np.ndarray:
-        """Return the queries of each seed, the mean over random seeds; all if nothing was found."""
-        s, counts = self.settings, []
-        for repeat in range(s.repeats):
-            found = self.search(pair, method, repeat, s.seeds)
-            counts.append(np.where(found.found, found.queries, s.max_queries))
-        return np.mean(counts, axis=0)
+    def searches(
+        self, pair: NamedPair, method: str, seeds: int | None = None, repeats: int | None = None
+    ) -> Iterator[DeviationSet]:
+        """Search with every random seed, or the first `repeats`, from all or some seed images."""
+        seeds = min(seeds or self.settings.seeds, self.settings.seeds)
+        for repeat in range(repeats or self.settings.repeats):
+            yield self.search(pair, method, repeat, seeds)
 
-    def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
+    def measure(
+        self, name: str, method: str, seeds: int | None = None, repeats: int | None = None
+    ) -> list[dict]:
+        """Return a row for each of the `searches` of a pair."""
+        pair, rows = self.pair(name), []
+        for repeat, found in enumerate(self.searches(pair, method, seeds, repeats)):
+            rows.append(self.row(pair, method, repeat, found))
+            print(rows[-1], flush=True)
+        return rows
+
+    def row(self, pair: NamedPair, method: str, repeat: int, found: DeviationSet) -> dict:
         """Return the row of one search."""
-        return _row(pair, method, repeat, self.search(pair, method, repeat, seeds))
-
-    def _models(self, pair: NamedPair) -> tuple[Classifier, Classifier]:
-        """Return the models of a pair, kept for its next search, as Keras compiles them anew."""
-        if self._loaded is None or self._loaded[0] != pair.name:
-            original, compressed = pair.load_original(), pair.load_compressed()
-            self._loaded = pair.name, as_classifier(original), as_classifier(compressed)
-        return self._loaded[1:]
+        said = figures(pair, found, METHODS[method].domain)
+        return {"pair": pair.name, "method": method, "rng": repeat, **said}
 
     def tables(self, name: str, rows: list[dict]) -> list[ExperimentTable]:
         """Return tables of all runs, and of means over random seeds beside the paper's figures."""
@@ -132,8 +87,3 @@ class Sweep:
             "libraries": versions("ai-edge-litert", "opencv-python-headless"),
         }
         return ExperimentTable(name, frame, f"DFlare: {name.replace('_', ' ')}", head)
-
-
-def _row(pair: NamedPair, method: str, repeat: int, found: DeviationSet) -> dict:
-    said = figures(pair, found, METHODS[method].domain)
-    return {"pair": pair.name, "method": method, "rng": repeat, **said}

@@ -10,12 +10,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from nnslicer_tf._environment import track
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
-from reproduction.exactline.boundaries import COLOURS, legend
+from reproduction.exactline.boundaries import COLOURS, legend, network_files, polar
 from reproduction.exactline.settings import AdviceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact
@@ -23,14 +22,10 @@ from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTa
 REACH = float(np.hypot(10_000, 6_000))
 """Largest distance of the intruder in ft: that of SyReNN's script `acas_planes.py`."""
 
+_HEADINGS = {"head-on": -180, "perpendicular": -90, "opposite": 0, "-perpendicular": 90}
 SCENARIOS = {
     f"{name}, {pace}": (np.radians(heading), speed)
-    for name, heading in (
-        ("head-on", -180),
-        ("perpendicular", -90),
-        ("opposite", 0),
-        ("-perpendicular", 90),
-    )
+    for name, heading in _HEADINGS.items()
     for pace, speed in (("slow", 150.0), ("fast", 500.0))
 }
 """Name → the intruder's heading in radians, and the speed of both aircraft in ft/s."""
@@ -53,10 +48,7 @@ def scenario(name: str) -> np.ndarray:
 
 def advice_maps(s: AdviceSettings) -> ExperimentResult:
     """Compare exact decision maps with dense samples."""
-    paths = sorted(s.networks.glob("*.nnet"))
-    if not paths:
-        raise InvalidArgumentError(f"There are no .nnet files in '{s.networks}'.")
-    rows = []
+    paths, rows = network_files(s.networks), []
     for path in track(paths[:: s.every], "Networks"):
         walker = _walker(acas.load_nnet(path))
         for name in ("head-on, slow", "head-on, fast"):
@@ -72,13 +64,22 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
                 row[f"classes_missed_{count}"] = len(set(classes.labels.tolist()) - shown)
             rows.append({"network": path.stem, "scenario": name, **row})
     table = pd.DataFrame(rows)
+    # The means and the extremes over networks, for each scenario.
+    summary = []
+    for name, group in table.groupby("scenario", sort=False):
+        row = {"scenario": name, "networks": len(group)}
+        row |= {"regions_mean": group.regions.mean(), "regions_largest": group.regions.max()}
+        for column in group.columns[group.columns.str.contains("missed")]:
+            row[f"{column}_mean"] = group[column].mean()
+            row[f"{column}_largest"] = group[column].max()
+        summary.append(row)
     head = {"reach_ft": REACH, "samples_per_side": list(s.samples)}
     title = "ACAS Xu: exact decision maps, and what samples miss"
     drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, min(s.samples))
     return ExperimentResult(
         [
             ExperimentTable("acas_planes", table),
-            ExperimentTable("acas_planes_summary", _summary(table), title, head, _TEXT),
+            ExperimentTable("acas_planes_summary", pd.DataFrame(summary), title, head, _TEXT),
         ],
         [ExperimentFigure("acas_planes", plot(drawn), 120, drawn=drawn)],
     )
@@ -108,30 +109,12 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     mesh = classes.mesh()
     for axis in (0, 1):
         mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
-    centres = (np.arange(count)[:, None] + 0.5) / count * size
-    grid = np.stack(np.meshgrid(*centres.T, indexing="ij"), axis=-1)
-    sampled = classes.label_at(grid.reshape(-1, 2)).reshape(count, count)
+    sampled = classes.label_at(_middles(classes.corners, count)[0]).reshape(count, count)
     middles = mesh.middles()
     cell = np.clip((middles / size * count).astype(int), 0, count - 1)
     areas = _physical(mesh)
     differ = sampled[cell[:, 0], cell[:, 1]] != classes.label_at(middles)
     return float(areas[differ].sum() / areas.sum()), set(sampled.ravel().tolist())
-
-
-def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the means and the extremes over networks, for each scenario."""
-    rows = []
-    for name, group in table.groupby("scenario", sort=False):
-        row: dict[str, object] = {"scenario": name, "networks": len(group)}
-        row["regions_mean"] = group.regions.mean()
-        row["regions_largest"] = group.regions.max()
-        for column in group.columns[group.columns.str.contains("missed")]:
-            row[f"{column}_mean"], row[f"{column}_largest"] = (
-                group[column].mean(),
-                group[column].max(),
-            )
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
@@ -191,7 +174,14 @@ def _middles(corners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
     """Draw polygons of the (ρ, θ) plane around the ownship, coloured by advice."""
-    curved = [_around(polygon) for polygon in polygons]
+    # Edges become curves: points at least every 0.05 rad, and ends only where an edge begins.
+    curved = []
+    for polygon in polygons:
+        pieces = []
+        for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+            steps = max(1, int(np.ceil(abs(b[1] - a[1]) / 0.05)))
+            pieces.append(a + np.arange(steps)[:, None] / steps * (b - a))
+        curved.append(polar(np.concatenate(pieces) - (0, np.pi)))
     colours = [COLOURS[label] for label in labels]
     axes.add_collection(
         PolyCollection(curved, facecolors=colours, edgecolors=colours, linewidths=0.2)
@@ -200,14 +190,3 @@ def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
     axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal")
     axes.tick_params(labelsize=8)
     axes.locator_params(nbins=3)
-
-
-def _around(polygon: np.ndarray) -> np.ndarray:
-    """Return a polygon of (ρ, θ + π) in the plane of ft, its edges as curves; θ > 0 is left."""
-    after = np.roll(polygon, -1, axis=0)
-    pieces = []
-    for a, b in zip(polygon, after, strict=True):
-        steps = max(1, int(np.ceil(abs(b[1] - a[1]) / 0.05)))
-        pieces.append(a + np.arange(steps)[:, None] / steps * (b - a))
-    rho, theta = np.concatenate(pieces).T
-    return np.stack([-rho * np.sin(theta - np.pi), rho * np.cos(theta - np.pi)], axis=1)

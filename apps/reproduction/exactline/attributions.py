@@ -70,17 +70,10 @@ def path_rows(
     names: Mapping[str, str],
     store: RowStore,
 ) -> pd.DataFrame:
-    """Return a row for each image, computed from the gradients on the line from black to it.
+    """Return a row for each image, from the gradients of a logit on the line from black to it.
 
-    Images are processed on as many threads as there are cores, and rows are kept as they finish.
-
-    Args:
-        model: A piecewise-linear network.
-        x: The images `(images, *input shape)`.
-        targets: The logit of each, `(images,)` integers.
-        row: Returns the metrics of an image.
-        names: Names of the network, for its rows.
-        store: The rows that already exist, by `names`, "weights" and "image".
+    `row` returns an image's metrics. Images are processed on as many threads as there are cores,
+    and rows are kept in the store as they finish, by `names`, "weights" and "image".
     """
     attributor = Attributor(InstrumentedModel(model))
     weights = model_fingerprint(model)[:12]  # the network may be trained again

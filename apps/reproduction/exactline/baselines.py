@@ -48,9 +48,8 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
         points = [corners[0] + a * sides[0] + b * sides[1] for a, b in places]
         sampled = np.stack([attributor.exact(x, point, target) for point in points])
         for count in COUNTS:
-            row[f"error_percent_{count}"] = 100 * relative_error(
-                sampled[:count].mean(axis=0), exact
-            )
+            some = sampled[:count].mean(axis=0)
+            row[f"error_percent_{count}"] = 100 * relative_error(some, exact)
         black = attributor.exact(x, np.zeros_like(x), target)
         row["error_percent_black"] = 100 * relative_error(black, exact)
         rows.append(row)
@@ -79,10 +78,12 @@ _TEXT = (
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw attributions for an image: `exact`, from `black`, and from `one` baseline."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
-    titles = ("mean over the square, exact", "one baseline: black", "one baseline of the square")
-    for ax, key, title in zip(
-        figure.subplots(1, 3), ("exact", "black", "one"), titles, strict=True
-    ):
+    titles = {
+        "exact": "mean over the square, exact",
+        "black": "one baseline: black",
+        "one": "one baseline of the square",
+    }
+    for ax, (key, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
         plot_over_image(drawn[key], drawn["image"], ax)
         ax.set_title(title, fontsize=9)
     black, one = (

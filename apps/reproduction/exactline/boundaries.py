@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,7 @@ Ends = tuple[np.ndarray, np.ndarray]
 
 def boundaries(s: AcasSettings) -> ExperimentResult:
     """Compare exact lines with samples (figure 2)."""
-    paths = sorted(s.networks.glob("*.nnet"))
-    if not paths:
-        raise InvalidArgumentError(f"There are no .nnet files in '{s.networks}'.")
+    paths = network_files(s.networks)
     # Lines (ρ, θ, ψ, both speeds): an intruder ahead and head-on, and one around.
     ahead = [[0, 0, -np.pi, s.speed, s.speed], [s.reach, 0, -np.pi, s.speed, s.speed]]
     near = s.reach / 4
@@ -36,8 +35,18 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     rows = []
     for path in track(paths[:: s.every], "Networks"):
         nnet = acas.load_nnet(path)
-        walker = _walker(nnet)
-        rows += [_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
+        walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
+        for line, ends in lines.items():
+            partition = walker.line(*ends)
+            regions = partition.classify(lowest=True)
+            row = {"network": path.stem, "line": line}
+            row |= {"parts": len(partition), "regions": len(regions)}
+            for samples in (25, 1_000):
+                advice = _advisories(nnet, partition, np.linspace(0, 1, samples))
+                changes = int(np.count_nonzero(np.diff(advice)))
+                row[f"regions_seen_by_{samples}_samples"] = 1 + changes
+            row["narrowest_region_percent"] = 100 * float(np.diff(regions.ratios).min())
+            rows.append(row)
     head = {"speed_ft_s": s.speed, "reach_ft": s.reach}
     title = "ACAS Xu: advisories along lines"
     # As many spokes as circles around the ownship.
@@ -55,22 +64,12 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     )
 
 
-def _walker(nnet: acas.NNet) -> LineWalker:
-    return LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
-
-
-def _row(
-    network: str, line: str, nnet: acas.NNet, walker: LineWalker, start: np.ndarray, end: np.ndarray
-) -> dict[str, object]:
-    """Compare the exact regions of a line with those that 25 and 1,000 samples find."""
-    partition = walker.line(start, end)
-    regions = partition.classify(lowest=True)
-    row = {"network": network, "line": line, "parts": len(partition), "regions": len(regions)}
-    for samples in (25, 1_000):
-        labels = _advisories(nnet, partition, np.linspace(0, 1, samples))
-        row[f"regions_seen_by_{samples}_samples"] = 1 + int(np.count_nonzero(np.diff(labels)))
-    row["narrowest_region_percent"] = 100 * float(np.diff(regions.ratios).min())
-    return row
+def network_files(folder: Path) -> list[Path]:
+    """Return the .nnet files of a folder."""
+    paths = sorted(folder.glob("*.nnet"))
+    if not paths:
+        raise InvalidArgumentError(f"There are no .nnet files in '{folder}'.")
+    return paths
 
 
 def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
@@ -79,20 +78,19 @@ def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> n
 
 def _drawn(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
     """Return single lines and a grid of them, exact and sampled, around the ownship."""
-    walker = _walker(nnet)
+    walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
     drawn = {"network": np.array(name)}
     for line, ends in lines.items():
         partition = walker.line(*ends)
-        ratios = np.linspace(0, 1, 25)
-        drawn |= _curves(line, [partition]) | _samples(line, nnet, [partition], ratios)
-        drawn[f"{line}/ticks"] = _polar(partition.points)
-    partitions = list(walker.lines(*grid))
-    drawn |= _curves("grid", partitions)
-    return drawn | _samples("grid", nnet, partitions, np.linspace(0, 1, 13))
+        drawn |= _curves_and_samples(line, nnet, [partition], 25)
+        drawn[f"{line}/ticks"] = polar(partition.points)
+    return drawn | _curves_and_samples("grid", nnet, list(walker.lines(*grid)), 13)
 
 
-def _curves(name: str, partitions: Sequence[LinearPartition]) -> dict[str, np.ndarray]:
-    """Return lines as a sequence of curves of one class each: ends, points, classes."""
+def _curves_and_samples(
+    name: str, nnet: acas.NNet, partitions: Sequence[LinearPartition], count: int
+) -> dict[str, np.ndarray]:
+    """Return lines as a sequence of curves of one class each, and samples with their classes."""
     curves: list[np.ndarray] = []
     labels: list[int] = []
     for partition in partitions:
@@ -100,21 +98,16 @@ def _curves(name: str, partitions: Sequence[LinearPartition]) -> dict[str, np.nd
         labels += list(regions.labels)
         for start, stop in pairwise(regions.ratios):
             steps = max(2, int(np.ceil(100 * (stop - start))))
-            curves.append(_polar(partition.at(np.linspace(start, stop, steps))))
+            curves.append(polar(partition.at(np.linspace(start, stop, steps))))
+    ratios = np.linspace(0, 1, count)
+    points = np.concatenate([polar(partition.at(ratios)) for partition in partitions])
     return {
         f"{name}/ends": np.cumsum([len(curve) for curve in curves]),
         f"{name}/curves": np.concatenate(curves).astype(np.float32),
         f"{name}/labels": np.array(labels, np.uint8),
+        f"{name}/points": points.astype(np.float32),
+        f"{name}/sampled": np.concatenate([_advisories(nnet, one, ratios) for one in partitions]),
     }
-
-
-def _samples(
-    name: str, nnet: acas.NNet, partitions: Sequence[LinearPartition], ratios: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return samples of lines, and their classes."""
-    points = np.concatenate([_polar(partition.at(ratios)) for partition in partitions])
-    labels = np.concatenate([_advisories(nnet, partition, ratios) for partition in partitions])
-    return {f"{name}/points": points.astype(np.float32), f"{name}/sampled": labels}
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
@@ -163,7 +156,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def _polar(points: np.ndarray) -> np.ndarray:
+def polar(points: np.ndarray) -> np.ndarray:
     """Return plane coordinates `(n, 2)` of points whose first columns are ρ and θ.
 
     The ownship is at the origin and flies upwards; θ > 0 is to its left.

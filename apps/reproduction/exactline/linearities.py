@@ -17,8 +17,6 @@ from reproduction.exactline.settings import LinearitySettings
 from reproduction.plots import plot_boxes, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_text
 
-Networks = dict[tuple[str, str], InstrumentedModel]
-
 
 def linearities(s: LinearitySettings) -> ExperimentResult:
     """Compare the densities of lines to adversarial and random neighbours (tables 3 and 4)."""
@@ -30,32 +28,19 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
         tables.append(table.assign(dataset=dataset, training=method, image=table.index))
     table = pd.concat(tables, ignore_index=True)
     head = {"network": s.network, "epsilon": EPSILON, "images": s.images, "seed": s.seed}
+    title = "Density of FGSM lines / density of random lines (table 3), and gradient error"
+    other = "Density of the normal network / density of the other (table 4)"
+    text, other_text = paper_text("exactline/table3"), paper_text("exactline/table4")
+    drawn = _drawn(networks, s.seed)
     return ExperimentResult(
         [
             ExperimentTable("linearity_images", table),
-            ExperimentTable(
-                "linearity_directions",
-                directions(table),
-                "Density of FGSM lines / density of random lines (table 3), and gradient error",
-                head,
-                paper_text("exactline/table3"),
-            ),
-            ExperimentTable(
-                "linearity_trainings",
-                trainings(table),
-                "Density of the normal network / density of the other (table 4)",
-                head,
-                paper_text("exactline/table4"),
-            ),
+            ExperimentTable("linearity_directions", directions(table), title, head, text),
+            ExperimentTable("linearity_trainings", trainings(table), other, head, other_text),
         ],
         [
             ExperimentFigure("linearity", plot(table), dpi=120),
-            ExperimentFigure(
-                "linearity_ticks",
-                plot_lines(drawn := _drawn(networks, s.seed)),
-                dpi=120,
-                drawn=drawn,
-            ),
+            ExperimentFigure("linearity_ticks", plot_lines(drawn), dpi=120, drawn=drawn),
         ],
     )
 
@@ -120,7 +105,7 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _drawn(networks: Networks, seed: int) -> dict[str, np.ndarray]:
+def _drawn(networks: Mapping, seed: int) -> dict[str, np.ndarray]:
     """Return, for lines from one test image, the distances of the ends of their parts."""
     lines = {}
     for (dataset, method), im in networks.items():

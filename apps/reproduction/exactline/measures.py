@@ -33,16 +33,7 @@ def density(partition: LinearPartition) -> float:
 def fgsm(
     im: ModelLike, x: DataLike, labels: ArrayLike, epsilon: float, batch_size: int = 256
 ) -> np.ndarray:
-    """Return x + epsilon · sign(gradient of the cross-entropy), clipped to [0, 1].
-
-    Args:
-        im: A classifier of images with values in [0, 1], whose logits are used; a Keras model
-            also works.
-        x: `(images, *input shape)`.
-        labels: `(images,)` integers.
-        epsilon: Size of the change of every pixel.
-        batch_size: Images in one pass.
-    """
+    """Return x + epsilon · sign(gradient of the cross-entropy of the logits), clipped to [0, 1]."""
     im = instrumented(im)
     x, labels = im.labelled(x, labels)
     out = np.array(x, np.float64)
@@ -66,17 +57,9 @@ def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Genera
 def relative_change(path: PathGradients, by: str = "norm") -> float:
     """Return the mean relative change of the gradient over the line, 0 for an affine line.
 
-    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the
-    line. By norm it is NaN if g₀ is zero.
-
-    Args:
-        path: The gradients along the line.
-        by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
-            |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
-            near zero.
-
-    Raises:
-        InvalidArgumentError: for another `by`.
+    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
+    `by="norm"`: ‖g - g₀‖₁ / ‖g₀‖₁, NaN if g₀ is zero. `by="components"`: the mean over the
+    components of |g - g₀| / |g + 1e-12|, as in the paper's program, dominated by those near zero.
     """
     check_name("measure", by, _MEASURES)
     gradients = path.gradients.reshape(len(path.partition), -1)
@@ -91,15 +74,9 @@ def relative_change(path: PathGradients, by: str = "norm") -> float:
 def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
     """Return the relative error of an approximation.
 
-    Args:
-        approximation: An array.
-        exact: An array of the same shape.
-        by: `"norm"`, Σ|approximation - exact| / Σ|exact|; or `"components"`, the mean of
-            |approximation - exact| / |exact + 1e-11|, as in the paper's program, which is
-            dominated by components near zero.
-
-    Raises:
-        InvalidArgumentError: for another `by`.
+    `by="norm"`: Σ|approximation - exact| / Σ|exact|. `by="components"`: the mean of
+    |approximation - exact| / |exact + 1e-11|, as in the paper's program, dominated by components
+    near zero.
     """
     check_name("measure", by, _MEASURES)
     change = np.abs(approximation - exact)
@@ -113,13 +90,8 @@ def samples_for_completeness(
 ) -> int | None:
     """Return m̃, the smallest number of samples of the left sum that gives completeness.
 
-    Completeness: the attributions add up to the change of the output.
-
-    Args:
-        path: The gradients along the line.
-        within: Largest difference, relative to the change.
-        most: Largest number of samples to try; None is returned if it is not enough.
-        least: Smallest number to try.
+    Completeness: the attributions add up to the change of the output, up to the share `within`
+    of it. Numbers from `least` to `most` are tried; None if they are not enough.
     """
     outputs = path.partition.outputs.reshape(len(path.partition) + 1, -1)[:, path.target]
     change = outputs[-1] - outputs[0]
@@ -137,15 +109,10 @@ def samples_within(
     most: int = 1_000,
     by: str = "norm",
 ) -> int | None:
-    """Return the smallest number of samples m from which the error stays small.
+    """Return the smallest number of samples m from which the `relative_error` stays small.
 
-    Args:
-        path: The gradients along the line.
-        rule: One of `nnslicer_tf.exactline.gradients.RULES`.
-        error: Largest relative error; see `relative_error`.
-        consecutive: Number of consecutive sample counts, from m on, that must stay within it.
-        most: Largest m to try; None is returned if it is not enough.
-        by: The measure of the error; see `relative_error`.
+    The error of sums by a rule, one of `RULES`, must stay within it for some `consecutive` sample
+    counts, from m on. None if no m up to `most` is enough.
     """
     exact = path.exact()
     good = 0
@@ -168,24 +135,11 @@ def linearity(
 ) -> pd.DataFrame:
     """Measure the lines from images to their FGSM and random neighbours.
 
-    Args:
-        im: A piecewise-linear classifier of images with values in [0, 1]; a Keras model
-            also works.
-        x: `(images, *input shape)`.
-        labels: `(images,)` integers.
-        epsilon: Size of the change of every pixel.
-        rng: Seed or generator of the random neighbours.
-        progress: Show a progress bar.
-
     Returns:
         A table with one row per image: label, predicted classes before and after FGSM, and for
-        both directions the number of parts, their density and the gradient error. The density is
-        NaN where FGSM does not move an image, because the classifier is so confident that the
-        gradient of its loss is zero. For the gradient error see `relative_change`.
-
-    Raises:
-        InvalidArgumentError: if there is not one label for every image.
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+        both directions the number of parts, their density and the gradient error, as of
+        `relative_change`. The density is NaN where FGSM does not move an image, because the
+        classifier is so confident that the gradient of its loss is zero.
     """
     im = instrumented(im)
     x, labels = im.labelled(x, labels)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.exactline import PlaneWalker
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
@@ -27,7 +28,7 @@ def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
     for (dataset, method), im in networks.items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         walker = PlaneWalker(im)
-        triangles = _triangles(im, data.x, data.y, EPSILON[dataset], s.seed)
+        triangles = _triangles(im, data, dataset, s.seed)
         for i in track(range(len(data)), f"{dataset} {method}", len(data)):
             row = {"dataset": dataset, "training": method, "image": i, "label": data.y[i]}
             partition = walker.plane(triangles[i])
@@ -65,11 +66,10 @@ _TEXT = (
 )
 
 
-def _triangles(
-    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, seed: int
-) -> np.ndarray:
+def _triangles(im: InstrumentedModel, data: Dataset, dataset: str, seed: int) -> np.ndarray:
     """Return images with their FGSM and random neighbours, `(images, 3, *input shape)`."""
-    neighbours = fgsm(im, x, labels, epsilon), random_neighbours(x, epsilon, seed)
+    x, epsilon = data.x, EPSILON[dataset]
+    neighbours = fgsm(im, x, data.y, epsilon), random_neighbours(x, epsilon, seed)
     return np.stack([np.asarray(x, np.float64), *neighbours], axis=1)
 
 
@@ -80,7 +80,7 @@ def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarr
         right = table[table.dataset == dataset].groupby("image").right.all()
         image = int(right[right].index[0]) if right.any() else 0
         data = datasets.load(dataset, f"test[:{image + 1}]")
-        triangle = _triangles(im, data.x, data.y, EPSILON[dataset], seed)[image]
+        triangle = _triangles(im, data, dataset, seed)[image]
         partition = PlaneWalker(im).plane(triangle)
         classes = partition.classify()
         arrays = {f.name: compact(getattr(classes, f.name)) for f in fields(PlanarClasses)}

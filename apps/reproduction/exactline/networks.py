@@ -31,11 +31,7 @@ _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 def trained_networks(
     kinds: Iterable[str] = tuple(NETWORKS),
 ) -> dict[tuple[str, str, str], keras.Model]:
-    """Return the available trained networks: network, data set and training → model.
-
-    Raises:
-        InvalidArgumentError: for another name, or if there are no weights of any.
-    """
+    """Return the available trained networks: network, data set and training → model."""
     kinds = list(kinds)
     for kind in kinds:
         check_name("network", kind, NETWORKS)
@@ -54,20 +50,12 @@ def trained_networks(
 
 
 def networks_of(kind: str) -> dict[tuple[str, str], keras.Model]:
-    """Return the trained networks of one kind: data set and training → model.
-
-    Raises:
-        InvalidArgumentError: if there is no such kind in `NETWORKS`.
-    """
+    """Return the trained networks of one kind: data set and training → model."""
     return {(key[1], key[2]): model for key, model in trained_networks([kind]).items()}
 
 
 def relu_networks(kinds: Iterable[str] = RELU_NETWORKS) -> dict[str, tuple[str, keras.Model]]:
-    """Return the trained networks with ReLU activations: name → data set and model.
-
-    Raises:
-        InvalidArgumentError: for another name.
-    """
+    """Return the trained networks with ReLU activations: name → data set and model."""
     kinds = list(kinds)
     for kind in kinds:
         check_name("network", kind, RELU_NETWORKS)
@@ -85,7 +73,6 @@ def train(s: TrainingSettings) -> ExperimentResult:
     check_name("network", s.network, NETWORKS)
     if s.threads:  # must be set before TensorFlow computes anything
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
-    ending = "-quick" if s.reduced else ""
     name = f"{s.network}-{s.dataset}-{s.method}"
     weights = check_writable(s.weights_folder / f"{name}.weights.h5")
     epochs = 1 if s.reduced else _EPOCHS[s.method]
@@ -101,7 +88,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     test = datasets.load(s.dataset, "test")
     log = {
         **provenance(seed=s.seed),
-        "network": name + ending,
+        "network": name + "-quick" * s.reduced,
         "parameters": network.count_params(),
         "recipe": dataclasses.asdict(recipe),
         "train_images": len(data),
@@ -112,4 +99,4 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "losses": losses,
     }
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
-    return ExperimentResult(logs={name + ending: log})
+    return ExperimentResult(logs={str(log["network"]): log})

@@ -55,13 +55,22 @@ def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
         names = {"network": network, "dataset": dataset, "training": method}
         tables.append(path_rows(model, data.x, data.y, lambda p: _samples(p, s.most), names, store))
     table = pd.concat(tables, ignore_index=True)
+    # Each network's means over images for which the samples tried were enough.
+    rows, keys = [], ["network", "dataset", "training"]
+    for key, group in table.groupby(keys, sort=False):
+        kept = group.dropna()
+        row = dict(zip(keys, key, strict=True)) | {"images": len(group), "counted": len(kept)}
+        row |= {name: kept[name].mean() for name in ("exact", *RULES, "m_tilde")}
+        errors = 100 * kept["error_at_m_tilde"]
+        row |= {"error_percent_at_m_tilde": errors.mean(), "median_error_percent": errors.median()}
+        rows.append(row)
     head = {"baseline": "black", "target": "the label", "most_samples": s.most}
     title = "By the program's procedure: integrated gradients, exact and by samples"
     text = paper_text("exactline/table1", "exactline/table2")
     return ExperimentResult(
         [
             ExperimentTable("program_attributions_images", table),
-            ExperimentTable("program_attributions", _needed(table), title, head, text),
+            ExperimentTable("program_attributions", pd.DataFrame(rows), title, head, text),
         ]
     )
 
@@ -80,20 +89,6 @@ def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
     return row
 
 
-def _needed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each network's means over images for which the samples tried were enough."""
-    rows = []
-    names = ["network", "dataset", "training"]
-    for key, group in table.groupby(names, sort=False):
-        kept = group.dropna()
-        row = dict(zip(names, key, strict=True)) | {"images": len(group), "counted": len(kept)}
-        row |= {name: kept[name].mean() for name in ("exact", *RULES, "m_tilde")}
-        errors = 100 * kept["error_at_m_tilde"]
-        row["error_percent_at_m_tilde"] = errors.mean()
-        rows.append({**row, "median_error_percent": errors.median()})
-    return pd.DataFrame(rows)
-
-
 def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
     """Compare lines to FGSM and random neighbours by the program's procedure."""
     tables = []
@@ -104,29 +99,33 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
     table = pd.concat(tables, ignore_index=True)
     head = {"network": s.network, "images": f"the first {s.images:,} test images", "seed": s.seed}
     first = table.drop_duplicates(["dataset", "training", "image"])
+    # The mean and the median error of each network, by either measure.
+    rows = []
+    for (dataset, method), group in first.groupby(["dataset", "training"], sort=False):
+        row = {"dataset": dataset, "training": method, "images": len(group)}
+        for label, column in (("norm", "gradient"), ("components", "component")):
+            errors = 100 * group[f"fgsm_{column}_error"]
+            row |= {f"by {label}": errors.mean(), f"by {label}, median": errors.median()}
+        rows.append(row)
+    tables = {
+        "directions": (
+            directions(table),
+            "density of FGSM lines / density of random lines",
+            paper_text("exactline/table3"),
+        ),
+        "trainings": (
+            trainings(first),
+            "density of the normal network / density of the other",
+            paper_text("exactline/table4"),
+        ),
+        "gradients": (pd.DataFrame(rows), "relative change of the gradient", _TEXT),
+    }
     return ExperimentResult(
         [
             ExperimentTable(
-                "program_directions",
-                directions(table),
-                "By the program's procedure: density of FGSM lines / density of random lines",
-                head,
-                paper_text("exactline/table3"),
-            ),
-            ExperimentTable(
-                "program_trainings",
-                trainings(first),
-                "By the program's procedure: density of the normal network / density of the other",
-                head,
-                paper_text("exactline/table4"),
-            ),
-            ExperimentTable(
-                "program_gradients",
-                _gradients(first),
-                "By the program's procedure: relative change of the gradient",
-                head,
-                _TEXT,
-            ),
+                f"program_{name}", frame, f"By the program's procedure: {title}", head, text
+            )
+            for name, (frame, title, text) in tables.items()
         ]
     )
 
@@ -136,12 +135,8 @@ def lines(
 ) -> pd.DataFrame:
     """Return a row for each correctly classified image and each random neighbour.
 
-    Args:
-        im: A piecewise-linear classifier of ten classes.
-        x: Images `(images, *input shape)`, in [0, 1].
-        y: Their labels.
-        seed: Draws the random neighbours.
-        name: Label of the progress bar.
+    Images `(images, *input shape)` are in [0, 1]; the classifier has ten classes. The seed draws
+    the random neighbours, and the name labels the progress bar.
     """
     attributor = Attributor(im)
     predicted = im.logits(x).argmax(axis=1)
@@ -171,15 +166,3 @@ def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """Return an image with pixels changed by 3 % of their values, in whole grey levels."""
     levels = np.round(255 * np.float64(image))
     return np.clip(levels + np.floor(_SHARE * levels) * signs, 0, 255) / 255
-
-
-def _gradients(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and the median error of each network, by either measure."""
-    rows = []
-    for (dataset, method), group in table.groupby(["dataset", "training"], sort=False):
-        row = {"dataset": dataset, "training": method, "images": len(group)}
-        for label, column in (("norm", "gradient"), ("components", "component")):
-            errors = 100 * group[f"fgsm_{column}_error"]
-            row |= {f"by {label}": errors.mean(), f"by {label}, median": errors.median()}
-        rows.append(row)
-    return pd.DataFrame(rows)

@@ -24,14 +24,10 @@ METHODS = ("normal", "pgd", "box")
 
 @dataclass(frozen=True)
 class RobustRecipe:
-    """Settings of the training of a network.
+    """Settings of the training of a network by one of `METHODS`.
 
     Attributes:
-        method: One of `METHODS`.
         epsilon: Largest change of a pixel, on images in [0, 1].
-        epochs: Passes over the images.
-        batch_size: Images per step.
-        learning_rate: Initial learning rate of Adam, with cosine decay to zero.
         steps: Gradient steps of PGD, each of size 2.5 · epsilon / steps.
     """
 
@@ -84,9 +80,6 @@ def train_robustly(
 
     With PGD and boxes, half of the loss is on the images and half on the changed images or at
     the worst corner of their boxes; boxes grow to `epsilon` over the first half of the epochs.
-
-    Raises:
-        InvalidArgumentError: for an unknown method.
     """
     import tensorflow as tf
 
@@ -143,32 +136,25 @@ def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps
 
 
 def box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
-    """Return the mean of the losses on images and at the worst corner of their output boxes.
-
-    Arguments are those of `pgd_loss`; `noise` and `steps` are unused.
-    """
+    """Return the mean of the losses on images and at the worst corner of their output boxes."""
     low, high = ops.clip(x - epsilon, 0.0, 1.0), ops.clip(x + epsilon, 0.0, 1.0)
     centre, radius = (low + high) / 2, (high - low) / 2
     for layer in model.layers[1:]:
         if isinstance(layer, layers.Flatten):
             centre, radius = layer(centre), layer(radius)
             continue
-        centre, radius = _box_sum(layer, centre, radius)
+        if isinstance(layer, layers.Dense):
+            weigh = ops.matmul
+        else:
+            weigh = partial(ops.conv, strides=layer.strides, padding=layer.padding)
+        centre = weigh(centre, layer.kernel) + layer.bias
+        radius = weigh(radius, ops.abs(layer.kernel))
         if layer.activation is keras.activations.relu:
             low, high = ops.relu(centre - radius), ops.relu(centre + radius)
             centre, radius = (low + high) / 2, (high - low) / 2
     right = ops.one_hot(y, centre.shape[-1])
     worst = centre + radius * (1 - 2 * right)  # the label's lowest, all others' highest
     return (_cross_entropy(y, model(x, training=True)) + _cross_entropy(y, worst)) / 2
-
-
-def _box_sum(layer: keras.layers.Layer, centre: Any, radius: Any) -> tuple[Any, Any]:
-    """Return centre and radius of the output box of a weighted sum."""
-    size = ops.abs(layer.kernel)
-    if isinstance(layer, layers.Dense):
-        return ops.matmul(centre, layer.kernel) + layer.bias, ops.matmul(radius, size)
-    how = {"strides": layer.strides, "padding": layer.padding}
-    return ops.conv(centre, layer.kernel, **how) + layer.bias, ops.conv(radius, size, **how)
 
 
 _LOSSES: dict[str, Callable] = {"normal": normal_loss, "pgd": pgd_loss, "box": box_loss}

@@ -8,6 +8,7 @@ that size are compressed on to about 60 %, beside the whole model, compressed as
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
@@ -26,12 +27,7 @@ from reproduction.rows import RowStore
 _HALF = 0.5  # of the parameters that slices remove
 _COMPRESSED = 0.6  # of the parameters that are removed in the end
 _SHARE = 0.1  # of the remaining weights that an iteration removes
-_PAPER_WAYS = {
-    "Global": "global",
-    "Category-wise": "category-wise",
-    "NeuSemSlice": "semantic",
-    "NeuSemSlice, centred": "semantic",
-}
+_PAPER_WAYS = dict(zip(WAYS, ("global", "category-wise", "semantic", "semantic"), strict=True))
 
 
 def case_study(s: CaseStudySettings) -> ExperimentResult:
@@ -44,11 +40,8 @@ def case_study(s: CaseStudySettings) -> ExperimentResult:
         store = RowStore.of(s.work / "case-study", f"{what}-{s.name}", ["metric"], made_from)
         parts = []
         for metric in s.metrics.split(","):
-
-            def make(metric: str = metric) -> Iterable[dict]:
-                return track(rows(trial, metric), f"{what}, {metric}")
-
-            parts.append(store.complete({"metric": metric}, make))
+            make = partial(rows, trial, metric)
+            parts.append(store.complete({"metric": metric}, lambda m=make: track(m(), what)))
         return pd.concat(parts, ignore_index=True)
 
     curves = stored("curves", curve_rows)

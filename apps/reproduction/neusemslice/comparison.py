@@ -22,9 +22,6 @@ def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
         "gain": mean of first - second, zero if it is zero up to rounding; "p_value" of the
         two-sided paired t-test, and "cohens_d": the gain over the differences' standard deviation,
         both NaN if all differences are the same up to rounding; "repeats".
-
-    Raises:
-        InvalidArgumentError: if the numbers of results differ or are zero.
     """
     a, b = np.asarray(first, float), np.asarray(second, float)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
@@ -58,11 +55,7 @@ def area_under(curve: AccuracyCurve, low: float, high: float) -> float:
 
 
 def compare(first: Sequence[AccuracyCurve], second: Sequence[AccuracyCurve]) -> dict[str, float]:
-    """Compare two methods by the areas under their curves, over each repeat's common range.
-
-    Raises:
-        InvalidArgumentError: if the numbers of curves differ, or two have no common range.
-    """
+    """Compare two methods by the areas under their curves, over each repeat's common range."""
     areas = []
     for pair in zip(first, second, strict=True):
         low = max(float(np.min(rates)) for rates, _ in pair)

@@ -39,7 +39,6 @@ class _Method:
     """A method of learning the later tasks.
 
     Attributes:
-        name: The name in the tables.
         way: How critical neurons are chosen; empty: none are frozen.
         replay: Share of the earlier tasks' samples that are trained on again.
         freeze_outgoing: Freeze the weights out of critical neurons too.
@@ -88,13 +87,9 @@ def develop_rows(
 ) -> Iterator[dict]:
     """Yield each task's test accuracy after the later tasks were learned, by every method.
 
-    Args:
-        trial: A model of all classes, trained on those of the first task, and the data of all.
-        tasks: The classes of each task.
-        metric: A name of `METRICS`.
-        loss: Held-out accuracy on the first task that its slices alone may lose.
-        epochs: Passes over each new task's samples, by Adam.
-        methods: Names of the rows; all by default.
+    The trial has a model of all classes, trained on those of the first task, and the data of all.
+    Its slices alone may lose `loss` of the held-out accuracy on that task; each new task is trained
+    on for some epochs of Adam. `methods` are names of the rows, all by default.
     """
     base = replace(
         trial,

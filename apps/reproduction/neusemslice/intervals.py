@@ -20,11 +20,7 @@ _INTERVALS = (1, 16, 64, 256)
 
 
 def intervals(s: MaintenanceSettings) -> ExperimentResult:
-    """Compare the curves of semantic slices that grow by different numbers of neurons.
-
-    Raises:
-        InvalidArgumentError: if the settings choose an interval; all of them are compared.
-    """
+    """Compare the curves of semantic slices that grow by different numbers of neurons."""
     if s.interval != 1:
         raise InvalidArgumentError(
             f"intervals compares slices that grow by {', '.join(map(str, _INTERVALS))} neurons: "

@@ -63,17 +63,18 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
             critical = sliced.of_size(way, wanted)
             compression = sliced.compression(critical)
             # The layers of each part of a model that is masked alone, by the part's name.
-            of_kind: dict[bool, list[str]] = {False: [], True: []}
-            for name in critical:
-                is_dense = isinstance(trial.model.get_layer(name), keras.layers.Dense)
-                of_kind[is_dense].append(name)
-            groups = {
-                "all convolutions": of_kind[False],
-                "all dense layers": of_kind[True],
-                "all": list(critical),
-            }
             parts = {name: [name] for name in critical}
-            parts |= {name: part for name, part in groups.items() if part}
+            dense = [
+                name
+                for name in critical
+                if isinstance(trial.model.get_layer(name), keras.layers.Dense)
+            ]
+            convolutions = [name for name in critical if name not in dense]
+            if convolutions:
+                parts["all convolutions"] = convolutions
+            if dense:
+                parts["all dense layers"] = dense
+            parts["all"] = list(critical)
             for name, part in parts.items():
                 taken = CriticalNeurons({layer: critical[layer] for layer in part})
                 yield {

@@ -63,15 +63,8 @@ def readapt_rows(
 ) -> Iterator[dict]:
     """Yield the accuracies after training on samples and their adversarial versions.
 
-    Held-out samples are attacked: some to train on, and as many others after the training.
-
-    Args:
-        trial: The model and its data.
-        metric: A name of `METRICS`.
-        epsilon: The attacks' bound in the maximum norm, of values in [0, 1].
-        epochs: Passes over the samples, the same for all methods.
-        attacked: How many samples to attack each time, at most half of the held-out ones.
-        methods: Names of the rows; all by default.
+    Held-out samples, at most half of them, are attacked to train on, and as many others after the
+    training. Attacks are bounded by `epsilon` in the maximum norm, of values in [0, 1].
 
     Yields:
         attack, method, TPR (share of parameters trained), RA (accuracy on the samples trained
@@ -87,11 +80,10 @@ def readapt_rows(
         both, labels = np.concatenate([x, adversarial]), np.concatenate([y, y])
         learned = replace(trial.held_out, x=both, y=labels)
         before = accuracy(trial.model, replace(trial.held_out, x=adversarial, y=y))
+        options = {"epochs": epochs, "rng": trial.seed}
         for method in methods or trained_neurons:
             neurons = trained_neurons[method]
-            trained = train_neurons(
-                trial.model, neurons, both, labels, epochs=epochs, rng=trial.seed
-            )
+            trained = train_neurons(trial.model, neurons, both, labels, **options)
             again = _attacked(trained, attack, again_x, again_y, trial.seed)
             yield {
                 "attack": attack.name,

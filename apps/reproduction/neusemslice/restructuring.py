@@ -39,11 +39,8 @@ def restructure(s: MaintenanceSettings) -> ExperimentResult:
 def restructure_rows(trial: Trial, metric: str, tolerance: float = 0.01) -> Iterator[dict]:
     """Yield the result of every compressor, alone and after every slicing method.
 
-    Args:
-        trial: The model and its data.
-        metric: A name of `METRICS`.
-        tolerance: Loss of held-out accuracy at which compression stops. Slices may lose a tenth
-            of a point of it, at most half: they remove only what is redundant.
+    Compression stops where `tolerance` of the held-out accuracy is lost. Slices may lose a tenth
+    of a point of it, at most half: they remove only what is redundant.
 
     Yields:
         method, CR (share of the whole model's parameters removed), NI (iterations), MA (test

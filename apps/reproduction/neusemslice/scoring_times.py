@@ -2,19 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Iterator
 
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
-from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic import METRICS, contributions
 from reproduction.neusemslice.settings import ScoringTimeSettings
 from reproduction.result import ExperimentResult, ExperimentTable, paper_frame
-
-_TIMED_IN_THE_PAPER = "mnist"
 
 
 def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
@@ -22,9 +18,21 @@ def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
     split = f"train[:{s.images}]" if s.images else "train"
     data = datasets.load(s.dataset, split)
     im = InstrumentedModel(zoo.load(s.model, s.dataset))
-    table = pd.DataFrame(track(timed(im, data, s.runs), "metrics", len(METRICS)))
-    published = paper_seconds() if s.dataset == _TIMED_IN_THE_PAPER else {}
-    table["paper seconds"] = table.metric.map(published)
+    rows = []
+    for metric in track(METRICS, "metrics"):
+        seconds = []
+        for _ in range(s.runs + 1):
+            start = time.perf_counter()
+            contributions(im, data.x, metric, y=data.y)
+            seconds.append(time.perf_counter() - start)
+        row = {"metric": metric, "seconds": statistics.median(seconds[1:])}
+        rows.append(row | {"least": min(seconds[1:]), "most": max(seconds[1:])})
+    table = pd.DataFrame(rows)
+    # The seconds that the paper states, for MNIST.
+    stated = paper_frame("neusemslice/stated")
+    metrics = stated.what.str.extract(r"seconds to score MNIST by (\w+)")[0].dropna().str.lower()
+    published = dict(zip(metrics, stated.value[metrics.index], strict=True))
+    table["paper seconds"] = table.metric.map(published if s.dataset == "mnist" else {})
     head = {
         "model": f"{s.model}, weights of the zoo",
         "images": f"{len(data)} of {s.dataset}",
@@ -32,26 +40,3 @@ def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
     }
     title = "Seconds to score all neurons (section 5.2)"
     return ExperimentResult([ExperimentTable(f"times-{s.model}-{s.dataset}", table, title, head)])
-
-
-def timed(im: InstrumentedModel, data: Dataset, runs: int) -> Iterator[dict]:
-    """Yield the median, least and most seconds of each metric."""
-    for metric in METRICS:
-        seconds = []
-        for _ in range(runs + 1):
-            start = time.perf_counter()
-            contributions(im, data.x, metric, y=data.y)
-            seconds.append(time.perf_counter() - start)
-        yield {
-            "metric": metric,
-            "seconds": statistics.median(seconds[1:]),
-            "least": min(seconds[1:]),
-            "most": max(seconds[1:]),
-        }
-
-
-def paper_seconds() -> dict[str, float]:
-    """Return the seconds that the paper states for MNIST, by metric."""
-    stated = paper_frame("neusemslice/stated")
-    found = stated.what.str.extract(r"seconds to score MNIST by (\w+)")[0].dropna()
-    return dict(zip(found.str.lower(), stated.value[found.index], strict=True))

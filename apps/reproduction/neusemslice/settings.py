@@ -13,21 +13,24 @@ WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
 
 OURS = WAYS[2:]
 
-_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_THETAS = (0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
-_MORE_SHARES = (0.01, 0.02, 0.05)
-_MORE_THETAS = (0.5, 0.7, 0.8, 0.995, 0.999, 0.9999)
+_SHARES = tuple(step / 10 for step in range(1, 11))
+_THETAS = tuple(step / 100 for step in range(90, 100))
 
 PAPER_SETTINGS = dict(zip(WAYS, (_SHARES, _SHARES, _THETAS, _THETAS), strict=True))
 """Slicing method → the paper's shares or thresholds (section 5.2)."""
 
-SETTINGS = {
-    way: tuple(sorted((*known, *(_MORE_SHARES if known is _SHARES else _MORE_THETAS))))
-    for way, known in PAPER_SETTINGS.items()
-}
+_MORE = {_SHARES: (0.01, 0.02, 0.05), _THETAS: (0.5, 0.7, 0.8, 0.995, 0.999, 0.9999)}
+SETTINGS = {way: tuple(sorted((*known, *_MORE[known]))) for way, known in PAPER_SETTINGS.items()}
 """The same with more, so that all methods reach from slight to nearly full compression."""
 
-
+Model = Annotated[str, Argument(help="A model of the zoo.")]
+DataSet = Annotated[str, Argument(help="A data set.")]
+Metrics = Annotated[
+    str, Option(help="Names, separated by commas; commands for one metric take the first.")
+]
+Tests = Annotated[int, Option(min=10, help="Test images.")]
+Samples = Annotated[int, Option(min=10, help="Images for scores.")]
+Work = Annotated[Path, Option(help="Folder of models and finished repeats.")]
 Interval = Annotated[
     int, Option(min=1, help="Neurons by which semantic slices grow (Algorithm 1's i).")
 ]
@@ -44,11 +47,9 @@ class MaintenanceSettings(Settings):
 
     trial: ClassVar = {"repeats": 1, "images": 2_000, "epochs": 2, "tests": 500, "samples": 500}
     kept = "semantic"
-    model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
-    dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
-    metrics: Annotated[str, Option(help="Names, separated by commas; slicing takes several.")] = (
-        "taylor"
-    )
+    model: Model = "mlp"
+    dataset: DataSet = "mnist"
+    metrics: Metrics = "taylor"
     repeats: Annotated[int, Option(min=1, help="Number of models, each with its own seed.")] = 5
     first_seed: Annotated[
         int, Option(min=0, help="Seed of the first model; the others have the next ones.")
@@ -59,8 +60,8 @@ class MaintenanceSettings(Settings):
         Literal["plain", "zoo"],
         Option(help="Train by Adam without augmentation, or as the zoo does, but for --epochs."),
     ] = "plain"
-    tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
-    samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
+    tests: Tests = 10_000
+    samples: Samples = 5_000
     precision: Annotated[
         Literal["float32", "mixed_bfloat16"], Option(help="Precision of training and prediction.")
     ] = "float32"
@@ -74,13 +75,7 @@ class MaintenanceSettings(Settings):
     scenario: Annotated[
         int, Option(min=1, max=2, help="develop: 1 has two tasks, 2 has three.")
     ] = 1
-    explore: Annotated[
-        Path | None,
-        Option(help="slicing: file for an interactive view of the critical neurons, .html."),
-    ] = None
-    work: Annotated[Path, Option(help="Folder of models and finished repeats.")] = Path(
-        "runs/semantic"
-    )
+    work: Work = Path("runs/semantic")
 
     @property
     def metric(self) -> str:
@@ -118,29 +113,29 @@ class MaintenanceSettings(Settings):
 
 @dataclass(frozen=True)
 class ScoringTimeSettings(Settings):
-    """Times of the metrics of a trained model's neurons."""
+    """Time the metrics of a trained model's neurons (section 5.2)."""
 
     trial: ClassVar = {"images": 500, "runs": 1}
     kept = "semantic"
-    model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
-    dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
+    model: Model = "mlp"
+    dataset: DataSet = "mnist"
     images: Annotated[int, Option(min=0, help="Training images to score on; 0: all.")] = 0
     runs: Annotated[int, Option(min=1, help="Runs of each metric, of which the median counts.")] = 5
 
 
 @dataclass(frozen=True)
 class CaseStudySettings(Settings):
-    """Slicing and restructuring of one model with the zoo's weights."""
+    """Slice a trained model, and compress its slices (figure 6)."""
 
     trial: ClassVar = {"tests": 200, "samples": 200, "metrics": "taylor"}
     kept = "semantic"
-    model: Annotated[str, Argument(help="A model of the zoo.")] = "mobilenet_v3_small"
-    dataset: Annotated[str, Argument(help="A data set.")] = "cifar10"
-    metrics: Annotated[str, Option(help="Names, separated by commas.")] = "deeplift,taylor"
-    tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
-    samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
+    model: Model = "mobilenet_v3_small"
+    dataset: DataSet = "cifar10"
+    metrics: Metrics = "deeplift,taylor"
+    tests: Tests = 10_000
+    samples: Samples = 5_000
     interval: Interval = 1
-    work: Annotated[Path, Option(help="Folder of finished rows.")] = Path("runs/semantic")
+    work: Work = Path("runs/semantic")
 
     @property
     def name(self) -> str:

@@ -20,12 +20,7 @@ from reproduction.samples import first
 
 
 class SlicedModel:
-    """A model with all slicing methods.
-
-    Args:
-        trial: The model and its data.
-        metric: A name of `METRICS`.
-    """
+    """A trial's model with all slicing methods, by one of `METRICS`."""
 
     def __init__(self, trial: Trial, metric: str = "taylor") -> None:
         data = first(trial.train, trial.samples)
@@ -49,11 +44,7 @@ class SlicedModel:
         return 1 - self.masker.size(critical) / self.model.count_params()
 
     def own_share(self, critical: CriticalNeurons) -> float:
-        """Return the share of the parameters that lead into the neurons that are not critical.
-
-        Their kernels' and biases' parameters alone: what is removed where the weights out of
-        masked neurons are not counted.
-        """
+        """Return the share of the parameters in kernels and biases of masked neurons themselves."""
         own = sum(
             (1 - mask.mean()) * self.model.get_layer(layer).count_params()
             for layer, mask in critical.items()

@@ -15,11 +15,9 @@ from reproduction.neusemslice.tables import area_tests, masked_range_tables
 from reproduction.neusemslice.trial import Repeats, Trial
 from reproduction.palette import METHODS
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
+from reproduction.result import ExperimentFigure, ExperimentResult
 from reproduction.samples import first, of_classes
-from reproduction.views import view_of_marks
 
-_SHOWN = 0.5  # the compression rate of the interactive view
 _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 
@@ -38,13 +36,10 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
 
     stars = repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])
     curve = pd.concat([stars, rows("slicing", curve_rows)])
+    against = "Semantic slicing against the others, areas over the common range (table 4)"
     tables = [
         repeats.table("figure5", "Accuracy over compression rate (figure 5)", curve),
-        repeats.table(
-            "table4",
-            "Semantic slicing against the others, areas over the common range (table 4)",
-            area_tests(curve),
-        ),
+        repeats.table("table4", against, area_tests(curve)),
     ]
     if s.interval == 1:  # the cost of masking does not depend on it
         # Tables 1, 2 and 3.
@@ -53,21 +48,7 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
         tables += [repeats.table(n, title.format(n), part) for n, part in masked.items()]
     name = f"{s.name}{s.interval_name}"
     figure = ExperimentFigure(f"figure5-{name}", plot_curves(f"figure5-{name}", curve))
-    return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
-
-
-def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
-    """Return a view of the critical neurons of the first model, by every method."""
-    if s.explore is None:
-        return []
-    trial = repeats.trial(0)
-    sliced = SlicedModel(trial, s.metric)
-    title = f"Critical neurons of {s.name}, about {_SHOWN:.0%} of the parameters removed"
-
-    def critical() -> dict[str, dict[str, np.ndarray]]:
-        return {way: dict(sliced.of_size(way, _SHOWN)) for way in SETTINGS}
-
-    return view_of_marks(s.explore, InstrumentedModel(trial.model), critical, title)
+    return ExperimentResult(tables, [figure])
 
 
 def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -136,9 +117,7 @@ def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
 def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
     """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
 
-    Args:
-        curves: Rows of `curve_rows`, and of `deeparc_row` if there is a star.
-        name: The name of the file, whose part behind the figure's stands above all panels.
+    The part of the file's name behind the figure's stands above all panels.
     """
     metrics = list(curves.metric.dropna().unique())
     columns = 2 if len(metrics) == 4 else min(len(metrics), 3)

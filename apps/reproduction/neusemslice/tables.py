@@ -63,10 +63,7 @@ def paired_tests(
 ) -> pd.DataFrame:
     """Return paired t-tests and Cohen's d over seeds: a row a pair of methods and figure.
 
-    Args:
-        rows: As of `means_beside_the_paper`.
-        figures: Columns to compare.
-        methods: Pairs (first, second); those that are not in the rows are left out.
+    Pairs (first, second) with methods that are not in the rows are left out.
     """
     keys = [name for name in ("attack",) if name in rows]
     tests = []
@@ -92,15 +89,8 @@ def means_result(
 ) -> ExperimentResult:
     """Return means over seeds beside the paper's figures, the rows of every seed, and paired tests.
 
-    Args:
-        repeats: The repeats that made the rows.
-        rows: As of `means_beside_the_paper`.
-        number: The paper's table.
-        title: What was measured.
-        figures: Columns to test.
-        methods: Pairs of methods to test.
-        used: Further settings, for the heads of the tables.
-        name: Start of the tables' names, by default "table" and the number.
+    The tests compare pairs of `methods` by some columns, the `figures`; `used` are further settings
+    for the heads of the tables, whose names begin with `name`, or "table" and the paper's number.
     """
     s, name = repeats.settings, name or f"table{number}"
     means = means_beside_the_paper(rows, number, s.model, s.dataset)
@@ -152,9 +142,7 @@ def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
 def masked_range_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return tables 1, 2 and 3, the paper's columns beside (VGG16 on CIFAR-10).
 
-    Returns:
-        "table1": ranks on all samples; "table2": by category, the mean; "table3": single
-        categories, by DeepLIFT if it is there.
+    Ranks on all samples; by category, the mean; single categories, by DeepLIFT if it is there.
     """
     whole = rows.category == "global"
     detailed = "deeplift" if (rows.metric == "deeplift").any() else rows.metric.iloc[0]

@@ -29,15 +29,12 @@ from reproduction.samples import first, of_classes
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A trained model and its data.
+    """A trained model that ends in logits, and its data.
 
     Attributes:
-        model: A classifier that ends in logits.
-        train: Its training samples; the first of them give scores and similarities.
+        train: Its training samples; the first `samples` of them give scores and similarities.
         held_out: Samples by which thresholds are chosen and training or compression is stopped.
         test: Samples for final figures only.
-        seed: Random seed.
-        samples: Number of training samples for scores and similarities.
         interval: Number of neurons by which semantic slices grow (Algorithm 1's i).
     """
 
@@ -51,11 +48,7 @@ class Trial:
 
 
 def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
-    """Return the zoo's trained model of a name, and its data.
-
-    Raises:
-        InvalidArgumentError: if there are no weights; the error names the command to train them.
-    """
+    """Return the zoo's trained model of a name, and its data."""
     return Trial(
         zoo.load(model, dataset),
         train=datasets.load(dataset, "train[:90%]"),
@@ -66,11 +59,7 @@ def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
 
 
 class Repeats:
-    """Trials of one model and data set, one for each seed; or the one trial of the zoo's weights.
-
-    Args:
-        settings: Model, data set, sizes and number of seeds.
-    """
+    """Trials of one model and data set, one for each seed; or the one of the zoo's weights."""
 
     def __init__(self, settings: MaintenanceSettings) -> None:
         self.settings = settings
@@ -83,11 +72,7 @@ class Repeats:
 
     @cached_property
     def data(self) -> dict[str, Dataset]:
-        """Training, held-out and test samples, as a `Trial` takes them.
-
-        Raises:
-            InvalidArgumentError: if there are fewer training samples than asked for.
-        """
+        """Training, held-out and test samples, as a `Trial` takes them."""
         if (trial := self._zoo_trial) is not None:
             return {"train": trial.train, "held_out": trial.held_out, "test": trial.test}
         s = self.settings
@@ -115,11 +100,7 @@ class Repeats:
         return f"{s.epochs} epochs{how} in {s.precision}"
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
-        """Return a model trained with a seed, on some classes or on all, with all data.
-
-        Raises:
-            InvalidArgumentError: if a model of some classes is asked of the zoo.
-        """
+        """Return a model trained with a seed, on some classes or on all, with all data."""
         s, data, which = self.settings, self.data["train"], "all"
         if self._zoo_trial is not None:
             if classes is not None:
@@ -195,11 +176,7 @@ def warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
 
 
 def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of each task, in order: equally many, the last task has the remainder.
-
-    Raises:
-        InvalidArgumentError: if there are fewer than two tasks, or not a class for each.
-    """
+    """Return the classes of each task, in order: equally many, the last task has the remainder."""
     if not 2 <= tasks <= classes:
         raise InvalidArgumentError(f"{classes} classes cannot be split into {tasks} tasks.")
     size = classes // tasks

@@ -34,7 +34,14 @@ _BACKENDS = ("tensorflow", "jax", "torch")
 
 def train(s: TrainingSettings) -> ExperimentResult:
     """Train a model, write its weights, and return the log."""
-    _set_threads(s.threads)  # before TensorFlow computes anything
+    if s.threads:  # must be set before TensorFlow computes anything
+        if keras.backend.backend() != "tensorflow":
+            raise InvalidArgumentError(
+                f"--threads is for TensorFlow, but Keras runs on '{keras.backend.backend()}'."
+            )
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
     # The model's recipe, with the changes from the settings.
     recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
@@ -80,34 +87,16 @@ def train(s: TrainingSettings) -> ExperimentResult:
     return ExperimentResult(logs={s.run: log})
 
 
-def _set_threads(threads: int) -> None:
-    """Limit the threads of an operation in TensorFlow; 0 means all cores.
-
-    Raises:
-        InvalidArgumentError: if there is a limit, and Keras has another backend.
-    """
-    if not threads:
-        return
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise InvalidArgumentError(f"--threads is for TensorFlow, but Keras runs on '{backend}'.")
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-
-
 def write_summary(folder: Path) -> None:
     """Write a table of all logs in a folder, as CSV and Markdown."""
     logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
-    rows = [
-        {
-            "epochs": log["recipe"]["epochs"],
-            "computed_with": _computed_with(log),
-            "minutes": _minutes(log),
-            **log,
-        }
-        for log in logs
-    ]
+    rows = []
+    for log in logs:
+        backend = next(name for name in log["versions"] if name in _BACKENDS)
+        seconds = [row.get("seconds") for row in log["history"]]  # early logs have none
+        minutes = "" if None in seconds else round(sum(seconds) / 60, 1)
+        row = {"epochs": log["recipe"]["epochs"], "minutes": minutes}
+        rows.append(row | {"computed_with": f"{backend} on {log.get('device', 'CPU')}"} | log)
     table = pd.DataFrame(rows, columns=_SUMMARY)
     table = table.round({"held_out_accuracy": 4, "test_accuracy": 4})
     header = "| " + " | ".join(table.columns) + " |\n" + "|---" * len(table.columns) + "|\n"
@@ -121,16 +110,3 @@ def write_summary(folder: Path) -> None:
         table.to_csv(path, index=False)
     with atomic_path(folder / "models.md") as path:
         path.write_text(text)
-
-
-def _computed_with(log: dict) -> str:
-    """Return the backend and the hardware of a training, such as `tensorflow on CPU`."""
-    backend = next(name for name in log["versions"] if name in _BACKENDS)
-    return f"{backend} on {log.get('device', 'CPU')}"
-
-
-def _minutes(log: dict) -> float | str:
-    """Return how long the epochs of a training took; logs of early versions do not say."""
-    if not all("seconds" in row for row in log["history"]):
-        return ""
-    return round(sum(row["seconds"] for row in log["history"]) / 60, 1)

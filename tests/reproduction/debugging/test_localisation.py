@@ -1,16 +1,20 @@
-"""Planted faults of the digits' network, and the view of how suspicious channels are."""
+"""Planted faults of the digits' network, and how suspicious its channels are."""
 
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from nnslicer_tf.report.explorer import unpack
-from reproduction.debugging.localisation import localisation
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.debugging import Runs, suspicious
+from reproduction.debugging.faults import FaultyModel
+from reproduction.debugging.localisation import costly, localisation
 from reproduction.debugging.settings import LocalisationSettings
 
 
-def test_suspicious_channels_are_explored(tmp_path):
+def test_ranks_count_the_channels_with_larger_scores(tmp_path):
+    """Of the fault, planted again, with scores that the library gives to its channels."""
     settings = LocalisationSettings(
         model="digits_cnn",
         faults=1,
@@ -18,23 +22,20 @@ def test_suspicious_channels_are_explored(tmp_path):
         samples=20,
         methods="gradient,ochiai",
         work=tmp_path,
-        explore=tmp_path / "suspicious.html",
     )
-    found = localisation(settings)
-    rows = found.table("faults_digits_cnn_ranks")
-    (view,) = found.views
-    header, arrays = unpack(view.view.data)
-    assert [exhibit["name"] for exhibit in header["exhibits"]] == rows["method"].tolist()
-    (operation,) = rows["operation"].unique()
-    (channel,) = rows["channel"].unique()
-    assert header["title"].endswith(f"channel {channel} of {operation}")
-    names = [o["name"] for o in header["operations"]]
-    hidden = ("conv1", "conv2")
-    for exhibit, (_, row) in zip(header["exhibits"], rows.iterrows(), strict=True):
-        marks = exhibit["parts"][0]["neurons"]
-        scores = {names[int(o)]: arrays[reference] for o, reference in marks.items()}
-        every = np.concatenate([scores[name] for name in hidden])
-        own = scores[operation][channel]
+    rows = localisation(settings).table("faults_digits_cnn_ranks")
+    faulty = FaultyModel(zoo.load("digits_cnn"))
+    data = datasets.load("digits", "test[:300]")
+    fault, cost = next(costly(faulty, data, settings))
+    runs = Runs.split(faulty.im, data.x, data.y).sampled(20, rng=0)
+    sides = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    assert rows["method"].tolist() == ["gradient", "ochiai"]
+    for _, row in rows.iterrows():
+        assert (row["operation"], row["channel"]) == (fault.operation, fault.channel)
+        assert row["cost"] == pytest.approx(cost)
+        scores = suspicious(faulty.im, *sides, row["method"], rng=fault.seed).channels
+        every = np.concatenate([scores[name] for name in ("conv1", "conv2")])
+        own = scores[fault.operation][fault.channel]
         assert (every > own).sum() + 1 <= row["rank"] <= (every >= own).sum()
 
 

@@ -1,7 +1,5 @@
 """The paper's experiments, whole, on a pair of the zoo."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.dflare import as_classifier, with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.report.explorer import unpack
 from reproduction.dflare import sweep
 from reproduction.dflare.agreement import agreement, paper_agreement
 from reproduction.dflare.layers import layers
@@ -61,19 +58,6 @@ def test_search_goes_on(few, monkeypatch):
     assert timeouts.loc["DFlare", "slowest found, s"] == seconds.max()
     again = search(settings).table("search_runs")
     pd.testing.assert_frame_equal(again, runs)
-
-
-def test_deviations_are_explored(few, tmp_path):
-    """Both models of the first pair, on the inputs that DFlare found."""
-    path = tmp_path / "deviations.html"
-    settings = SearchSettings(**few, pairs=PAIR, diffchaser_seeds=0, explore=path)
-    (view,) = search(settings).views
-    header, _ = unpack(view.view.data)
-    assert [exhibit["name"] for exhibit in header["exhibits"]] == ["original", "compressed"]
-    said = [[part["predicted"] for part in e["parts"]] for e in header["exhibits"]]
-    assert len(said[0]) == 8 and all(a != b for a, b in zip(*said, strict=True))
-    with pytest.raises(InvalidArgumentError, match="a LiteRT file"):
-        search(replace(settings, pairs=["digits_cnn-dynamic"]))
 
 
 def test_agreement_counts_what_the_models_say(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.explorer import unpack
 from nnslicer_tf.semantic import METRICS
 from reproduction.neusemslice import (
     case_study,
@@ -87,22 +86,6 @@ def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, mon
 def test_intervals_are_compared_not_chosen(settings):
     with pytest.raises(InvalidArgumentError, match="leave out --interval"):
         intervals(replace(settings, interval=64))
-
-
-def test_critical_neurons_are_explored(settings, tmp_path):
-    """Each method's neurons, of one compression rate, are in the view."""
-    s = replace(settings, explore=tmp_path / "critical.html")
-    (view,) = slicing.views_of_slices(s, Repeats(s))
-    header, arrays = unpack(view.view.data)
-    assert [exhibit["name"] for exhibit in header["exhibits"]] == list(WAYS)
-    sliced = SlicedModel(Repeats(s).trial(0), "avg")
-    names = [operation["name"] for operation in header["operations"]]
-    for exhibit in header["exhibits"]:
-        critical = sliced.of_size(exhibit["name"], 0.5)
-        marks = exhibit["parts"][0]["neurons"]
-        assert len(marks) == len(critical)
-        for (o, reference), mask in zip(sorted(marks.items()), critical.values(), strict=True):
-            assert (arrays[reference] != 0).sum() == mask.sum(), names[int(o)]
 
 
 def test_restructuring(settings):
