@@ -54,12 +54,8 @@ def experiments(
 ) -> typer.Typer:
     """Return an application of the experiments in a package below `reproduction`.
 
-    Args:
-        text: Its help.
-        package: The package; its module `settings` has the settings.
-        commands: The name, the settings' name, "module:function" in the package, and if needed the
-            help and a function to finish with, see `add_experiment`.
-        first_by_default: Run the first command if none is given.
+    A command is its name, its settings' name in the package's module `settings`,
+    "module:function", and if needed the help and a function to finish with: see `add_experiment`.
     """
     app = application(text, first_by_default=first_by_default)
     settings = importlib.import_module(f"reproduction.{package}.settings")
@@ -81,14 +77,15 @@ def add_experiment(
 ) -> None:
     """Add a command that runs an experiment and writes its results.
 
-    Its options are the annotated fields of the settings, `--results` and `--quick`.
+    Its options are the fields of the settings with Typer's annotations, `--results` and `--quick`;
+    an application with a single command omits its name.
 
     Args:
         app: An application.
-        name: The command's name, which is omitted in an application with a single command.
-        settings: A dataclass with Typer's annotations.
+        name: The command's name.
+        settings: A dataclass, whose docstring is the help if there is no `text`.
         run: "module:function", which maps settings to `ExperimentResult`.
-        text: The command's help; by default the settings' docstring.
+        text: The command's help.
         finish: "module:function" to call with the folder after the results are written.
     """
 

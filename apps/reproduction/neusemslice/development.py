@@ -65,10 +65,8 @@ def develop(s: MaintenanceSettings) -> ExperimentResult:
     """Learn new classes, without samples of the old ones or with some (tables 7 and 8)."""
     repeats = Repeats(s)
     tasks = split_classes(repeats.data["train"].classes, s.scenario + 1)
-    rows = repeats.rows(
-        f"develop{s.scenario}-{s.metric}",
-        lambda seed: develop_rows(repeats.trial(seed, tasks[0]), tasks, s.metric),
-    )
+    what = f"develop{s.scenario}-{s.metric}"
+    rows = repeats.rows(what, develop_rows, tasks, s.metric, classes=tasks[0])
     replays = [method.name for method in _METHODS if not method.way]
     pairs = [(way, other) for way in OURS for other in (*replays, "Global", "Category-wise")]
     used = {"training": "2 epochs of Adam on each task"}

@@ -4,7 +4,6 @@ The paper leaves the interval open. A layer keeps at least i neurons for each ca
 with a large interval small layers stay whole. This comparison is not in the paper.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pandas as pd
@@ -30,11 +29,7 @@ def intervals(s: MaintenanceSettings) -> ExperimentResult:
     parts = []
     for interval in _INTERVALS:
         grown = Repeats(replace(s, interval=interval))
-
-        def run(seed: int, grown: Repeats = grown) -> Iterator[dict]:
-            return curve_rows(grown.trial(seed), s.metric)
-
-        rows = grown.rows(f"slicing-{s.metric}", run)
+        rows = grown.rows(f"slicing-{s.metric}", curve_rows, s.metric)
         parts.append(rows.assign(metric=f"{s.metric}, i = {interval}"))
     curve = pd.concat(parts, ignore_index=True)
     title = "Semantic slices that grow by i neurons against the others, areas over the common range"

@@ -29,9 +29,7 @@ _PAIRS = [(one, other) for one in OURS for other in WAYS[:2]]
 def layers(s: MaintenanceSettings) -> ExperimentResult:
     """Measure what slices of one size take from each layer (not in the paper)."""
     repeats = Repeats(s)
-    rows = repeats.rows(
-        f"layers-{s.metric}", lambda seed: layer_rows(repeats.trial(seed), s.metric)
-    )
+    rows = repeats.rows(f"layers-{s.metric}", layer_rows, s.metric)
     means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
     # Paired tests over seeds of whole slices of each compression rate.
     tests = []

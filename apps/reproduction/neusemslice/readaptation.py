@@ -26,10 +26,8 @@ def readapt(s: MaintenanceSettings) -> ExperimentResult:
     repeats = Repeats(s)
     attacked = min(s.attacked, len(repeats.data["held_out"]) // 2)
     epsilon = 8 / 255 if s.dataset == "cifar10" else 0.1
-    rows = repeats.rows(
-        f"readapt-{s.metric}-{attacked}",
-        lambda seed: readapt_rows(repeats.trial(seed), s.metric, epsilon, attacked=attacked),
-    )
+    what = f"readapt-{s.metric}-{attacked}"
+    rows = repeats.rows(what, readapt_rows, s.metric, epsilon, 10, attacked)
     pairs = [
         (way, other)
         for way in (*OURS, *(f"{way}+DeepArc" for way in OURS))

@@ -20,10 +20,8 @@ COMPRESSORS = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": 
 def restructure(s: MaintenanceSettings) -> ExperimentResult:
     """Compress whole and restructured models until the accuracy falls (table 5)."""
     repeats = Repeats(s)
-    rows = repeats.rows(
-        f"restructure-{s.metric}-{s.tolerance}",
-        lambda seed: restructure_rows(repeats.trial(seed), s.metric, s.tolerance),
-    )
+    what = f"restructure-{s.metric}-{s.tolerance}"
+    rows = repeats.rows(what, restructure_rows, s.metric, s.tolerance)
     pairs = [
         (f"{way}+{name}", other)
         for name in COMPRESSORS.values()

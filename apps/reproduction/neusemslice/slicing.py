@@ -26,15 +26,10 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     repeats = Repeats(s)
 
     def rows(what: str, of_metric: Callable[[Trial, str], Iterable[dict]]) -> pd.DataFrame:
-        parts = [
-            repeats.rows(
-                f"{what}-{metric}", lambda seed, m=metric: of_metric(repeats.trial(seed), m)
-            )
-            for metric in s.metrics.split(",")
-        ]
-        return pd.concat(parts)
+        metrics = s.metrics.split(",")
+        return pd.concat([repeats.rows(f"{what}-{m}", of_metric, m) for m in metrics])
 
-    stars = repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])
+    stars = repeats.rows("deeparc", lambda trial: [deeparc_row(trial)])
     curve = pd.concat([stars, rows("slicing", curve_rows)])
     against = "Semantic slicing against the others, areas over the common range (table 4)"
     tables = [

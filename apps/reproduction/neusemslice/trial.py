@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import keras
 import numpy as np
@@ -125,8 +126,17 @@ class Repeats:
         warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
-    def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
-        """Return the rows of all seeds; stored ones are read, not made again."""
+    def rows(
+        self,
+        what: str,
+        run: Callable[..., Iterable[dict]],
+        *options: Any,
+        classes: Iterable[int] | None = None,
+    ) -> pd.DataFrame:
+        """Return the rows of all seeds; stored ones are read, not made again.
+
+        Each seed's are `run(trial, *options)`, with a model trained on all or some classes.
+        """
         s = self.settings
         # What tells models of different training apart.
         trained = f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{s.training_name}"
@@ -137,7 +147,7 @@ class Repeats:
         for number, seed in enumerate(s.seeds, 1):
 
             def make(seed: int = seed) -> Iterable[dict]:
-                return track(run(seed), what)
+                return track(run(self.trial(seed, classes), *options), what)
 
             # A file for each seed, so that repeats can run side by side.
             path = s.work / what / f"{s.name}-{trained}{s.interval_name}-seed{seed}.csv"
