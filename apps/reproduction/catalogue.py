@@ -40,31 +40,33 @@ class Extent:
     def measured(self, tables: Sequence[ResultTable]) -> int:
         """Return the number measured in some tables."""
         columns = [t.frame[self.column] for t in tables if self.column in t.frame]
-        if self.count == "distinct":
-            return len({value for column in columns for value in column.dropna()} - {self.but})
-        if self.count == "largest":
-            return max((int(column.max()) for column in columns), default=0)
-        if self.count == "smallest":
-            return min((int(column.min()) for column in columns), default=0)
-        if self.count == "named":
-            return sum(bool(re.search(self.pattern, table.path.stem)) for table in tables)
-        if self.count == "settings":
-            stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", table.path.stem) for table in tables]
-            return len({tuple(stem.split("-")[-2:]) for stem in stems})
-        if self.count == "seeds":  # `0 … n`
-            matches = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
-            return max((int(match[1]) + 1 for match in matches if match), default=0)
-        if self.count == "stated":
-            found = [re.search(self.pattern, table.head.get(self.head, "")) for table in tables]
-            return max((int(match[1].replace(",", "")) for match in found if match), default=0)
-        if self.count == "sets at ratios":
-            # Of tables that share a ratio, that with the most sets includes the others'.
-            of_sets = Extent("stated", self.of, self.unit, head="sets")
-            most: dict[float, int] = {}
-            for table in tables:
-                for ratio in table.frame.get("ratio", ()):
-                    most[ratio] = max(most.get(ratio, 0), of_sets.measured([table]))
-            return sum(most.values())
+        stems = [table.path.stem for table in tables]
+        match self.count:
+            case "distinct":
+                return len({v for column in columns for v in column.dropna()} - {self.but})
+            case "largest":
+                return max((int(column.max()) for column in columns), default=0)
+            case "smallest":
+                return min((int(column.min()) for column in columns), default=0)
+            case "named":
+                return sum(bool(re.search(self.pattern, stem)) for stem in stems)
+            case "settings":
+                stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", stem) for stem in stems]
+                return len({tuple(stem.split("-")[-2:]) for stem in stems})
+            case "seeds":  # `0 … n`
+                matches = [re.search(r"0 … (\d+)", t.head.get("seeds", "")) for t in tables]
+                return max((int(match[1]) + 1 for match in matches if match), default=0)
+            case "stated":
+                matches = [re.search(self.pattern, t.head.get(self.head, "")) for t in tables]
+                return max((int(m[1].replace(",", "")) for m in matches if m), default=0)
+            case "sets at ratios":
+                # Of tables that share a ratio, that with the most sets includes the others'.
+                of_sets = Extent("stated", self.of, self.unit, head="sets")
+                most: dict[float, int] = {}
+                for table in tables:
+                    for ratio in table.frame.get("ratio", ()):
+                        most[ratio] = max(most.get(ratio, 0), of_sets.measured([table]))
+                return sum(most.values())
         raise ValueError(f"Nothing is counted as {self.count!r}.")
 
 
@@ -127,11 +129,7 @@ class Catalogue:
     redraw: dict[str, list]
 
     def __getitem__(self, name: str) -> Entry:
-        """Return the entry with an id.
-
-        Raises:
-            InvalidArgumentError: for an unknown id.
-        """
+        """Return the entry with an id."""
         entries = {entry.id: entry for entry in self.entries}
         if name not in entries:
             raise InvalidArgumentError(f"There is no '{name}'. Choose one of: {', '.join(entries)}")

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, deepxplore, zoo
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.deepxplore import Differences, NeuronCoverage
+from nnslicer_tf.deepxplore import NeuronCoverage
 from nnslicer_tf.deepxplore.constraints import find_constraint
 from nnslicer_tf.deepxplore.differences import majority_of
 from nnslicer_tf.instrument import InstrumentedModel
@@ -47,9 +47,6 @@ _SWEPT = {
     "coverage": ("^:", "#e69f00", "coverage"),
 }
 _COVERED = 0.25  # threshold of the coverage that a sweep reports
-
-
-# Settings of the search ---------------------------------------------------------------------
 
 
 def sweep(s: SweepSettings) -> ExperimentResult:
@@ -130,9 +127,6 @@ def plot_sweep(table: pd.DataFrame) -> Figure:
     return figure
 
 
-# Numbers of inputs --------------------------------------------------------------------------
-
-
 def numbers(s: NumberSettings) -> ExperimentResult:
     """Measure coverage by the number of inputs, and agreement, for several kinds of inputs."""
     ims = networks(s.dataset, s.models)
@@ -148,11 +142,17 @@ def numbers(s: NumberSettings) -> ExperimentResult:
         "test images": data.x,
         "random images": rng.uniform(size=data.x.shape).astype(np.float32),
     }
-    rows = list(_covered(ims, sets, s))
-    table = pd.DataFrame(rows).groupby(["inputs", "number", "threshold"], sort=False)
-    table = table["coverage"].agg(["mean", "std"]).reset_index()
+    table = pd.DataFrame(_covered(ims, sets, s))
+    table = table.groupby(["inputs", "number", "threshold"], sort=False)["coverage"]
+    table = table.agg(["mean", "std"]).reset_index()
     table = table.rename(columns={"mean": "coverage", "std": "coverage ±"})
-    agreed = pd.DataFrame(_agreements(ims, sets, data, found))
+    # How often the networks agree on each kind of inputs.
+    labels = {"found": data.y[found.seed_index[found.generated]], "random images": None}
+    agreed = []
+    for inputs, x in sets.items():
+        predictions = np.stack([im.predict(x).argmax(axis=1) for im in ims], axis=1)
+        agreement = _agreement(predictions, labels.get(inputs, data.y))
+        agreed.append({"inputs": inputs, "number": len(x), **agreement})
     head = {
         "networks": ", ".join(f"{im.model.name} {zoo.accuracy(im.model, data):.4f}" for im in ims),
         "inputs": f"{s.dataset} test[:{s.seeds}], {int(found.generated.sum())} found under "
@@ -164,16 +164,18 @@ def numbers(s: NumberSettings) -> ExperimentResult:
         "Share of the neurons above a threshold on so many inputs: mean over the networks, and "
         "mean and standard deviation over the draws of the inputs."
     )
-    agreement_text = (
+    agreed_text = (
         "Shares of the inputs on which all three networks, two of them, or none agree, and "
         "on which the class that most predict is the image's (of the seed, for what was found)."
     )
     name, title = f"numbers-{s.dataset}", "Coverage by the number of inputs"
-    agreement = "Agreement of three networks"
+    agreed_title = "Agreement of three networks"
     return ExperimentResult(
         [
             ExperimentTable(name, table, title, head, text),
-            ExperimentTable(f"agreement-{s.dataset}", agreed, agreement, head, agreement_text),
+            ExperimentTable(
+                f"agreement-{s.dataset}", pd.DataFrame(agreed), agreed_title, head, agreed_text
+            ),
         ],
         [ExperimentFigure(name, plot_numbers(table))],
     )
@@ -196,17 +198,6 @@ def _covered(
                     row = {"inputs": inputs, "number": number, "threshold": threshold}
                     yield {**row, "coverage": total}
                 start = number
-
-
-def _agreements(
-    ims: list[InstrumentedModel], sets: dict[str, np.ndarray], data: Dataset, found: Differences
-) -> Iterator[dict[str, object]]:
-    """Yield how often the networks agree on each kind of inputs."""
-    labels = {"found": data.y[found.seed_index[found.generated]]}
-    for inputs, x in sets.items():
-        predictions = np.stack([im.predict(x).argmax(axis=1) for im in ims], axis=1)
-        y = None if inputs == "random images" else labels.get(inputs, data.y)
-        yield {"inputs": inputs, "number": len(x), **_agreement(predictions, y)}
 
 
 def _agreement(predictions: np.ndarray, y: np.ndarray | None) -> dict[str, float]:

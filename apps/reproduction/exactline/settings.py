@@ -8,11 +8,6 @@ from typer import Argument, Option
 
 from reproduction.settings import DATA, Settings
 
-Networks = Annotated[Path, Option(help="Folder of .nnet files.")]
-Images = Annotated[int, Option(min=1, help="Test images of each data set or network.")]
-Network = Annotated[str, Option(help="convsmall, convmedium or convbig.")]
-Seed = Annotated[int, Option(min=0)]
-
 
 @dataclass(frozen=True)
 class _LineSettings(Settings):
@@ -25,7 +20,7 @@ class AcasSettings(_LineSettings):
     """Compare decision boundaries of ACAS Xu networks on exact lines and on samples (figure 2)."""
 
     trial: ClassVar = {"every": 9, "grid": 12}
-    networks: Networks
+    networks: Annotated[Path, Option(help="Folder of .nnet files.")]
     speed: Annotated[float, Option(help="Speed of both aircraft, ft/s.")] = 800.0
     reach: Annotated[float, Option(help="Largest distance, ft.")] = 20_000.0
     every: int = 1  # use only every n-th network of the folder
@@ -37,7 +32,7 @@ class AdviceSettings(_LineSettings):
     """Draw exact decision maps of ACAS Xu networks, and measure what samples miss."""
 
     trial: ClassVar = {"every": 20}
-    networks: Networks
+    networks: Annotated[Path, Option(help="Folder of .nnet files.")]
     every: Annotated[int, Option(min=1, help="Use only every n-th network.")] = 1
     samples: tuple[int, ...] = (25, 100)  # side of each grid of samples
 
@@ -47,8 +42,8 @@ class NeighbourhoodSettings(_LineSettings):
     """Measure the adversarial class on planes through images and their neighbours."""
 
     trial: ClassVar = {"images": 1}
-    images: Images = 5
-    seed: Seed = 0
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 5
+    seed: Annotated[int, Option(min=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class CompressedSettings(_LineSettings):
     trial: ClassVar = {"planes": 1, "lines": 3}
     planes: Annotated[int, Option(min=1, help="Planes through three images.")] = 10
     lines: Annotated[int, Option(min=1, help="Lines between two images.")] = 50
-    seed: Seed = 0
+    seed: Annotated[int, Option(min=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,8 @@ class BaselineSettings(_LineSettings):
     """Average integrated gradients exactly over a polygon of baselines."""
 
     trial: ClassVar = {"images": 1}
-    images: Images = 10
-    seed: Seed = 0
+    images: Annotated[int, Option(min=1, help="Test images.")] = 10
+    seed: Annotated[int, Option(min=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class AttributionSettings(_LineSettings):
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
 
     trial: ClassVar = {"images": 3}
-    images: Images = 1_000
+    images: Annotated[int, Option(min=1, help="Test images for each network.")] = 1_000
     network: Annotated[
         list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
     ] = None
@@ -88,9 +83,9 @@ class LinearitySettings(_LineSettings):
     """Compare linearity towards adversarial and random neighbours (tables 3 and 4)."""
 
     trial: ClassVar = {"images": 5}
-    images: Images = 1_000
-    network: Network = "convsmall"
-    seed: Seed = 0
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 1_000
+    network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
+    seed: Annotated[int, Option(min=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -111,8 +106,8 @@ class TrainingSettings(_LineSettings):
     trial_folder = Path("runs")
     dataset: Annotated[str, Argument(help="mnist or cifar10")]
     method: Annotated[str, Argument(help="normal, pgd or box")]
-    network: Network = "convsmall"
-    seed: Seed = 0
+    network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
+    seed: Annotated[int, Option(min=0)] = 0
     threads: Annotated[int, Option(help="Default: all cores.", min=0)] = 0
     reduced: bool = False  # one epoch or two, few images
 
