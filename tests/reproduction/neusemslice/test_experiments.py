@@ -49,7 +49,7 @@ def test_slicing(settings, monkeypatch):
     assert found.table("table4-mlp-digits")["method"].unique().tolist() == list(WAYS[2:])
     assert found.table("table1-mlp-digits").columns.tolist()[:2] == ["range", "avg"]
     assert found.tables[0].head["seeds"] == "0 … 1"
-    assert found.views == []
+    assert not found.views
     # What is on file is not computed again.
     monkeypatch.setattr(slicing, "SlicedModel", None)
     pd.testing.assert_frame_equal(slicing.slicing(settings).tables[0].frame, curves)
