@@ -5,11 +5,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
 
+from nnslicer_tf._environment import track
 from nnslicer_tf._files import check_writable, folder_lock, unlocked_atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
@@ -75,9 +77,32 @@ class RowStore:
             self.add([{**name, **row} for row in make()])
         return self.to_frame([name])
 
+    def fill(
+        self, names: Iterable[Row], make: Callable[..., Iterable[Row]], what: str
+    ) -> pd.DataFrame:
+        """Return the rows of all names, in their order; compute and add those that are missing.
+
+        Args:
+            names: Key values.
+            make: Maps key values, given by name, to the other columns of their rows.
+            what: Name of the progress bar.
+        """
+        names = list(names)
+        for name in track(names, what):
+            self.complete(name, partial(make, **name))
+        return self.to_frame(names)
+
     def to_frame(self, names: Iterable[Row]) -> pd.DataFrame:
-        """Return the rows with the key values of `names`; the file may hold more."""
-        return pd.DataFrame([row for name in names for row in self._groups[self._key(name)]])
+        """Return the rows with the key values of `names`; the file may hold more.
+
+        Key columns have the types that they have in `names`, also in rows from the file.
+        """
+        rows = [
+            {**row, **{key: name[key] for key in self._keys}}
+            for name in names
+            for row in self._groups[self._key(name)]
+        ]
+        return pd.DataFrame(rows)
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))

@@ -45,7 +45,10 @@ def test_groups_of_rows_are_made_once(tmp_path):
     assert first["x"].tolist() == [0.1, 1 / 3]
     again = RowStore(tmp_path / "rows.csv", ["seed"])
     kept = again.complete({"seed": 3}, lambda: pytest.fail("the rows are there"))
-    pd.testing.assert_frame_equal(kept.astype({"seed": int}), first)
+    pd.testing.assert_frame_equal(kept, first)  # with the type of the key
+    names = [{"seed": seed} for seed in (4, 3)]
+    filled = again.fill(names, lambda seed: [{"x": seed / 7}], "Seeds")
+    assert filled.to_dict("list") == {"seed": [4, 3, 3], "x": [4 / 7, 0.1, 1 / 3]}
     again.add([{"seed": 3, "x": 5.0}])
     assert RowStore(tmp_path / "rows.csv", ["seed"]).to_frame([{"seed": 3}])["x"].tolist() == [5.0]
 
