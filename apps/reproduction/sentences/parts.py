@@ -5,7 +5,6 @@ makes the predicted class's lead fall fast. `words` does the same with words.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ from keras import ops
 from scipy.stats import wilcoxon
 
 from nnslicer_tf import zoo
-from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
@@ -46,10 +44,8 @@ def parts(s: PartSettings) -> ExperimentResult:
         "profile": f"{s.profile} training sentences",
         "seed": s.seed,
     }
-    tables = []
-    logits = im.logits(x)
-    labels = logits.argmax(axis=1)
-    whole, rows = lead(logits, labels), []
+    labels = im.logits(x).argmax(axis=1)
+    whole, rows = lead(im.logits(x), labels), []
     for method, scores in head_scores(im, profile, x, labels, s.seed).items():
         place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
         for count in range(1, scores.shape[1]):
@@ -58,29 +54,37 @@ def parts(s: PartSettings) -> ExperimentResult:
                 {"sentence": i, "method": method, "deleted": count, "lead": v}
                 for i, v in enumerate(left)
             ]
+
+    methods = synapse_scores(im, profile, x, labels)
+
+    def without_synapses(sentence: int) -> list[dict[str, object]]:
+        return _deleted_synapses(im, x, labels, methods, sentence, s.seed)
+
+    store = RowStore.of(
+        s.work,
+        "synapses",
+        ["sentence"],
+        {"weights": im.fingerprint} | s.values("split", "sentences", "profile", "seed"),
+    )
+    sentences = [{"sentence": i} for i in range(len(x))]
+    synapses = store.fill(sentences, without_synapses, "Sentences")
+    tables = []
     for name, found, what in (
         ("heads", pd.DataFrame(rows), "By the number of heads deleted"),
-        ("synapses", _synapses(im, profile, x, s), "By the share of synapses deleted"),
+        ("synapses", synapses, "By the share of synapses deleted"),
     ):
-        title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
         table = found.pivot_table(index="method", columns="deleted", values="lead", sort=False)
         each = found.pivot_table(index="sentence", columns="method", values="lead")
         table["mean"] = each.mean()
         best = table["mean"].idxmin()
         table["p"] = [
-            np.nan if name == best else wilcoxon(each[name], each[best]).pvalue
-            for name in table.index
+            np.nan if method == best else wilcoxon(each[method], each[best]).pvalue
+            for method in table.index
         ]
-        tables += [
-            ExperimentTable(f"{name}_leads", found),
-            ExperimentTable(
-                name,
-                table.rename(columns=str).rename_axis(columns=None).reset_index(),
-                title,
-                head,
-                _TEXT.format(what),
-            ),
-        ]
+        table = table.rename(columns=str).rename_axis(columns=None).reset_index()
+        title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
+        tables.append(ExperimentTable(f"{name}_leads", found))
+        tables.append(ExperimentTable(name, table, title, head, _TEXT.format(what)))
     return ExperimentResult(tables)
 
 
@@ -121,13 +125,9 @@ def contexts(im: InstrumentedModel) -> list[str]:
 def without_heads(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, deleted: np.ndarray
 ) -> np.ndarray:
-    """Return the logits with the outputs of some heads replaced by their means.
+    """Return the logits with some heads' outputs replaced by their means.
 
-    Args:
-        im: A network with attention.
-        profile: Its profile.
-        x: Samples.
-        deleted: Which heads to replace, bool `(samples, heads of all layers)`.
+    `deleted`: which heads to replace, bool `(samples, heads of all layers)`.
     """
     names = contexts(im)
     ends = np.cumsum([im[name].shape[1] for name in names])[:-1]
@@ -166,9 +166,16 @@ def synapse_scores(
         found[f"{name}, × |weight|"] = by_slice(each, sizes)
     amounts = Amounts(im, profile, kernels=names)(x, labels)[1]
     found["amounts"] = lambda i: _joined({n: amounts[n][i] for n in names}, names)
-    slopes = _kernel_gradients(im, x, labels)
+    gradients = {}
+    sums = [o for o in im.operations if o.kind == "weighted_sum"]
+    slopes = im.gradients(x, of=labels.tolist(), wrt=[o.name for o in sums])
+    values = im.capture(x, of=[o.inputs[0] for o in sums])
+    for o in sums:
+        read, slope = (ops.convert_to_tensor(v) for v in (values[o.inputs[0]], slopes[o.name]))
+        by_tap = ops.convert_to_numpy(sample_gradients(o, read, slope))
+        gradients[o.params.name] = np.stack([o.params.to_kernel(g) for g in by_tap])
     found["gradient × weight"] = lambda i: _joined(
-        {name: slopes[name][i] * weights[name] for name in names}, names
+        {name: gradients[name][i] * weights[name] for name in names}, names
     )
     found["magnitude"] = lambda i: sizes
     return found
@@ -191,38 +198,16 @@ def deletable(im: InstrumentedModel) -> list[str]:
     return [o.params.name for o in im.operations if o.kind == "weighted_sum"]
 
 
-def _synapses(
-    im: InstrumentedModel, profile: Profile, x: np.ndarray, s: PartSettings
-) -> pd.DataFrame:
-    logits = im.logits(x)
-    labels = logits.argmax(axis=1)
-    methods = synapse_scores(im, profile, x, labels)
-    store = RowStore.of(
-        s.work,
-        "synapses",
-        ["sentence"],
-        {"weights": im.fingerprint} | s.values("split", "sentences", "profile", "seed"),
-    )
-    parts = [
-        store.complete(
-            {"sentence": int(number)},
-            partial(_deleted_synapses, im, x[i : i + 1], labels[i], methods, i, s.seed),
-        )
-        for i, number in enumerate(track(range(len(x)), "Sentences", len(x)))
-    ]
-    return pd.concat(parts, ignore_index=True).astype({"sentence": int})
-
-
 def _deleted_synapses(
     im: InstrumentedModel,
     x: np.ndarray,
-    label: int,
+    labels: np.ndarray,
     methods: Mapping[str, Callable[[int], np.ndarray]],
     i: int,
     seed: int,
 ) -> list[dict[str, object]]:
     """Return the remaining lead of sentence i after deletions in the order of each method."""
-    labels = np.array([label])
+    x, labels = x[i : i + 1], labels[i : i + 1]
     whole = lead(im.logits(x), labels)[0]
     kernels = [im.kernels[name] for name in deletable(im)]
     kept = [kernel.kernel().copy() for kernel in kernels]
@@ -245,24 +230,6 @@ def _deleted_synapses(
         for kernel, value in zip(kernels, kept, strict=True):
             kernel.variable().assign(value)
     return rows
-
-
-def _kernel_gradients(
-    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return, by kernel, the gradients of the classes' logits, `(samples, *kernel shape)`."""
-    sums = [o for o in im.operations if o.kind == "weighted_sum"]
-    slopes = im.gradients(x, of=labels.tolist(), wrt=[o.name for o in sums])
-    values = im.capture(x, of=[o.inputs[0] for o in sums])
-    found = {}
-    for operation in sums:
-        read, slope = values[operation.inputs[0]], slopes[operation.name]
-        by_tap = sample_gradients(
-            operation, ops.convert_to_tensor(read), ops.convert_to_tensor(slope)
-        )
-        kernel = operation.params
-        found[kernel.name] = np.stack([kernel.to_kernel(g) for g in ops.convert_to_numpy(by_tap)])
-    return found
 
 
 def _joined(arrays: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:

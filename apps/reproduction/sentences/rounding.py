@@ -4,8 +4,6 @@ Each weight is multiplied by 1 + 2⁻¹¹·u, u uniform in [-1, 1]: half precisi
 method's explanation of a sentence should not depend on that.
 """
 
-from functools import partial
-
 import keras
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ from scipy.stats import spearmanr
 
 from nnslicer_tf import zoo
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
 from reproduction.result import ExperimentResult, ExperimentTable
@@ -44,18 +41,28 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
     check_name("model", s.model, MODELS)
     x, usual = drawn_sentences(s), profiled_sentences(s)
     im = InstrumentedModel(zoo.load(s.model))
+    labels = im.logits(x).argmax(axis=1)
+
+    def rows_of(copy: int) -> list[dict[str, object]]:
+        """Return a row for each sentence and method: the area, and the words' scores."""
+        im = InstrumentedModel(perturbed(zoo.load(s.model), copy, s.seed))
+        by_name = scorers(im, Profile.from_data(im, usual, progress=False), s.seed)
+        scores = {name: by_name[name](x, labels) for name in METHODS}
+        areas = areas_under_curves(im, x, labels, scores)[["method", "sentence", "deletion"]]
+        texts = [
+            " ".join(f"{v:.9g}" for v in scores[row.method][row.sentence])
+            for row in areas.itertuples()
+        ]
+        return areas.assign(scores=texts).to_dict("records")
+
     store = RowStore.of(
         s.work,
         f"rounding-{s.model}",
         ["copy"],
         {"weights": im.fingerprint} | s.values("sentences", "profile", "seed"),
     )
-    parts = [
-        store.complete({"copy": copy}, partial(_rows, s, copy, x, usual))
-        for copy in track(range(s.copies + 1), "Copies")
-    ]
-    found = pd.concat(parts, ignore_index=True).astype({"copy": int, "sentence": int})
-    labels = im.logits(x).argmax(axis=1)
+    found = store.fill([{"copy": copy} for copy in range(s.copies + 1)], rows_of, "Copies")
+    found = found.astype({"sentence": int})
     together = areas_under_curves(im, x, labels, mean_scores(found))
     head = {
         "model": s.model,
@@ -81,41 +88,14 @@ def perturbed(model: keras.Model, copy: int, seed: int) -> keras.Model:
     return model
 
 
-def _rows(
-    s: RoundingSettings, copy: int, x: np.ndarray, usual: np.ndarray
-) -> list[dict[str, object]]:
-    """Return a row for each sentence and method: the area, and the words' scores."""
-    whole = InstrumentedModel(zoo.load(s.model))
-    labels = whole.logits(x).argmax(axis=1)
-    im = InstrumentedModel(perturbed(zoo.load(s.model), copy, s.seed))
-    profile = Profile.from_data(im, usual, progress=False)
-    by_name = scorers(im, profile, s.seed)
-    scores = {name: by_name[name](x, labels) for name in METHODS}
-    areas = areas_under_curves(im, x, labels, scores)
-    return [
-        {
-            "method": row.method,
-            "sentence": row.sentence,
-            "deletion": row.deletion,
-            "scores": " ".join(f"{v:.9g}" for v in scores[row.method][row.sentence]),
-        }
-        for row in areas.itertuples()
-    ]
-
-
 def mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return each method's scores of words, averaged over all copies, `(sentences, words)`."""
+
+    def scores_of(rows: pd.DataFrame) -> np.ndarray:
+        return np.array([text.split() for text in rows.sort_values("sentence")["scores"]], float)
+
     return {
-        method: np.mean(
-            [
-                [
-                    np.array(text.split(), float)
-                    for text in of_copy.sort_values("sentence")["scores"]
-                ]
-                for _, of_copy in rows.groupby("copy")
-            ],
-            axis=0,
-        )
+        method: np.mean([scores_of(of_copy) for _, of_copy in rows.groupby("copy")], axis=0)
         for method, rows in found.groupby("method", sort=False)
     }
 

@@ -74,42 +74,34 @@ def words(s: WordSettings) -> ExperimentResult:
         np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
         for name in means.index
     ]
-    table = means.reset_index()
-    title = f"Words of SST-2 deleted and kept, {s.model}"
-    drawn = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
-    return ExperimentResult(
-        [
-            ExperimentTable(f"words_{s.model}_areas", areas),
-            ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
-        ],
-        [
-            ExperimentFigure(
-                f"words_{s.model}",
-                plot(arrays := _drawn(s.model, drawn, scores, labels)),
-                drawn=arrays,
-            )
-        ],
-        views=_views(s, im, profile, x[:_DRAWN], drawn),
-    )
+    name, title = f"words_{s.model}", f"Words of SST-2 deleted and kept, {s.model}"
+    tables = [
+        ExperimentTable(f"{name}_areas", areas),
+        ExperimentTable(name, means.reset_index(), title, head, _TEXT),
+    ]
 
-
-def _views(
-    s: WordSettings, im: InstrumentedModel, profile: Profile, x: np.ndarray, drawn: list[list[str]]
-) -> list[ExperimentView]:
-    """Return a view of the slices of the drawn sentences."""
-    if s.explore is None:
-        return []
-    slices = Slicer(im, profile, _DRAWN_THETA).slice_each(x, outputs="predicted")
-    view = explore(
-        {f"θ = {_DRAWN_THETA}": slices},
-        im,
-        x,
-        profile=profile,
-        classes=_CLASSES,
-        words=drawn,
-        title=f"Sentences of SST-2, {s.model}",
-    )
-    return [ExperimentView(s.explore, view)]
+    # Some sentences, their predicted classes, and the contributions of their words.
+    sentences = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
+    drawn = {
+        "model": np.array(s.model),
+        "sentences": np.array([" ".join(words) for words in sentences]),
+        "labels": labels[:_DRAWN],
+        "values": scores[f"slice, θ = {_DRAWN_THETA}"][:_DRAWN],
+    }
+    views = []
+    if s.explore:
+        slices = Slicer(im, profile, _DRAWN_THETA).slice_each(x[:_DRAWN], outputs="predicted")
+        view = explore(
+            {f"θ = {_DRAWN_THETA}": slices},
+            im,
+            x[:_DRAWN],
+            profile=profile,
+            classes=_CLASSES,
+            words=sentences,
+            title=f"Sentences of SST-2, {s.model}",
+        )
+        views = [ExperimentView(s.explore, view)]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(drawn), drawn=drawn)], views=views)
 
 
 def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
@@ -119,7 +111,7 @@ def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, 
         for theta in (0.0, 0.1, _DRAWN_THETA):
             slicer = Slicer(im, profile, theta, progress=False, product=product)
             found[f"{name}, θ = {theta}"] = _by_slice(slicer)
-            found[f"{name}, × |Δ|, θ = {theta}"] = _by_sized_slice(slicer)
+            found[f"{name}, × |Δ|, θ = {theta}"] = _by_slice(slicer, sized=True)
     if not any(kind_of(operation).through_time for operation in im.operations):
         amounts = Amounts(im, profile, [_EMBEDDING])
         found["amounts"] = lambda x, labels: amounts(x, labels)[0][_EMBEDDING].sum(axis=-1)
@@ -132,30 +124,20 @@ def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, 
     return found
 
 
-def _by_slice(slicer: Slicer) -> Scorer:
-    """Score words by their contributions, with the sign reversed for a logit that fell."""
+def _by_slice(slicer: Slicer, sized: bool = False) -> Scorer:
+    """Score words by their contributions, with the sign reversed for a logit that fell.
+
+    `sized`: by those of their embedded values, times the sizes of Δ.
+    """
 
     def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         im = slicer.im
-        found = slicer.slice_each(x, kernels=(), operations=[im.input_operation])
-        assert found.neuron_matrix is not None  # they were asked for
-        return found.neuron_matrix.toarray() * rose(im, slicer.profile, x, labels)[:, None]
-
-    return score
-
-
-def _by_sized_slice(slicer: Slicer) -> Scorer:
-    """Score words by the contributions of their embedded values, times the sizes of Δ."""
-
-    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        im, mean = slicer.im, slicer.profile.means[_EMBEDDING]
-        found = slicer.slice_each(x, kernels=(), operations=[_EMBEDDING])
-        assert found.neuron_matrix is not None  # they were asked for
-        delta = im.capture(x, of=[_EMBEDDING])[_EMBEDDING] - mean
-        contributions = found.neuron_matrix.toarray().reshape(delta.shape)
-        return (contributions * np.abs(delta)).sum(axis=-1) * rose(im, slicer.profile, x, labels)[
-            :, None
-        ]
+        name = _EMBEDDING if sized else im.input_operation
+        found = slicer.slice_each(x, kernels=(), operations=[name]).neuron_matrix.toarray()
+        if sized:
+            delta = im.capture(x, of=[name])[name] - slicer.profile.means[name]
+            found = (found.reshape(delta.shape) * np.abs(delta)).sum(axis=-1)
+        return found * rose(im, slicer.profile, x, labels)[:, None]
 
     return score
 
@@ -164,30 +146,26 @@ def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
     """Score words by gradient × (embedding − its mean), averaged over steps from the mean."""
     mean = profile.means[_EMBEDDING].astype(np.float32)
 
-    def logits(x: np.ndarray) -> Callable:
-        def of(embedded: np.ndarray) -> np.ndarray:
+    @compiled_function
+    def gradient(x: np.ndarray, embedded: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        def logits(embedded: np.ndarray) -> np.ndarray:
             def change(name: str, value: object) -> object:
                 return embedded if name == _EMBEDDING else value
 
             return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
 
-        return of
-
-    @compiled_function
-    def gradient(x: np.ndarray, embedded: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        return vector_jacobian_product(logits(x), [embedded], chosen)[0]
+        return vector_jacobian_product(logits, [embedded], chosen)[0]
 
     def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         embedded = im.capture(x, of=[_EMBEDDING])[_EMBEDDING]
-        outputs = im[im.logit_operation].size
-        chosen = np.eye(outputs, dtype=np.float32)[labels]
-        tokens = ops.convert_to_tensor(x.astype(np.float32))
+        chosen = np.eye(im[im.logit_operation].size, dtype=np.float32)[labels]
+        x, chosen = (ops.convert_to_tensor(value) for value in (x.astype(np.float32), chosen))
         total = np.zeros_like(embedded)
         # For one step at the sentence itself, for several at the midpoints of equal parts.
         places = [1.0] if steps == 1 else (np.arange(steps) + 0.5) / steps
         for place in places:
             at = mean + np.float32(place) * (embedded - mean)
-            slope = gradient(tokens, ops.convert_to_tensor(at), ops.convert_to_tensor(chosen))
+            slope = gradient(x, ops.convert_to_tensor(at), chosen)
             total += ops.convert_to_numpy(slope) / len(places)
         return (total * (embedded - mean)).sum(axis=-1)
 
@@ -216,14 +194,7 @@ def by_attention(im: InstrumentedModel) -> Scorer:
 def areas_under_curves(
     im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, scores: Mapping[str, np.ndarray]
 ) -> pd.DataFrame:
-    """Return the areas under both curves, a row for each sentence and method.
-
-    Args:
-        im: The model.
-        x: Sentences `(n, words)`.
-        labels: The class of each sentence whose lead is tracked `(n,)`.
-        scores: Method's name → scores of the words `(n, words)`.
-    """
+    """Return the areas under both curves of the classes' leads, by sentence and method."""
     rows = []
     whole = lead(im.logits(x), labels)
     for name, values in scores.items():
@@ -260,32 +231,18 @@ def compact_words(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return shorter
 
 
-def _drawn(
-    model: str, sentences: list[list[str]], scores: Mapping[str, np.ndarray], labels: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return some sentences, their predicted classes, and the contributions of their words."""
-    return {
-        "model": np.array(model),
-        "sentences": np.array([" ".join(words) for words in sentences]),
-        "labels": labels[: len(sentences)],
-        "values": scores[f"slice, θ = {_DRAWN_THETA}"][: len(sentences)],
-    }
-
-
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the words of some sentences with the contributions of slices."""
     sentences = [str(sentence).split() for sentence in drawn["sentences"]]
     figure = Figure(figsize=(8, 0.9 * len(sentences) + 0.3), layout="constrained")
     axes = figure.subplots(len(sentences), 1)
+    first = []
     for axis, own, values, label in zip(
         axes, sentences, drawn["values"], drawn["labels"], strict=True
     ):
+        first.append(own[int(np.argmax(values[: len(own)]))])
         plot_words(values, own, axis)
         axis.set_title(_CLASSES[label], fontsize=8, loc="left", color="grey")
-    first = [
-        own[int(np.argmax(values[: len(own)]))]
-        for own, values in zip(sentences, drawn["values"], strict=True)
-    ]
     put_finding(
         figure,
         f"{drawn['model']}: what speaks most for the class is {', '.join(first)} (slices, θ = "
