@@ -8,15 +8,15 @@ the model say anything.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
 from nnslicer_tf import zoo
-from nnslicer_tf._environment import available_cores, track
+from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import sigmoid
 from nnslicer_tf.datasets import load, texts
 from nnslicer_tf.instrument import InstrumentedModel
@@ -36,6 +36,9 @@ _ROUND = 3  # forward passes that a forward and a backward pass cost
 _ROUNDS = (0.4, 0.2, *(0.2 * 0.8**k for k in range(1, 18)))
 _MARGIN, _PRICE, _RATE = 3.0, 30.0, 0.2
 
+BOUNDS = {"decisive(): no bound": None, "decisive(): divergence at most 0.2": 0.2}
+"""Method → its bound on the divergence."""
+
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 _TEXT = (
@@ -54,10 +57,14 @@ _TEXT = (
     "networks were trained on the training set, these samples included; nothing else was chosen "
     "on them."
 )
+_CERTIFICATES = (
+    "Sizes that were found, as shares of the synapses; `removed`: share of the samples that keep "
+    "the answer without the slice; `other`: share of the other classes asked for (one for each "
+    "sample) that the procedure gives at the slice's size."
+)
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A ranking of synapses.
 
     Attributes:
@@ -87,6 +94,18 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     labels = answers.of(answers.full)
     count = im.classes.count
     others = (labels + rng.integers(1, count, len(labels))) % count
+
+    # Each method for a block of samples at a time.
+    rankings = {method.name: method for method in methods(network, s)}
+
+    def measured(method: str, block: int) -> list[dict]:
+        rows = slice(block, block + _BLOCK)
+        if method in BOUNDS:
+            return _certificates(network, x[rows], BOUNDS[method], s.seed)
+        ranking = rankings[method]
+        rows = slice(block, min(block + _BLOCK, ranking.samples or len(x)))
+        return _measured(network, ranking, x[rows], labels[rows], others[rows])
+
     store = RowStore.of(
         s.work,
         s.model,
@@ -94,24 +113,28 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         {"model": profile.fingerprint, "shares": SHARES, "rounds": _ROUNDS}
         | s.values("split", "samples", "profile", "points", "learned", "steps", "seed"),
     )
-
-    # Each method for a block of samples at a time.
-    parts = []
-    blocks = np.split(np.arange(len(x)), np.arange(_BLOCK, len(x), _BLOCK))
-    work = [(m, rows) for m in methods(network, s) for rows in blocks]
-    for method, rows in track(work, "Blocks", progress=True):
-        chosen = rows[rows < (method.samples or len(x))]
-        if len(chosen):
-            one = partial(_measured, network, method, x[chosen], labels[chosen], others[chosen])
-            parts.append(store.complete({"method": method.name, "block": rows[0]}, one))
-    for name, bound in (("no bound", None), ("divergence at most 0.2", 0.2)):
-        for rows in track(blocks, "Certificates", progress=True):
-            one = partial(_certificates, network, x[rows], bound, s.seed)
-            parts.append(store.complete({"method": f"decisive(): {name}", "block": rows[0]}, one))
-    found = pd.concat(parts, ignore_index=True)
+    limits = {name: method.samples or len(x) for name, method in rankings.items()}
+    parts = [
+        {"method": name, "block": block}
+        for name, limit in (limits | dict.fromkeys(BOUNDS, len(x))).items()
+        for block in range(0, min(limit, len(x)), _BLOCK)
+    ]
+    found = store.fill(parts, measured, "Blocks")
 
     # Tables: one row for each method; for each method and share; for each certificate.
-    is_certificate = found["method"].str.startswith("decisive():")
+    is_certificate = found["method"].isin(list(BOUNDS))
+    by_share = _by_share(found[~is_certificate])
+    certificates = found[is_certificate].groupby("method", sort=False)
+    certified = pd.DataFrame(
+        {
+            "samples": certificates.size(),
+            "median share": certificates["share"].median(),
+            "95 % of the samples below": certificates["share"].quantile(GOAL),
+        }
+    )
+    means = ["kept", "probability", "KL", "other", "removed", "seconds", "passes"]
+    certified = certified.join(certificates[means].mean()).round(4)
+    certified = certified.rename_axis("procedure").reset_index()
     head = {
         "model": f"{s.model} on {dataset}",
         "synapses": f"{network.units:,}",
@@ -120,26 +143,15 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         "ablation": "mean",
         "seed": s.seed,
     }
-    by_share = _by_share(found[~is_certificate])
-    what = f"{s.model}: "
-    title = what + "synapses that decide"
-    return ExperimentResult(
-        [
-            ExperimentTable(s.model, _summary(by_share), title, head, _TEXT),
-            ExperimentTable(
-                f"{s.model}_shares", by_share, what + "every share, with 95 % intervals", head
-            ),
-            ExperimentTable(
-                f"{s.model}_certificates",
-                _certified(found[is_certificate]),
-                what + "certificates of Slicer.decisive",
-                head,
-                "Sizes that were found, as shares of the synapses; `removed`: share of the samples "
-                "that keep the answer without the slice; `other`: share of the other classes asked "
-                "for (one for each sample) that the procedure gives at the slice's size.",
-            ),
-        ]
-    )
+    tables = [
+        ExperimentTable(f"{s.model}{ending}", frame, f"{s.model}: {title}", head, text)
+        for ending, frame, title, text in (
+            ("", _summary(by_share), "synapses that decide", _TEXT),
+            ("_shares", by_share, "every share, with 95 % intervals", ""),
+            ("_certificates", certified, "certificates of Slicer.decisive", _CERTIFICATES),
+        )
+    ]
+    return ExperimentResult(tables)
 
 
 def _inputs(dataset: str, split: str) -> np.ndarray:
@@ -188,34 +200,29 @@ def _batch_of(x: np.ndarray) -> np.ndarray:
 
 def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     """Yield the rankings to compare."""
+
+    def each(rank: Callable[..., np.ndarray], *options: int) -> Score:
+        """Return the scores of samples that are ranked side by side."""
+
+        def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+            with ThreadPoolExecutor(available_cores()) as pool:
+                return np.stack(list(pool.map(partial(rank, network, *options), x, labels)))
+
+        return score
+
     weights = [network.im.kernels[name].kernel() for name in network.kernels]
     sizes = np.abs(np.concatenate([kernel.ravel() for kernel in weights]))
     rng = np.random.default_rng(s.seed)
-    yield Method("decisive", partial(_each, partial(_rounds, network)), _ROUND * len(_ROUNDS) + 3)
-    yield Method("EAP", partial(_each, partial(_effects, network)), _ROUND)
+    yield Method("decisive", each(_rounds), _ROUND * len(_ROUNDS) + 3)
+    yield Method("EAP", each(_effects), _ROUND)
     if zoo.entry(s.model).dataset != "sst2":  # no inputs between tokens
-        yield Method(
-            "EAP-IG", partial(_each, partial(_path_effects, network, s.points)), _ROUND * s.points
-        )
-    for name, theta, kind in (
-        ("amounts, θ = 0", 0.0, "amount"),
-        ("slices, θ = 0.1", 0.1, "count"),
-        ("slices, θ = 0.3", 0.3, "count"),
-    ):
-        walk = partial(_contributions, network, theta, kind)
-        yield Method(name, walk)
+        yield Method("EAP-IG", each(_path_effects, s.points), _ROUND * s.points)
+    yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
+    yield Method("slices, θ = 0.1", partial(_contributions, network, 0.1, "count"))
+    yield Method("slices, θ = 0.3", partial(_contributions, network, 0.3, "count"))
     yield Method("|weight|", lambda x, labels: np.tile(sizes, (len(x), 1)), 0)
     yield Method("random", lambda x, labels: rng.random((len(x), network.units)), 0)
-    learn = partial(_learned, network, s.steps)
-    yield Method("masks learned", partial(_each, learn), _ROUND * s.steps, s.learned)
-
-
-def _each(
-    one: Callable[[np.ndarray, int], np.ndarray], x: np.ndarray, labels: np.ndarray
-) -> np.ndarray:
-    """Return the scores of samples that are ranked side by side."""
-    with ThreadPoolExecutor(available_cores()) as pool:
-        return np.stack(list(pool.map(one, x, labels)))
+    yield Method("masks learned", each(_learned, s.steps), _ROUND * s.steps, s.learned)
 
 
 def _effects(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
@@ -327,14 +334,13 @@ def _certificates(network: Kept, x: np.ndarray, bound: float | None, seed: int) 
     start = time.perf_counter()
     table = slicer.decisive(x, max_divergence=bound, others=1, rng=seed).to_frame()
     seconds = (time.perf_counter() - start) / len(x)
-    answer = table["answer"]
     found = {
         "share": table["share"],
-        "kept": (table["answer with slice alone"] == answer).astype(int),
+        "kept": (table["answer with slice alone"] == table["answer"]).astype(int),
         "probability": table["probability with slice alone"],
         "KL": table["divergence"],
         "other": table["other classes given"] / table["other classes asked"].clip(lower=1),
-        "removed": (table["answer with slice removed"] == answer).astype(int),
+        "removed": (table["answer with slice removed"] == table["answer"]).astype(int),
         "seconds": seconds,
         "passes": table["passes"],
     }
@@ -372,14 +378,3 @@ def _summary(by_share: pd.DataFrame) -> pd.DataFrame:
         row["other at 95 %"] = each["other"].get(share, np.nan)
         rows.append(row | each[["seconds", "passes"]].iloc[0].to_dict())
     return pd.DataFrame(rows)
-
-
-def _certified(found: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each bound on the divergence."""
-    rows = []
-    for method, group in found.groupby("method", sort=False):
-        row = {"procedure": method, "samples": len(group), "median share": group["share"].median()}
-        row["95 % of the samples below"] = group["share"].quantile(GOAL)
-        means = group[["kept", "probability", "KL", "other", "removed", "seconds", "passes"]].mean()
-        rows.append(row | means.to_dict())
-    return pd.DataFrame(rows).round(4)
