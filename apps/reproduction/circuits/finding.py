@@ -5,16 +5,15 @@ samples of its absolute value, or, *netted*, the absolute value of the mean. The
 curve measures how well the scores separate planted from dead synapses.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import keras
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer
@@ -48,6 +47,13 @@ def transformers(s: TransformerCircuitSettings) -> ExperimentResult:
     return compare("transformer", circuits, transformer_networks.plant, s, networks)
 
 
+_TEXT = (
+    "Means over the networks of a circuit; *least* is the worst single network, *netted* the mean "
+    "over all networks if scores of opposite signs cancel between samples. Synapses whose "
+    "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
+)
+
+
 def compare(
     what: str,
     circuits: Sequence[str],
@@ -56,18 +62,41 @@ def compare(
     networks: str,
 ) -> ExperimentResult:
     """Compare slices at several θ with gradients, integrated gradients and magnitudes."""
+
+    def areas(circuit: str, seed: int) -> list[dict[str, object]]:
+        """Return the areas of all methods on one network."""
+        planted = plant(circuit, s.dead, seed)
+        rng = np.random.default_rng(seed)
+        usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
+        logits = planted.model.predict(x, verbose=0)
+        accuracy = float((logits.argmax(axis=1) == planted.answer(x)).mean())
+        return [
+            {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
+            for method, scores in _methods(planted, usual, x, s)
+        ]
+
     store = RowStore.of(
         s.work,
         what,
         ["circuit", "seed"],
         {"readings": repr(s.readings)} | s.values("dead", "samples", "explained", "points"),
     )
-    drawn = [(name, seed) for name in circuits for seed in range(s.seed, s.seed + s.networks)]
-    parts = []
-    for name, seed in track(drawn, "Networks", progress=True):
-        key = {"circuit": name, "seed": seed}
-        parts.append(store.complete(key, partial(_rows, plant, name, seed, s)))
-    found = pd.concat(parts, ignore_index=True).astype({"seed": int})
+    seeds = range(s.seed, s.seed + s.networks)
+    names = [{"circuit": name, "seed": seed} for name in circuits for seed in seeds]
+    found = store.fill(names, areas, "Networks")
+
+    # Means over the networks of a circuit, over all, and against each sort of dead units.
+    by_method = found.groupby("method", sort=False)
+    table = found.pivot_table("AUROC", "method", "circuit", sort=False)
+    table = table.loc[found["method"].drop_duplicates()]
+    table["all"] = by_method["AUROC"].mean()
+    table["least"] = by_method["AUROC"].min()
+    table[NET] = by_method[NET].mean()
+    accuracy, mean = found.groupby("circuit")["accuracy"].mean(), found["accuracy"].mean()
+    last = {"all": mean, "least": found["accuracy"].min(), NET: mean}
+    table.loc["(accuracy of the networks)"] = accuracy.to_dict() | last
+    table = table.reset_index().rename_axis(columns=None)
+    sorts = [column for column in found if column.startswith("against")]
     head = {
         "networks": f"{s.networks} of each circuit, {s.dead} {networks}",
         "samples": f"{s.explained} explained, profile of {s.samples} others",
@@ -75,54 +104,12 @@ def compare(
     }
     title = f"Planted circuits in {what} networks: area under ROC of planted synapses"
     dead = f"Planted circuits in {what} networks: AUROC against each sort of dead weight"
-    # The means over all networks, against each sort of dead units.
-    sorts = [column for column in found if column.startswith("against")]
-    order = found["method"].drop_duplicates()
-    table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[order]
-    table["all"] = found.groupby("method")["AUROC"].mean()
-    table["least"] = found.groupby("method")["AUROC"].min()
-    table[NET] = found.groupby("method")[NET].mean()
-    accuracy = found.groupby("circuit")["accuracy"].mean().to_dict()
-    last = {**accuracy, "all": found["accuracy"].mean(), "least": found["accuracy"].min()}
-    last[NET] = last["all"]
-    table.loc["(accuracy of the networks)"] = last
-    return ExperimentResult(
-        [
-            ExperimentTable(
-                what, table.reset_index().rename_axis(columns=None), title, head, _TEXT
-            ),
-            ExperimentTable(
-                f"{what}-dead",
-                found.groupby("method", sort=False)[sorts].mean().reset_index(),
-                dead,
-                head,
-            ),
-            ExperimentTable(f"{what}-networks", found),
-        ],
-        [ExperimentFigure(what, plot(found))],
-    )
-
-
-def _rows(
-    plant: Callable[[str, int, int], Planted], name: str, seed: int, s: CircuitSettings
-) -> list[dict[str, object]]:
-    """Return the areas of all methods on one network."""
-    planted = plant(name, s.dead, seed)
-    rng = np.random.default_rng(seed)
-    usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
-    logits = planted.model.predict(x, verbose=0)
-    accuracy = float((logits.argmax(axis=1) == planted.answer(x)).mean())
-    return [
-        {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
-        for method, scores in _methods(planted, usual, x, s)
+    tables = [
+        ExperimentTable(what, table, title, head, _TEXT),
+        ExperimentTable(f"{what}-dead", by_method[sorts].mean().reset_index(), dead, head),
+        ExperimentTable(f"{what}-networks", found),
     ]
-
-
-_TEXT = (
-    "Means over the networks of a circuit; *least* is the worst single network, *netted* the mean "
-    "over all networks if scores of opposite signs cancel between samples. Synapses whose "
-    "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
-)
+    return ExperimentResult(tables, [ExperimentFigure(what, plot(found))])
 
 
 def _methods(
@@ -138,39 +125,44 @@ def _methods(
             # The contributions of the synapses of each sample.
             options = {"product": reading.product, "relative_to": reading.relative_to}
             slicer = Slicer(im, means, theta, workers=0, progress=False, **options)
-            each = slicer.slice_each(x, operations=())
-            ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
-            parts = np.split(each.to_array(), ends, axis=1)
-            by_slices = {
-                n: part.reshape(len(x), *each.kernels[n])
-                for n, part in zip(each.kernels, parts, strict=True)
-            }
-            yield f"{reading.name}, θ = {theta:g}", by_slices
+            each = list(slicer.slice_each(x, operations=()))
+            by_kernel = {n: np.stack([one.synapses[n] for one in each]) for n in each[0].synapses}
+            yield f"{reading.name}, θ = {theta:g}", by_kernel
     names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
+    weights = [np.array(variable) for variable in variables]
     predicted = planted.model.predict(x, verbose=0).argmax(axis=1)
     if not any(kind_of(operation).through_time for operation in im.operations):
         yield "amounts", Amounts(im, of_channels, kernels=names)(x, predicted)[1]
-    gradients_at = _weight_gradients(planted.model, variables)
-    yield "gradient × weight", _scored(names, variables, gradients_at(x, predicted))
+
+    @tf.function(autograph=False)
+    def compute(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits = tf.gather(planted.model(x), predicted, axis=1, batch_dims=1)
+        return tape.jacobian(logits, [v.value for v in variables])
+
+    def gradients_of(x: np.ndarray) -> list[np.ndarray]:
+        """Return the gradients of the predicted logits, `(samples, *kernel shape)` each."""
+        return [gradient.numpy() for gradient in compute(x)]
+
+    def times_weights(gradients: Iterable[np.ndarray]) -> Scores:
+        pairs = zip(names, gradients, weights, strict=True)
+        return {name: gradient * weight for name, gradient, weight in pairs}
+
+    yield "gradient × weight", times_weights(gradients_of(x))
     baseline = usual.mean(axis=0)
     places = (np.arange(s.points) + 0.5) / s.points
-    gradients = [
-        gradients_at((baseline + p * (x - baseline)).astype("f4"), predicted) for p in places
-    ]
-    averaged = [np.mean(of_kernel, axis=0) for of_kernel in zip(*gradients, strict=True)]
-    yield "integrated gradients", _scored(names, variables, averaged)
-    yield (
-        "one synapse deleted",
-        dict(zip(names, deletion_effects(planted.model, variables, x, predicted), strict=True)),
-    )
-    yield "magnitude", {n: np.asarray(v)[None] for n, v in zip(names, variables, strict=True)}
+    gradients = [gradients_of((baseline + p * (x - baseline)).astype("f4")) for p in places]
+    averaged = (np.mean(of_kernel, axis=0) for of_kernel in zip(*gradients, strict=True))
+    yield "integrated gradients", times_weights(averaged)
+    deleted = deletion_effects(planted.model, variables, x, predicted)
+    yield "one synapse deleted", dict(zip(names, deleted, strict=True))
+    yield "magnitude", {n: weight[None] for n, weight in zip(names, weights, strict=True)}
 
 
 def deletion_effects(
     model: keras.Model, variables: list, x: np.ndarray, chosen: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Yield, kernel by kernel, how much the chosen logits fall when a single weight is set to 0."""
-    import tensorflow as tf
 
     @tf.function
     def logits() -> tf.Tensor:
@@ -187,29 +179,6 @@ def deletion_effects(
             fell[(slice(None), *place)] = whole - logits().numpy()
         variable.assign(kept)
         yield fell
-
-
-def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> Scores:
-    pairs = zip(names, variables, gradients, strict=True)
-    return {n: g * np.asarray(v) for n, v, g in pairs}
-
-
-def _weight_gradients(
-    model: keras.Model, variables: list
-) -> Callable[[np.ndarray, np.ndarray], list[np.ndarray]]:
-    """Return a function from samples and logit indices to per-sample gradients.
-
-    They are `(samples, *kernel shape)`, one array for each of the variables.
-    """
-    import tensorflow as tf
-
-    @tf.function(autograph=False)
-    def compute(x: tf.Tensor, chosen: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            logits = tf.gather(model(x), chosen, axis=1, batch_dims=1)
-        return tape.jacobian(logits, [v.value for v in variables])
-
-    return lambda x, chosen: [g.numpy() for g in compute(x, chosen)]
 
 
 def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
@@ -242,15 +211,8 @@ def plot(found: pd.DataFrame) -> Figure:
     for marker, circuit in zip("osD^", table, strict=False):
         axis.scatter(table[circuit], rows, s=22, marker=marker, label=circuit)
     axis.axvline(_GOAL, color="black", linewidth=0.8, linestyle="--")
-    axis.annotate(
-        f"goal {_GOAL}",
-        (_GOAL, 1),
-        (0, 3),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-    )
+    above = axis.get_xaxis_transform()
+    axis.text(_GOAL, 1.02, f"goal {_GOAL}", transform=above, ha="center", fontsize=8)
     axis.set_yticks(rows, methods, fontsize=8)
     axis.set_xlabel("area under ROC, synapses; bars: mean over the networks")
     axis.set_xlim(0, 1.02)

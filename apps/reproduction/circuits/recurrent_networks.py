@@ -15,6 +15,7 @@ nothing. Inputs beyond those of the circuit are noise that only dead units read.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -45,25 +46,13 @@ class Planted:
     answer: Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class _Circuit:
-    """The weights of a circuit: those that are not zero are planted.
+class _Circuit(NamedTuple):
+    """The weights of a circuit, of which those that are not zero are planted; see `Planted`."""
 
-    Attributes:
-        kernel: `(inputs, units)`.
-        recurrent: `(units, units)`.
-        bias: `(units,)`.
-        out: `(units, 2)`.
-        out_bias: `(2,)`.
-        activation: Name of the activation.
-        draw: Draws the circuit's inputs.
-        answer: The function.
-    """
-
-    kernel: np.ndarray
-    recurrent: np.ndarray
+    kernel: np.ndarray  # (inputs, units)
+    recurrent: np.ndarray  # (units, units)
     bias: np.ndarray
-    out: np.ndarray
+    out: np.ndarray  # (units, 2)
     out_bias: np.ndarray
     activation: str
     draw: Callable[[int, np.random.Generator], np.ndarray]
@@ -147,12 +136,7 @@ def plant(name: str, dead: int, rng: int) -> Planted:
     circuit = _CIRCUITS[name]()
     inputs, live = circuit.kernel.shape
     units = live + dead
-    weights = _with_dead_weight(
-        (circuit.kernel, circuit.recurrent, circuit.bias, circuit.out, circuit.out_bias),
-        dead,
-        generator,
-        stuck_at=0.0 if circuit.activation == "relu" else -1.0,
-    )
+    weights = _with_dead_weight(circuit, dead, generator)
     rnn = layers.SimpleRNN(units, activation=circuit.activation, unroll=True, name="rnn")
     model = _model(rnn, inputs + _NOISE)
     model.set_weights(weights)
@@ -162,17 +146,14 @@ def plant(name: str, dead: int, rng: int) -> Planted:
         "rnn/recurrent_kernel": _marked(recurrent, circuit.recurrent),
         "logits": _marked(out, circuit.out),
     }
-    return Planted(
-        model,
-        planted,
-        _dead(model, live, dead),
-        _with_noise(circuit.draw),
-        lambda x: circuit.answer(x[..., :inputs]),
-    )
+    return _planted(model, planted, dead, circuit)
 
 
-def _dead(model: keras.Model, live: int, dead: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return the synapses of each sort of dead units; see `Planted`."""
+def _planted(
+    model: keras.Model, planted: dict[str, np.ndarray], dead: int, circuit: _Circuit
+) -> Planted:
+    """Return a network with a circuit, with the synapses of each sort of dead units."""
+    inputs, live = circuit.kernel.shape
     rnn = model.layers[0].cell
     kernel, recurrent, out = rnn.kernel.shape, rnn.recurrent_kernel.shape, (live + dead, 2)
     a, b, stuck = _roles(live, dead)
@@ -188,7 +169,12 @@ def _dead(model: keras.Model, live: int, dead: int) -> dict[str, dict[str, np.nd
             "rnn/recurrent_kernel": to[None] | (member[:, None] & to_circuit[None]),
             "logits": np.broadcast_to(member[:, None], out),
         }
-    return found
+
+    def draw(samples: int, rng: np.random.Generator) -> np.ndarray:
+        noise = rng.integers(0, 2, (samples, STEPS, _NOISE))
+        return np.concatenate([circuit.draw(samples, rng), noise], axis=-1).astype(np.float32)
+
+    return Planted(model, planted, found, draw, lambda x: circuit.answer(x[..., :inputs]))
 
 
 def _model(rnn: keras.Layer, inputs: int) -> keras.Model:
@@ -203,24 +189,15 @@ def _marked(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
     return mask
 
 
-def _with_noise(draw: Callable) -> Callable[[int, np.random.Generator], np.ndarray]:
-    def with_noise(samples: int, rng: np.random.Generator) -> np.ndarray:
-        noise = rng.integers(0, 2, (samples, STEPS, _NOISE))
-        return np.concatenate([draw(samples, rng), noise], axis=-1).astype(np.float32)
-
-    return with_noise
-
-
-def _with_dead_weight(
-    circuit: tuple[np.ndarray, ...], dead: int, rng: np.random.Generator, stuck_at: float
-) -> list[np.ndarray]:
+def _with_dead_weight(circuit: _Circuit, dead: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Return the weights of a layer and of the logits: kernel, recurrent, bias, out, out bias."""
-    kernel, recurrent, bias, out, out_bias = circuit
+    kernel, recurrent, bias, out, out_bias, activation, *_ = circuit
+    stuck_at = 0.0 if activation == "relu" else -1.0  # the outputs of stuck units
     inputs, live = kernel.shape
     a, b, shut = _roles(live, dead)
     units = live + dead
-    new_kernel = _like(kernel, (inputs + _NOISE, units), rng)
-    new_recurrent = _like(recurrent, (units, units), rng) * _wiring(live, units, rng)
+    new_kernel = like_planted(kernel, (inputs + _NOISE, units), rng)
+    new_recurrent = like_planted(recurrent, (units, units), rng) * _wiring(live, units, rng)
     new_bias = np.concatenate([bias, rng.normal(0, 0.2, dead)])
     new_out = np.zeros((units, 2))
     for weights in (new_kernel, new_recurrent, new_bias):  # twins read the same
@@ -230,20 +207,15 @@ def _with_dead_weight(
     for target, own in ((new_recurrent[:, :live], recurrent), (new_out, out)):
         target[:] = 0
         target[:live] = own
-        target[a] = _like(own, target[a].shape, rng)
+        target[a] = like_planted(own, target[a].shape, rng)
         target[b] = -target[a]
-    new_out[shut] = _like(out, new_out[shut].shape, rng)
+    new_out[shut] = like_planted(out, new_out[shut].shape, rng)
     if stuck_at == 0:  # otherwise nothing would compensate for the state before the first step
-        new_recurrent[shut, :live] = _like(recurrent, (len(shut), live), rng)
+        new_recurrent[shut, :live] = like_planted(recurrent, (len(shut), live), rng)
     new_kernel[:, :live] = 0
     new_kernel[:inputs, :live] = kernel
-    return [
-        new_kernel,
-        new_recurrent,
-        new_bias,
-        new_out,
-        out_bias - stuck_at * new_out[shut].sum(0),
-    ]
+    new_out_bias = out_bias - stuck_at * new_out[shut].sum(0)
+    return [new_kernel, new_recurrent, new_bias, new_out, new_out_bias]
 
 
 def _roles(live: int, dead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -256,8 +228,10 @@ def _roles(live: int, dead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def _like(planted: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Return dead weight, with magnitudes drawn from the planted weights."""
+def like_planted(
+    planted: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    """Return random weights with the magnitudes of planted ones and random signs."""
     return rng.choice(np.abs(planted[planted != 0]), shape) * rng.choice([-1, 1], shape)
 
 
@@ -281,8 +255,8 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
     units = live + dead
     a, b, shut = _roles(live, dead)
     opened = np.array([2 * _STUCK])  # a token opens the input gate
-    kernel = _like(opened, (inputs + _NOISE, 4, units), rng)
-    recurrent = _like(opened, (units, 4, units), rng) * _wiring(live, units, rng)[:, None]
+    kernel = like_planted(opened, (inputs + _NOISE, 4, units), rng)
+    recurrent = like_planted(opened, (units, 4, units), rng) * _wiring(live, units, rng)[:, None]
     bias = rng.normal(0, 0.2, (4, units))
     out = np.zeros((units, 2))
     for weights in (kernel, recurrent, bias):  # twins read the same
@@ -298,9 +272,9 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
     # What the circuit's gates and the logits read: opposite weights of twins, stuck units.
     out[:live] = [[-10.0, 10.0], [10.0, -10.0]]
     for target, own in ((recurrent[:, :, :live], opened), (out, out[:live])):
-        target[a] = _like(own, target[a].shape, rng)
+        target[a] = like_planted(own, target[a].shape, rng)
         target[b] = -target[a]
-        target[shut] = _like(own, target[shut].shape, rng)
+        target[shut] = like_planted(own, target[shut].shape, rng)
     model = _model(layers.LSTM(units, unroll=True, name="rnn"), inputs + _NOISE)
     shape = (-1, 4 * units)
     model.set_weights(
@@ -311,11 +285,4 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
         "rnn/recurrent_kernel": np.zeros((units, 4 * units), bool),
         "logits": _marked(out, out[:live]),
     }
-    counter = _counter()
-    return Planted(
-        model,
-        planted,
-        _dead(model, live, dead),
-        _with_noise(counter.draw),
-        lambda x: counter.answer(x[..., :inputs]),
-    )
+    return _planted(model, planted, dead, _counter())

@@ -16,10 +16,10 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.circuits.settings import TracrSettings
@@ -42,11 +42,8 @@ def tracr(s: TracrSettings) -> ExperimentResult:
     check_tracr()
     made_from = s.values("references", "explained", "points", "rounds")
     store = RowStore.of(s.work, "tracr", ["program", "seed"], made_from)
-    parts = []
-    for name in track(s.programs or list(PROGRAMS), "Programs", progress=True):
-        key = {"program": name, "seed": s.seed}
-        parts.append(store.complete(key, partial(_rows, name, s)))
-    rows = pd.concat(parts, ignore_index=True)
+    names = [{"program": name, "seed": s.seed} for name in s.programs or PROGRAMS]
+    rows = store.fill(names, partial(_rows, s), "Programs")
     table = rows.pivot_table("AUROC", "method", "program", sort=False)
     summary = pd.DataFrame(
         {
@@ -69,18 +66,17 @@ def tracr(s: TracrSettings) -> ExperimentResult:
         "strongest dimension of each writer and reader. *programs at 1*: in how many programs "
         "every used edge is ranked above all others."
     )
-    return ExperimentResult(
-        [
-            ExperimentTable("tracr", summary.reset_index(drop=True), title, head, text),
-            ExperimentTable("tracr-programs", rows),
-        ]
-    )
+    tables = [
+        ExperimentTable("tracr", summary.reset_index(drop=True), title, head, text),
+        ExperimentTable("tracr-programs", rows),
+    ]
+    return ExperimentResult(tables)
 
 
-def _rows(name: str, s: TracrSettings) -> list[dict[str, object]]:
+def _rows(s: TracrSettings, program: str, seed: int) -> list[dict[str, object]]:
     """Return the areas of all methods on one program."""
-    network = compile_program(name)
-    rng = np.random.default_rng(s.seed)
+    network = compile_program(program)
+    rng = np.random.default_rng(seed)
     x, answers = network.draw(s.references * s.explained, rng)
     references = network.draw(s.references, rng)[0].repeat(s.explained, axis=0)
     ablated = AblatedProgram(network, x, references)
@@ -123,8 +119,6 @@ class AblatedProgram:
     """
 
     def __init__(self, network: CompiledProgram, x: np.ndarray, references: np.ndarray) -> None:
-        import tensorflow as tf
-
         self._network = network
         values: dict[tuple[str, str], np.ndarray] = {}
 
@@ -144,8 +138,6 @@ class AblatedProgram:
         self._gradient = tf.function(self._gradient_of_mask, autograph=False)
 
     def _outputs(self, embedded: object, mask: object) -> object:
-        import tensorflow as tf
-
         mask, ablated = tf.cast(mask, "float32"), tf.constant(self._ablated)
         places = {edge: i for i, edge in enumerate(self._network.edges)}
 
@@ -156,8 +148,6 @@ class AblatedProgram:
         return self._network.outputs(embedded, edge)
 
     def _gradient_of_mask(self, embedded: object, mask: object, chosen: object) -> object:
-        import tensorflow as tf
-
         with tf.GradientTape() as tape:
             tape.watch(mask)
             outputs = self._outputs(embedded, mask)
@@ -167,16 +157,11 @@ class AblatedProgram:
     def effects(
         self, chosen: np.ndarray, points: int = 1, mask: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the first-order effects of ablations, `(samples, edges, dimensions)`.
+        """Return the first-order effects of ablations on outputs, `(samples, edges, dimensions)`.
 
-        Args:
-            chosen: The output's value to explain, of each sample.
-            points: Points on the way from the reference at which gradients are averaged; 1 takes
-                the input itself.
-            mask: Edges that are left; all by default.
+        Gradients are averaged over `points` on the way from the reference; 1 takes the input
+        itself. `mask`: the edges that are left, all by default.
         """
-        import tensorflow as tf
-
         whole = np.ones(self.shape) if mask is None else mask
         masks = tf.constant(np.broadcast_to(whole, (len(chosen), *self.shape)), tf.float32)
         total = 0.0

@@ -77,8 +77,8 @@ class CompiledProgram:
     def embed(self, codes: Any) -> Any:
         """Return what the input writes, `(batch, LENGTH, dimensions)`."""
         table = self._weights["input"]
-        looked_up = self._layer("tokens", lambda name: _embedding(table, name))(codes)
-        return looked_up + self._weights["positions"][None]
+        tokens = self._layer(layers.Embedding, "tokens", *table.shape, matrix=table)
+        return tokens(codes) + self._weights["positions"][None]
 
     def outputs(self, embedded: Any, edge: EdgeFunction) -> Any:
         """Return the output `(batch, values)` for the input's part of the stream.
@@ -94,20 +94,19 @@ class CompiledProgram:
                 parts = [edge(w, r, written[w]) for w, r in self.edges if r == reader]
                 total = parts[0]
                 if len(parts) > 1:
-                    total = self._layer(f"{reader}/sum", lambda name: layers.Add(name=name))(parts)
+                    total = self._layer(layers.Add, f"{reader}/sum")(parts)
                 read.append(self._dense(reader)(total))
             if module == "output":
-                crop = self._layer("place", lambda name: layers.Cropping1D(MARGINS, name=name))
-                return self._layer("values", lambda name: layers.Flatten(name=name))(crop(read[0]))
+                crop = self._layer(layers.Cropping1D, "place", MARGINS)
+                return self._layer(layers.Flatten, "values")(crop(read[0]))
             if module.startswith("mlp"):
-                relu = self._layer(f"{module}/relu", lambda name: layers.ReLU(name=name))
+                relu = self._layer(layers.ReLU, f"{module}/relu")
                 written[module] = self._dense(f"{module}/write")(relu(read[0]))
                 continue
             query, key, value = read
-            dot = self._layer(f"{module}/scores", lambda name: layers.Dot((2, 2), name=name))
-            softmax = self._layer(f"{module}/shares", lambda name: layers.Softmax(name=name))
-            mix = self._layer(f"{module}/mixed", lambda name: layers.Dot((2, 1), name=name))
-            mixed = mix([softmax(dot([query, key])), value])
+            scores = self._layer(layers.Dot, f"{module}/scores", (2, 2))([query, key])
+            shares = self._layer(layers.Softmax, f"{module}/shares")(scores)
+            mixed = self._layer(layers.Dot, f"{module}/mixed", (2, 1))([shares, value])
             written[module] = self._dense(f"{module}/write")(mixed)
         raise AssertionError("the last module is the output")
 
@@ -163,33 +162,31 @@ class CompiledProgram:
         parts = ("query", "key", "value") if module.startswith("head") else ("read",)
         return [f"{module}/{part}" for part in parts]
 
-    def _layer(self, name: str, build: Callable[[str], keras.Layer]) -> keras.Layer:
+    def _dense(self, name: str) -> keras.Layer:
+        matrix = self._weights[name]
+        return self._layer(layers.Dense, name, matrix.shape[1], use_bias=False, matrix=matrix)
+
+    def _layer(
+        self,
+        kind: Callable[..., keras.Layer],
+        name: str,
+        *args: Any,
+        matrix: np.ndarray | None = None,
+        **options: Any,
+    ) -> keras.Layer:
+        """Return the layer of a name; make it, with a matrix as its weights, the first time."""
         name = name.replace("/", "_")
         if name not in self._layers:
-            self._layers[name] = build(name)
+            layer = self._layers[name] = kind(*args, name=name, **options)
+            if matrix is not None:
+                layer.build((None, LENGTH, len(matrix)))
+                layer.set_weights([matrix])
         return self._layers[name]
-
-    def _dense(self, name: str) -> keras.Layer:
-        def build(name_of_layer: str) -> keras.Layer:
-            layer = layers.Dense(matrix.shape[1], use_bias=False, name=name_of_layer)
-            layer.build((None, LENGTH, len(matrix)))
-            layer.set_weights([matrix])
-            return layer
-
-        matrix = self._weights[name]
-        return self._layer(name, build)
 
 
 def layer_of(writer: str, reader: str) -> str:
     """Return the name of the layer that holds the values of an edge."""
     return f"{writer}_to_{reader.replace('/', '_')}"
-
-
-def _embedding(table: np.ndarray, name: str) -> keras.Layer:
-    layer = layers.Embedding(*table.shape, name=name)
-    layer.build((None, LENGTH))
-    layer.set_weights([table])
-    return layer
 
 
 def check_tracr() -> None:
@@ -208,9 +205,10 @@ def compile_program(name: str) -> CompiledProgram:
     """
     check_tracr()
     from tracr.compiler import compiling, rasp_to_graph
+    from tracr.rasp import rasp
 
     program = PROGRAMS[name]
-    expression = program.build()
+    expression = program.build(rasp)
     assembled = compiling.compile_rasp_to_model(
         expression, set(program.vocabulary), LENGTH, compiler_bos=BOS
     )

@@ -21,7 +21,7 @@ import numpy as np
 from keras import layers
 
 from nnslicer_tf.zoo.transformer import AddPositions
-from reproduction.circuits.recurrent_networks import Planted
+from reproduction.circuits.recurrent_networks import Planted, like_planted
 
 STEPS = 10
 TOKENS = 6
@@ -178,12 +178,6 @@ def plant(name: str, dead: int, seed: int) -> Planted:
 _Parts = tuple[Weights, Weights, dict[tuple[str, str], np.ndarray]]
 
 
-def _drawn(like: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Return random weights with the magnitudes of planted ones and random signs."""
-    magnitudes = np.abs(like[like != 0])
-    return rng.choice(magnitudes, shape) * rng.choice([-1, 1], shape)
-
-
 def _add_block(name: str, head: _Head, dead: int, rng: np.random.Generator, parts: _Parts) -> None:
     """Add the weights of a block: attention with four heads, and an MLP."""
     weights, planted, sorts = parts
@@ -192,9 +186,9 @@ def _add_block(name: str, head: _Head, dead: int, rng: np.random.Generator, part
         kernel = f"{name}/{part}"
         full = np.zeros((channels, 4, _FEATURES))
         full[:, _CIRCUIT] = own
-        twin = _drawn(own, (channels, _FEATURES), rng)
+        twin = like_planted(own, (channels, _FEATURES), rng)
         full[:, _TWINS[0]] = full[:, _TWINS[1]] = twin
-        full[:, _SPECTATOR] = _drawn(own, (channels, _FEATURES), rng)
+        full[:, _SPECTATOR] = like_planted(own, (channels, _FEATURES), rng)
         weights[kernel], planted[kernel] = full, np.zeros(full.shape, bool)
         planted[kernel][:, _CIRCUIT] = own != 0
         for sort, places in (("twins", _TWINS), ("spectators", (_SPECTATOR,))):
@@ -203,9 +197,9 @@ def _add_block(name: str, head: _Head, dead: int, rng: np.random.Generator, part
             sorts[kernel, sort] = marks
     kernel = f"{name}/output"
     full = np.zeros((4, _FEATURES, channels))
-    twin = _drawn(head.output, (_FEATURES, _LIVE), rng)
+    twin = like_planted(head.output, (_FEATURES, _LIVE), rng)
     full[_TWINS[0], :, :_LIVE], full[_TWINS[1], :, :_LIVE] = twin, -twin
-    full[:, :, _LIVE:] = _drawn(head.output, (4, _FEATURES, dead), rng)
+    full[:, :, _LIVE:] = like_planted(head.output, (4, _FEATURES, dead), rng)
     full[_CIRCUIT, :, :_LIVE] = head.output[:, :_LIVE]
     weights[kernel], planted[kernel] = full, np.zeros(full.shape, bool)
     planted[kernel][_CIRCUIT] = head.output != 0
