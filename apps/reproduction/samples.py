@@ -12,15 +12,19 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument.loading import load_model
 
 
+def choose(data: Dataset, rows: np.ndarray | slice) -> Dataset:
+    """Return some samples: a mask, indices or a slice."""
+    return replace(data, x=data.x[rows], y=data.y[rows])
+
+
 def first(data: Dataset, count: int | None) -> Dataset:
     """Return the first samples, or all."""
-    return replace(data, x=data.x[:count], y=data.y[:count])
+    return choose(data, slice(count))
 
 
 def of_classes(data: Dataset, classes: Iterable[int], invert: bool = False) -> Dataset:
     """Return the samples of some classes, or with `invert` those of all others."""
-    chosen = np.isin(data.y, list(classes), invert=invert)
-    return replace(data, x=data.x[chosen], y=data.y[chosen])
+    return choose(data, np.isin(data.y, list(classes), invert=invert))
 
 
 def load_classifier(model: str, dataset: str) -> keras.Model:

@@ -10,6 +10,7 @@ import numpy as np
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
+from reproduction.nnslicer.settings import split_names
 
 
 def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
@@ -19,7 +20,7 @@ def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
         InvalidArgumentError: for an unknown name.
     """
     table = ATTACKS if dataset == "cifar10" else MNIST_ATTACKS
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    chosen = split_names(names)
     for name in chosen:
         check_name("attack", name, table)
     return [table[name] for name in chosen or table]

@@ -8,9 +8,9 @@ resumes. Remove its `challenges` after changing a detector's code.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.detection import DETECTORS
-from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings
+from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings, split_names
 from reproduction.palette import METHODS
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 from reproduction.tables import read_table
@@ -40,24 +40,17 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """A model, its slicer, and normal images.
+class Watched(NamedTuple):
+    """A model's slicer, and normal images."""
 
-    Attributes:
-        slicer: The slicer, with the profile of `normal`.
-        normal: Training images on which detectors are fitted.
-        others: The same number of other training images.
-    """
-
-    slicer: Slicer
-    normal: np.ndarray
-    others: np.ndarray
+    slicer: Slicer  # with the profile of `normal`
+    normal: np.ndarray  # training images on which detectors are fitted
+    others: np.ndarray  # the same number of other training images
 
 
 def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
     """Attack detectors with adaptive attacks, which know them."""
-    names = [name.strip() for name in s.methods.split(",") if name.strip()]
+    names = split_names(s.methods)
     for name in names:
         check_name("method", name, DETECTORS)
     watched = load_watched(s)
@@ -75,29 +68,30 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
     }
     name = f"{s.model}-{s.dataset}{s.ending}"
     title = "Detectors against attackers who know them"
-    parts = [result.success().assign(method=name) for name, result in results.items()]
-    curves = pd.concat(parts, ignore_index=True)[["method", "norm", "budget", MODEL, PAIR]]
-    rows = [
+
+    def together(frame_of: Callable[[ChallengeResult], pd.DataFrame]) -> pd.DataFrame:
+        parts = [frame_of(result).assign(method=name) for name, result in results.items()]
+        return pd.concat(parts, ignore_index=True)
+
+    attacks = together(
+        lambda r: r.to_frame().assign(false_positives=r.false_positives, verdict=r.verdict)
+    )
+    attacks.insert(0, "method", attacks.pop("method"))
+    curves = together(ChallengeResult.success)[["method", "norm", "budget", MODEL, PAIR]]
+    images = together(ChallengeResult.images)
+    checks = pd.DataFrame(
         {"method": name, "check": c.name, "passed": c.passed, "figures": c.said}
         for name, result in results.items()
         for c in result.checks
-    ]
-    return ExperimentResult(
-        [
-            ExperimentTable(name, _attacks(results), title, head, _TEXT),
-            ExperimentTable(f"{name}-curves", curves, f"{title}: by budget", head),
-            ExperimentTable(f"{name}-checks", pd.DataFrame(rows), f"{title}: sanity checks", head),
-            ExperimentTable(f"{name}-images", _images(results), f"{title}: every image", head),
-        ],
-        [
-            ExperimentFigure(
-                name,
-                plot(
-                    _images(results), [name for name, result in results.items() if result.credible]
-                ),
-            )
-        ],
     )
+    tables = [
+        ExperimentTable(name, attacks, title, head, _TEXT),
+        ExperimentTable(f"{name}-curves", curves, f"{title}: by budget", head),
+        ExperimentTable(f"{name}-checks", checks, f"{title}: sanity checks", head),
+        ExperimentTable(f"{name}-images", images, f"{title}: every image", head),
+    ]
+    credible = [name for name, result in results.items() if result.credible]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(images, credible))])
 
 
 def figures(images: Path) -> list[ExperimentFigure]:
@@ -120,18 +114,31 @@ def load_watched(s: ChallengeSettings | ChoiceSettings) -> Watched:
 def run_challenges(
     s: ChallengeSettings, watched: Watched, names: list[str]
 ) -> Iterator[tuple[str, ChallengeResult]]:
-    """Yield each detector's name and result."""
+    """Yield each detector's name and result; fitted detectors and finished attacks are kept."""
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
-    norms = [name.strip() for name in s.norms.split(",")]
-    attacks = [name.strip() for name in s.attacks.split(",") if name.strip()] or None
+    attacks = split_names(s.attacks) or None
+
+    def folder_of(name: str, *made_from: object) -> Path:
+        digest = hashlib.sha256(json.dumps([s.dataset, *made_from]).encode()).hexdigest()[:12]
+        return s.work / "challenges" / f"{s.model}-{name.replace(' ', '-')}-{digest}"
+
+    def fitted(name: str, normal: np.ndarray, role: str) -> Detector:
+        options = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
+        detector = DETECTORS[name](watched.slicer, **options)
+        folder = folder_of(name, s.train, s.theta, s.false_positive_rate, s.seed)
+        path = folder.with_name(f"{folder.name}-{role}.npz")
+        if path.exists():
+            return type(detector).load(path, getattr(detector, detector.source))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        detector.fit(normal).save(path)
+        return detector
+
     for name in names:
-        detector = _fitted(s, watched.slicer, name, watched.normal, "detector")
+        detector = fitted(name, watched.normal, "detector")
         transfers = detector.differentiable and (attacks is None or "transfer" in attacks)
-        substitute = None
-        if transfers:
-            substitute = _fitted(s, watched.slicer, name, watched.others, "substitute")
-        what: list[float] = [s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
-        what += [s.theta, s.false_positive_rate, s.seed, transfers]
+        effort = s.values("steps", "queries", "rounds")
+        made_from = s.values("train", "images", "skip") | effort
+        made_from |= s.values("theta", "false_positive_rate", "seed")
         result = challenge(
             detector,
             watched.slicer.im,
@@ -139,53 +146,14 @@ def run_challenges(
             images.y,
             s.seed,
             normal=watched.others[:_GUIDES],
-            substitute=substitute,
-            norms=norms,
+            substitute=fitted(name, watched.others, "substitute") if transfers else None,
+            norms=split_names(s.norms),
             attacks=attacks,
-            steps=s.steps,
-            queries=s.queries,
-            rounds=s.rounds,
-            folder=_folder(s, name, *what),
+            **effort,
+            folder=folder_of(name, *made_from.values(), transfers),
         )
         print(f"{name}: {result}", flush=True)
         yield name, result
-
-
-def _fitted(
-    s: ChallengeSettings, slicer: Slicer, name: str, normal: np.ndarray, which: str
-) -> Detector:
-    """Return a detector fitted on normal inputs, loaded from the working folder if available."""
-    common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
-    detector = DETECTORS[name](slicer, **common)
-    folder = _folder(s, name, s.train, s.theta, s.false_positive_rate, s.seed)
-    path = folder.with_name(f"{folder.name}-{which}.npz")
-    if path.exists():
-        return type(detector).load(path, getattr(detector, detector.source))
-    detector.fit(normal)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    detector.save(path)
-    return detector
-
-
-def _folder(s: ChallengeSettings, name: str, *what: object) -> Path:
-    digest = hashlib.sha256(json.dumps([s.dataset, *what]).encode()).hexdigest()[:12]
-    return s.work / "challenges" / f"{s.model}-{name.replace(' ', '-')}-{digest}"
-
-
-def _attacks(results: dict[str, ChallengeResult]) -> pd.DataFrame:
-    parts = []
-    for name, result in results.items():
-        frame = result.to_frame()
-        frame.insert(0, "method", name)
-        frame["false_positives"] = result.false_positives
-        frame["verdict"] = result.verdict
-        parts.append(frame)
-    return pd.concat(parts, ignore_index=True)
-
-
-def _images(results: dict[str, ChallengeResult]) -> pd.DataFrame:
-    parts = [result.images().assign(method=name) for name, result in results.items()]
-    return pd.concat(parts, ignore_index=True)
 
 
 def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
@@ -200,11 +168,15 @@ def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
         of_method = {str(name): part for name, part in of_norm.groupby("method", sort=False)}
         largest = of_norm[[MODEL, PAIR]].to_numpy()
         places = np.linspace(0, 1.05 * largest[np.isfinite(largest)].max(), 400)
-        axis.step(places, _shares(alone, places), color="#8a8f98", linewidth=2, label=MODEL)
+
+        def shares(distances: pd.Series, budgets: np.ndarray = places) -> list[float]:
+            return [np.mean(distances <= budget) for budget in budgets]
+
+        axis.step(places, shares(alone), color="#8a8f98", linewidth=2, label=MODEL)
         for name, part in of_method.items():
             style = "-" if name in credible else "--"
             label = name if name in credible else f"{name} (not credible)"
-            axis.step(places, _shares(part[PAIR], places), style, color=METHODS[name], label=label)
+            axis.step(places, shares(part[PAIR]), style, color=METHODS[name], label=label)
             ratios.setdefault(name, part[PAIR].median() / part[MODEL].median())  # as in the table
         axis.set(xlabel=f"size of the change, {_NORMS[norm]}", ylim=(-0.02, 1.02))
         axis.set_ylabel("share of images evaded")
@@ -220,7 +192,3 @@ def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
         )
     figure.axes[0].set_title(title, fontsize=10)
     return figure
-
-
-def _shares(distances: pd.Series, budgets: np.ndarray) -> np.ndarray:
-    return np.array([np.mean(distances <= budget) for budget in budgets])

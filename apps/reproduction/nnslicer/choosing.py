@@ -6,7 +6,7 @@ positives, on training images from which neither the model nor a detector has le
 of each size is shown. No test images are used.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -42,44 +42,30 @@ def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
     im = watched.slicer.im
     images = datasets.load(s.dataset, f"train[{s.skip}:{s.skip + s.images + s.normals}]")
     right = im.logits(images.x).argmax(axis=1) == images.y
-    first = slice(0, s.images)
-    made = examples(
-        im.model,
-        attacks_on(s.dataset, s.attacks),
-        images.x[first],
-        images.y[first],
-        s.work,
-        rng=s.seed,
-    )
+    specs, first = attacks_on(s.dataset, s.attacks), slice(0, s.images)
+    made = examples(im.model, specs, images.x[first], images.y[first], s.work, rng=s.seed)
     sets = {spec.name: one.x[one.success] for spec, one in made if one.success.sum() > 1}
     judge = KeptJudge(s, watched.slicer, watched.normal)
-    normal, attacked = (
-        judge("normal", images.x[right]),
-        {name: judge(name, x) for name, x in sets.items()},
-    )
-    table = Choice(normal, attacked, s.resamples, s.seed)
+    normal = judge("normal", images.x[right])
+    attacked = {name: judge(name, x) for name, x in sets.items()}
+    choice = Choice(normal, attacked, s.resamples, s.seed)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
-        "normal inputs": f"train[:{s.train}] to learn from; {len(next(iter(normal.values())))} of "
+        "normal inputs": f"train[:{s.train}] to learn from; {right.sum()} of "
         f"train[{s.skip}:{s.skip + s.images + s.normals}] for the false positives",
         "attacked images": f"train[{s.skip}:{s.skip + s.images}]",
-        "examples": ", ".join(
-            f"{name} {len(next(iter(of.values())))}" for name, of in attacked.items()
-        ),
+        "examples": ", ".join(f"{name} {len(x)}" for name, x in sets.items()),
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),
     }
     name = f"{s.model}-{s.dataset}{s.ending}"
     title = "Evidence for a detector, chosen on training images"
-    return ExperimentResult(
-        [
-            ExperimentTable(name, table.best(), title, head, _TEXT),
-            ExperimentTable(f"{name}-single", table.single(), f"{title}: alone", head, _TEXT),
-            ExperimentTable(
-                f"{name}-without", table.without(), f"{title}: left out", head, _LEFT_OUT
-            ),
-        ]
-    )
+    tables = [
+        ExperimentTable(name, choice.best(), title, head, _TEXT),
+        ExperimentTable(f"{name}-single", choice.single(), f"{title}: alone", head, _TEXT),
+        ExperimentTable(f"{name}-without", choice.without(), f"{title}: left out", head, _LEFT_OUT),
+    ]
+    return ExperimentResult(tables)
 
 
 class Choice:
@@ -97,6 +83,7 @@ class Choice:
     ) -> None:
         self._normal, self._attacked = normal, attacked
         self._kinds = tuple(normal)
+        self._counts = {name: len(next(iter(of.values()))) for name, of in attacked.items()}
         self._resamples, self._seed = resamples, seed
 
     def best(self) -> pd.DataFrame:
@@ -113,18 +100,28 @@ class Choice:
         }
         others = [chosen for (among, _), chosen in best.items() if among == "no slices"]
         other = max(others, key=self._mean, default=())
-        return pd.DataFrame(
-            {"among": among, "kinds": size, **self._row(chosen), **self._gain(chosen, other)}
-            for (among, size), chosen in best.items()
-        )
+        rows = []
+        for (among, size), chosen in best.items():
+            recalls, resampled = self._recalls(chosen), self._resampled_means(chosen)
+            many = {n: r for n, r in recalls.items() if self._counts[n] >= _FEW} or recalls
+            weakest = min(many, key=many.__getitem__)
+            low, high = np.quantile(resampled, [0.025, 0.975])
+            row = {"among": among, "kinds": size, "evidence": " + ".join(chosen)}
+            row |= {"recall": self._mean(chosen), "low": low, "high": high}
+            row |= {"weakest": weakest, "weakest_recall": many[weakest]}
+            if other:
+                low, high = np.quantile(resampled - self._resampled_means(other), [0.025, 0.975])
+                gain = self._mean(chosen) - self._mean(other)
+                row |= {"gain": gain, "gain_low": low, "gain_high": high}
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     def single(self) -> pd.DataFrame:
         """Return the recall of each kind of evidence alone, by attack."""
-        rows = [
-            {"evidence": kind, **dict(self._recalls((kind,)))} | {"mean": self._mean((kind,))}
+        return pd.DataFrame(
+            {"evidence": kind, **self._recalls((kind,)), "mean": self._mean((kind,))}
             for kind in self._kinds
-        ]
-        return pd.DataFrame(rows)
+        )
 
     def without(self) -> pd.DataFrame:
         """Return how the recall of presets changes without each evidence, and without slices."""
@@ -150,44 +147,20 @@ class Choice:
         seeds = np.random.SeedSequence(self._seed).spawn(self._resamples)
         return np.array([self._mean(kinds, np.random.default_rng(seed)) for seed in seeds])
 
-    def _row(self, kinds: Sequence[str]) -> dict[str, object]:
-        recalls = dict(self._recalls(kinds))
-        many = {name: r for name, r in recalls.items() if self._count(name) >= _FEW} or recalls
-        weakest = min(many, key=lambda name: many[name])
-        low, high = np.quantile(self._resampled_means(kinds), [0.025, 0.975])
-        return {
-            "evidence": " + ".join(kinds),
-            "recall": self._mean(kinds),
-            "low": low,
-            "high": high,
-            "weakest": weakest,
-            "weakest_recall": many[weakest],
-        }
-
-    def _gain(self, kinds: Sequence[str], other: Sequence[str]) -> dict[str, float]:
-        """Return the gain of one set over another; empty if there is no other."""
-        if not other:
-            return {}
-        gains = self._resampled_means(kinds) - self._resampled_means(other)
-        low, high = np.quantile(gains, [0.025, 0.975])
-        gain = self._mean(kinds) - self._mean(other)
-        return {"gain": gain, "gain_low": low, "gain_high": high}
-
-    def _count(self, attack: str) -> int:
-        return len(next(iter(self._attacked[attack].values())))
-
     def _mean(self, kinds: Sequence[str], rng: np.random.Generator | None = None) -> float:
-        return float(np.mean([recall for _, recall in self._recalls(kinds, rng)]))
+        return float(np.mean(list(self._recalls(kinds, rng).values())))
 
     def _recalls(
         self, kinds: Sequence[str], rng: np.random.Generator | None = None
-    ) -> Iterator[tuple[str, float]]:
-        """Yield each attack and its recall, on resampled images if there is a generator."""
-        threshold = threshold_at(_resampled(together(self._normal, kinds), rng), DEFAULT_RATE)
-        for name, scores in self._attacked.items():
-            found = _resampled(together(scores, kinds), rng) > threshold
-            yield name, float(found.mean())
+    ) -> dict[str, float]:
+        """Return attack → recall, on resampled images if there is a generator."""
 
+        def scores_of(scores: Scores) -> np.ndarray:
+            found = together(scores, kinds)
+            return found if rng is None else found[rng.integers(len(found), size=len(found))]
 
-def _resampled(scores: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    return scores if rng is None else scores[rng.integers(len(scores), size=len(scores))]
+        threshold = threshold_at(scores_of(self._normal), DEFAULT_RATE)
+        return {
+            name: float((scores_of(scores) > threshold).mean())
+            for name, scores in self._attacked.items()
+        }

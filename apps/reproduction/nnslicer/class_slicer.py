@@ -1,7 +1,6 @@
 """Slices of samples with the profile of the class predicted for each, as in the paper's program."""
 
-import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,26 +41,17 @@ class ClassSlicer:
         self,
         x: np.ndarray,
         outputs: Any | Criterion = "predicted",
-        kernels: Iterable[str] | None = None,
-        operations: Iterable[str] | None = None,
-        folder: str | os.PathLike | None = None,
+        kernels: Sequence[str] | None = None,
+        operations: Sequence[str] | None = None,
     ) -> SliceSet:
         """Return one slice for each sample, in their order; see `Slicer.slice_each`."""
         x, groups = self._grouped(x)
-        chosen = {
-            "kernels": None if kernels is None else list(kernels),
-            "operations": None if operations is None else list(operations),
-        }
-        sets = []
-        for c, rows in groups:
-            part = None if folder is None else os.path.join(folder, f"class{c}")
-            sets.append(self[c].slice_each(x[rows], outputs, **chosen, folder=part))
+        sets = [self[c].slice_each(x[rows], outputs, kernels, operations) for c, rows in groups]
         back = np.argsort(np.concatenate([rows for _, rows in groups]))
         has_neurons = sets[0].neuron_matrix is not None
-        neurons = sp.vstack([s.neuron_matrix for s in sets], "csr")[back] if has_neurons else None
         return SliceSet(
             sp.vstack([s.matrix for s in sets], "csr")[back],
-            neurons,
+            sp.vstack([s.neuron_matrix for s in sets], "csr")[back] if has_neurons else None,
             sets[0].kernels,
             sets[0].operations,
             np.concatenate([s.predicted for s in sets])[back],

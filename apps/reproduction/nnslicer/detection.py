@@ -8,7 +8,8 @@ which an interrupted run resumes. Remove its `rows` after changing a detector's 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,13 @@ from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on, examples
-from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings, split_names
 from reproduction.palette import MARKERS, METHODS
 from reproduction.plots import plot_numbers
 from reproduction.result import (
     ExperimentFigure,
     ExperimentResult,
     ExperimentTable,
-    ExperimentView,
     paper_frame,
     versions,
 )
@@ -48,13 +48,8 @@ from reproduction.rows import RowStore
 from reproduction.samples import load_classifier
 from reproduction.views import MOST_PAIRS, view_of_pairs
 
-
-def _slice_detector(preset: str) -> Callable[..., Detector]:
-    return lambda slicer, **common: SliceDetector(slicer, preset, **common)
-
-
 DETECTORS: dict[str, Callable[..., Detector]] = {
-    **{name: _slice_detector(name) for name in PRESETS},
+    **{name: partial(SliceDetector, preset=name) for name in PRESETS},
     "FeatureMap": lambda slicer, **common: FeatureMap(slicer.im, **common),
     "FeatureMap margin": lambda slicer, **common: FeatureMap(slicer.im, "margin", **common),
     "EffectivePath": lambda slicer, **common: EffectivePath(slicer.im, **common),
@@ -88,13 +83,11 @@ _METHOD_COSTS = {
     **{name: ("paths", 1) for name in ("EffectivePath", "EffectivePath margin")},
 }
 
-Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
-
 
 def detect(s: DetectionSettings) -> ExperimentResult:
     """Measure detectors on attacks (Table 4)."""
     specs = attacks_on(s.dataset, s.attacks)
-    methods = [name.strip() for name in s.methods.split(",") if name.strip()] or list(DETECTORS)
+    methods = split_names(s.methods) or list(DETECTORS)
     for name in methods:
         check_name("method", name, DETECTORS)
     network = load_classifier(s.model, s.dataset)
@@ -123,7 +116,38 @@ def detect(s: DetectionSettings) -> ExperimentResult:
                 scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
             )
             pairs[spec.name] = originals, adversarial
-    rows = _evaluate(s, slicer, normal, pairs, methods)
+
+    # A row for each method and attack; rows of finished methods are kept.
+    store = RowStore.of(
+        s.work / "rows",
+        f"{s.model}-{s.dataset}",
+        ["method"],
+        {"weights": im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
+        | s.values("normalise", "skip", "images", "theta", "false_positive_rate", "seed"),
+    )
+
+    def evaluated(method: str) -> list[dict]:
+        options = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
+        rows = evaluate(DETECTORS[method](slicer, **options).fit(normal), pairs)
+        print(f"{method}: {average(rows).round(3).to_dict()}", flush=True)
+        return rows.to_dict("records")
+
+    rows = store.fill([{"method": name} for name in methods], evaluated, "Detectors")
+
+    # Averages, then the rows, beside the paper's figures.
+    means = [
+        {"attack": "Average", "examples": part["examples"].sum(), "method": name, **average(part)}
+        for name, part in rows.groupby("method", sort=False)
+    ]
+    table = pd.concat([pd.DataFrame(means), rows], ignore_index=True)
+    of_paper = ["precision", "recall", "f1"]
+    published = paper_frame("nnslicer/table4").set_index(["attack", "method"])[of_paper]
+    for i, row in table.iterrows():
+        if row["method"] not in _NOT_IN_THE_PAPER:
+            role = _PAPER.get(row["method"].removesuffix(" margin"), "NNSlicer")
+            for figure in of_paper:
+                table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], role), figure]
+    columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in of_paper)]
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
@@ -137,14 +161,34 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     name = f"{Path(s.model).stem}-{s.dataset}{s.ending}" + f"-from{s.skip}" * bool(s.skip)
     if s.false_positive_rate != DEFAULT_RATE:
         name += f"-rate{s.false_positive_rate:g}"
-    return ExperimentResult(
-        [
-            _attack_table(f"attacks-{s.dataset}", attacks_on(s.dataset)),
-            ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
-        ],
-        figures(name, rows),
-        views=_view(s.explore, slicer, pairs),
+
+    # The budgets of all attacks for the data set, not only of those requested.
+    budgets = pd.DataFrame(
+        {
+            "attack": spec.name,
+            "family": spec.family,
+            "class": spec.factory.replace(":", "."),
+            "parameters": ", ".join(f"{k}={v}" for k, v in spec.parameters.items()),
+            "norm": spec.norm,
+            "epsilon": spec.epsilon,
+            "starts from": spec.start.name if spec.start else "",
+        }
+        for spec in attacks_on(s.dataset)
     )
+    libraries, title = {"libraries": versions("foolbox")}, "Attacks and their budgets"
+    tables = [
+        ExperimentTable(f"attacks-{s.dataset}", budgets, title, libraries),
+        ExperimentTable(
+            name, table.reindex(columns=columns), "Detection of adversarial inputs", head
+        ),
+    ]
+    views = []
+    if s.explore and pairs:  # the first examples of every attack
+        each = -(-MOST_PAIRS // len(pairs))
+        sides = zip(*pairs.values(), strict=True)
+        normal, adversarial = (np.concatenate([x[:each] for x in side]) for side in sides)
+        views = view_of_pairs(s.explore, slicer, normal, adversarial)
+    return ExperimentResult(tables, figures(name, rows), views=views)
 
 
 def estimated_seconds(
@@ -154,15 +198,7 @@ def estimated_seconds(
     attacks: Iterable[AttackSpec],
     methods: Iterable[str],
 ) -> float:
-    """Return about how long attacks and detectors take, from passes and slices of a few inputs.
-
-    Args:
-        slicer: The watched model's slicer.
-        normal: The inputs that detectors learn from.
-        images: Number of attacked images.
-        attacks: The attacks.
-        methods: Names of detectors.
-    """
+    """Return about how long attacks and detectors take, from passes and slices of a few inputs."""
     im, x = slicer.im, normal[:_TIMED]
     few = x[:_TIMED_PATHS]
     units: dict[str, tuple[int, Callable[[], object]]] = {
@@ -193,6 +229,11 @@ def estimated_seconds(
 def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
     """Return the figures for a table of detectors and attacks, without averages."""
     rows = rows[rows["attack"] != "Average"]
+    means = rows.groupby("method")["f1"].mean()
+    best = means.idxmax()
+    finding = f"Mean F1 over {rows['attack'].nunique()} attacks: {best} {means[best]:.2f}"
+    if "paper" in means:
+        finding += f", the paper's rule {means['paper']:.2f}"
     # Plot precision against recall: a point for each attack, a colour for each method.
     figure = Figure(figsize=(9, 5), layout="constrained")
     axis = figure.subplots()
@@ -204,92 +245,12 @@ def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
         axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
         axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=8, ha="center")
     axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
-    axis.set_title(_finding(rows))
+    axis.set_title(finding)
     figure.legend(loc="outside right upper")
     # Plot the F1 of every method on every attack as an annotated heat map.
     table = rows.pivot(index="attack", columns="method", values="f1")
     table = table.loc[rows["attack"].unique(), rows["method"].unique()]
     return [
         ExperimentFigure(name, figure),
-        ExperimentFigure(f"{name}-f1", plot_numbers(table, _finding(rows))),
+        ExperimentFigure(f"{name}-f1", plot_numbers(table, finding)),
     ]
-
-
-def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[ExperimentView]:
-    """Return a view of the first examples of every attack, if requested."""
-    if not pairs:
-        return []
-    each = -(-MOST_PAIRS // len(pairs))
-    originals, examples = (
-        np.concatenate([pair[side][:each] for pair in pairs.values()]) for side in (0, 1)
-    )
-    return view_of_pairs(path, slicer, originals, examples)
-
-
-def _evaluate(
-    s: DetectionSettings, slicer: Slicer, normal: np.ndarray, pairs: Pairs, methods: list[str]
-) -> pd.DataFrame:
-    """Return a row for each method and attack; rows of finished methods are kept."""
-    store = RowStore.of(
-        s.work / "rows",
-        f"{s.model}-{s.dataset}",
-        ["method"],
-        {"weights": slicer.im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
-        | s.values("normalise", "skip", "images", "theta", "false_positive_rate", "seed"),
-    )
-    common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
-    parts = []
-    for name in methods:
-
-        def rows(name: str = name) -> list[dict]:
-            detector = DETECTORS[name](slicer, **common)
-            return evaluate(detector.fit(normal), pairs).to_dict("records")
-
-        parts.append(store.complete({"method": name}, rows))
-        print(f"{name}: {average(parts[-1]).round(3).to_dict()}", flush=True)
-    return pd.concat(parts, ignore_index=True)
-
-
-def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
-    """Return the budgets of all attacks for a data set, not only those requested."""
-    rows = [
-        {
-            "attack": spec.name,
-            "family": spec.family,
-            "class": spec.factory.replace(":", "."),
-            "parameters": ", ".join(f"{k}={v}" for k, v in spec.parameters.items()),
-            "norm": spec.norm,
-            "epsilon": spec.epsilon,
-            "starts from": spec.start.name if spec.start else "",
-        }
-        for spec in specs
-    ]
-    head = {"libraries": versions("foolbox")}
-    return ExperimentTable(name, pd.DataFrame(rows), "Attacks and their budgets", head)
-
-
-def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return averages, then a row for each method and attack, beside the paper's figures."""
-    means = [
-        {"attack": "Average", "examples": part["examples"].sum(), "method": name, **average(part)}
-        for name, part in rows.groupby("method", sort=False)
-    ]
-    table = pd.concat([pd.DataFrame(means), rows], ignore_index=True)
-    figures = ["precision", "recall", "f1"]
-    published = paper_frame("nnslicer/table4").set_index(["attack", "method"])[figures]
-    for i, row in table.iterrows():
-        if row["method"] in _NOT_IN_THE_PAPER:
-            continue
-        role = _PAPER.get(row["method"].removesuffix(" margin"), "NNSlicer")
-        for figure in figures:
-            table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], role), figure]
-    columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]
-    return table.reindex(columns=columns)
-
-
-def _finding(rows: pd.DataFrame) -> str:
-    """Describe in words which method is best."""
-    means = rows.groupby("method")["f1"].mean()
-    best, attacks = means.idxmax(), rows["attack"].nunique()
-    said = f"Mean F1 over {attacks} attacks: {best} {means[best]:.2f}"
-    return said if "paper" not in means else f"{said}, the paper's rule {means['paper']:.2f}"

@@ -5,7 +5,7 @@ slices of both inputs as pixels, the contributions of the input's pixels, and th
 A table gives the neurons of each operation that are in only one of the two slices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,14 +25,12 @@ from nnslicer_tf.report import (
     plot_over_image,
 )
 from nnslicer_tf.report.figures import FIRST_ONLY, SECOND_ONLY
-from nnslicer_tf.slicing import Profile, Slicer, SliceSet
+from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on
 from reproduction.nnslicer.settings import DrawingSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.views import view_of_pairs
-
-Images = tuple[np.ndarray, np.ndarray]
 
 
 def draw(s: DrawingSettings) -> ExperimentResult:
@@ -50,6 +48,22 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     slicer = Slicer(im, profile, theta=s.theta, workers=0)
     sets = [slicer.slice_each(x, outputs="predicted") for x in inputs]
     rectified = [o.name for o in im.operations if o.kind == "rectify"]
+
+    # Where the slices of the pairs differ.
+    rows = []
+    for name in rectified:
+        columns = sets[0].neuron_columns([name])
+        normal, adversarial = (found.neuron_matrix[:, columns].toarray() != 0 for found in sets)
+        row = {
+            "operation": name,
+            "neurons": len(columns),
+            "kept, normal": normal.sum(axis=1).mean(),
+            "kept, adversarial": adversarial.sum(axis=1).mean(),
+            "normal alone": (normal & ~adversarial).sum(axis=1).mean(),
+            "adversarial alone": (adversarial & ~normal).sum(axis=1).mean(),
+        }
+        common = (normal & adversarial).sum() / max((normal | adversarial).sum(), 1)
+        rows.append(row | {"common share": common})
     head = {
         "model": f"{s.model} on {s.dataset}, profile of {s.train} training images",
         "pairs": f"{len(inputs[0])} of the first {s.images} test images, changed by {s.attack}",
@@ -57,48 +71,27 @@ def draw(s: DrawingSettings) -> ExperimentResult:
         "seed": s.seed,
     }
     title = "Neurons of one operation in the slices of normal and of adversarial inputs, means"
-    name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
-    spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
+    table = ExperimentTable(f"{s.model}-{s.dataset}", pd.DataFrame(rows), title, head)
+
+    # What is drawn of the first pair: contributions of all layers; of one layer and the pixels,
+    # and the shares of synapses that all slices keep.
+    def of_first(operation: str) -> np.ndarray:
+        return np.stack([found[0].neurons[operation] for found in sets])
+
+    images = {"images": np.stack([x[0] for x in inputs])}
     names = datasets.load(s.dataset, "test[:1]").class_names
-    # The first pair: `images`, `predicted` classes, and operation → contributions.
-    predicted = np.array([names[s.predicted[0]] for s in sets])
-    drawn = {"images": np.stack(images), "predicted": predicted}
-    pair = drawn | {
-        name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in rectified
-    }
-    parts = _parts_drawn(sets, images, spatial, im)
-    return ExperimentResult(
-        [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
-        [
-            ExperimentFigure(name, plot_pair(pair), drawn=pair),
-            ExperimentFigure(f"{name}-parts", plot_parts(parts), drawn=parts),
-        ],
-        views=view_of_pairs(s.explore, slicer, *inputs),
-    )
-
-
-def _differences(
-    normal: SliceSet, adversarial: SliceSet, operations: Sequence[str]
-) -> pd.DataFrame:
-    rows = []
-    before, after = normal.neuron_matrix, adversarial.neuron_matrix
-    assert before is not None and after is not None  # `slice_each` keeps neurons
-    for name in operations:
-        columns = normal.neuron_columns([name])
-        kept = [matrix[:, columns].toarray() != 0 for matrix in (before, after)]
-        both, either = kept[0] & kept[1], kept[0] | kept[1]
-        rows.append(
-            {
-                "operation": name,
-                "neurons": len(columns),
-                "kept, normal": kept[0].sum(axis=1).mean(),
-                "kept, adversarial": kept[1].sum(axis=1).mean(),
-                "normal alone": (kept[0] & ~kept[1]).sum(axis=1).mean(),
-                "adversarial alone": (kept[1] & ~kept[0]).sum(axis=1).mean(),
-                "common share": both.sum() / max(either.sum(), 1),
-            }
-        )
-    return pd.DataFrame(rows)
+    predicted = np.array([names[found.predicted[0]] for found in sets])
+    pair = images | {"predicted": predicted} | {name: of_first(name) for name in rectified}
+    spatial = [name for name in rectified if len(im[name].shape) == 3][-1]
+    parts = images | {"operation": np.array(spatial)}
+    parts |= {"layer": of_first(spatial), "pixels": of_first(im.input_operation)}
+    for kernel in sets[0].kernels:
+        parts[f"kept/{kernel}"] = np.stack([found.kept_share(kernel) for found in sets])
+    figures = [
+        ExperimentFigure(table.name, plot_pair(pair), drawn=pair),
+        ExperimentFigure(f"{table.name}-parts", plot_parts(parts), drawn=parts),
+    ]
+    return ExperimentResult([table], figures, views=view_of_pairs(s.explore, slicer, *inputs))
 
 
 def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
@@ -118,18 +111,6 @@ def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def _parts_drawn(
-    sets: list[SliceSet], images: Images, operation: str, im: InstrumentedModel
-) -> dict[str, np.ndarray]:
-    """Return the first pair's contributions of one layer and of the pixels, and shares kept."""
-    drawn = {"images": np.stack(images), "operation": np.array(operation)}
-    for key, name in (("layer", operation), ("pixels", im.input_operation)):
-        drawn[key] = np.stack([of_inputs[0].neurons[name] for of_inputs in sets])
-    for kernel in sets[0].kernels:
-        drawn[f"kept/{kernel}"] = np.stack([s.kept_share(kernel) for s in sets])
-    return drawn
-
-
 def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw one layer unrolled, the contributions of the pixels, and the synapses kept."""
     figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
@@ -142,8 +123,8 @@ def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
     for axis in axes[2]:
         axis.remove()
     kept = {key.removeprefix("kept/"): drawn[key] for key in drawn if key.startswith("kept/")}
-    named = {
-        name: _Kept({kernel: shares[i] for kernel, shares in kept.items()})
+    named = {  # in place of sets of slices
+        name: SimpleNamespace(kernels=kept, kept_share=lambda kernel, i=i: kept[kernel][i])
         for i, name in enumerate(("normal inputs", "adversarial inputs"))
     }
     plot_kept_synapses(named, wide).set_title("mean and standard deviation", fontsize=9)
@@ -160,15 +141,3 @@ def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
         f"{kept[most][0].mean():.0%} and {kept[most][1].mean():.0%} of its synapses are kept",
     )
     return figure
-
-
-class _Kept:
-    """The shares of kernels' synapses that slices keep."""
-
-    def __init__(self, shares: Mapping[str, np.ndarray]) -> None:
-        self._shares = shares
-        self.kernels: dict[str, tuple[int, ...]] = dict.fromkeys(shares, ())
-
-    def kept_share(self, kernel: str) -> np.ndarray:
-        """Return the share of a kernel's synapses in each slice."""
-        return self._shares[kernel]

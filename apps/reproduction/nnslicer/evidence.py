@@ -7,11 +7,9 @@ plain errors are misclassified normal images, with the softmax as baseline (Weis
 "Simple techniques work surprisingly well for neural network test prioritization", ISSTA 2022).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -22,9 +20,9 @@ from nnslicer_tf import datasets
 from nnslicer_tf.detection import PRESETS
 from nnslicer_tf.detection.calibration import threshold_at
 from reproduction.nnslicer.adversarial import attacks_on, examples
-from reproduction.nnslicer.challenge import Watched, load_watched, run_challenges
+from reproduction.nnslicer.challenge import load_watched, run_challenges
 from reproduction.nnslicer.judging import SLICES, KeptJudge, Scores, chosen_kinds, together
-from reproduction.nnslicer.settings import DEFAULT_RATE, EvidenceSettings
+from reproduction.nnslicer.settings import DEFAULT_RATE, EvidenceSettings, split_names
 from reproduction.plots import plot_numbers
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 
@@ -38,19 +36,6 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Sets:
-    """The sets of inputs to compare.
-
-    Attributes:
-        groups: Name of a group, such as `"17 attacks"` → its sets, name → images.
-        normal: The normal images.
-    """
-
-    groups: dict[str, dict[str, np.ndarray]]
-    normal: np.ndarray
-
-
 def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
     watched = load_watched(s)
@@ -58,64 +43,70 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.errors}]")
     right = im.logits(images.x).argmax(axis=1) == images.y
     normal = images.x[: s.normals][right[: s.normals]]
+
+    # The sets of inputs to compare with the normal ones, by groups; sets of one are left out.
+    attacked = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.attacked}]")
+    specs = attacks_on(s.dataset, s.known)
+    made = examples(im.model, specs, attacked.x, attacked.y, s.work, rng=s.seed)
     near, far = _elsewhere(s, normal)
     groups = {
-        "attacks that know nothing": _unknowing(s, im.model),
-        "attacks that know the detector": _knowing(s, watched),
+        "attacks that know nothing": {spec.name: one.x[one.success] for spec, one in made},
+        "attacks that know the detector": {  # the nearest inputs that evade it
+            f"{name}, {norm}": outcome.examples[np.isfinite(outcome.pair)]
+            for name, result in run_challenges(s, watched, split_names(s.methods))
+            for norm, outcome in result.norms.items()
+        },
         "near": near,
         "far": far,
         "plain errors": {"errors": images.x[~right]},
     }
-    filled = {
+    several = {
         group: {name: x for name, x in members.items() if len(x) >= 2}
         for group, members in groups.items()
     }
-    sets = Sets({group: members for group, members in filled.items() if members}, normal)
+    groups = {group: members for group, members in several.items() if members}
+
+    # The scores of all kinds of evidence, and of the softmax.
     kinds = chosen_kinds(s)
     judge = KeptJudge(s, watched.slicer, watched.normal)
 
     def judged(name: str, x: np.ndarray) -> Scores:
-        unsure = -log_softmax(watched.slicer.im.logits(x), axis=1).max(axis=1)
-        return {**judge(name, x), SOFTMAX: unsure}
+        return {**judge(name, x), SOFTMAX: -log_softmax(im.logits(x), axis=1).max(axis=1)}
 
-    normal = judged("normal", sets.normal)
+    of_normal = judged("normal", normal)
     scores = {
         group: {name: judged(name, x) for name, x in members.items()}
-        for group, members in sets.groups.items()
+        for group, members in groups.items()
     }
     detectors = {name: of for name, of in PRESETS.items() if set(of) <= set(kinds)}
     detectors["everything"] = kinds
-    table = Comparison(normal, scores, s.resamples, s.seed)
-    single = {name: (name,) for name in (*kinds, SOFTMAX)}
+    comparison = Comparison(of_normal, scores, s.resamples, s.seed)
+    single = {name: (name,) for name in (*kinds, SOFTMAX)} | detectors
     pairs = {f"{a} + {b}": (a, b) for a, b in combinations(kinds, 2)}
     head = {
         "model and data": f"{s.model} on {s.dataset}",
-        "normal inputs": f"{len(watched.normal)} of train; {len(sets.normal)} test images to "
+        "normal inputs": f"{len(watched.normal)} of train; {len(normal)} test images to "
         f"compare with, of test[{s.skip}:{s.skip + s.normals}], which the model is right on",
         "sets": "; ".join(
             f"{group}: {', '.join(f'{name} {len(x)}' for name, x in members.items())}"
-            for group, members in sets.groups.items()
+            for group, members in groups.items()
         ),
         "resamples": s.resamples,
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),
     }
+    grouped = comparison.by_group(single)
     name = f"{s.model}-{s.dataset}{s.ending}"
-    shown = single | detectors
-    title = "What each evidence tells"
-    every = ExperimentTable(f"{name}-sets", table.by_set(shown), f"{title}: every set", head, _TEXT)
-    grouped = table.by_group(shown)
-    return ExperimentResult(
-        [
-            ExperimentTable(name, grouped, title, head, _TEXT),
-            every,
-            ExperimentTable(f"{name}-pairs", table.by_group(pairs), f"{title}: pairs", head, _TEXT),
-            ExperimentTable(
-                f"{name}-without", table.without(detectors), f"{title}: left out", head, _TEXT
-            ),
-        ],
-        [ExperimentFigure(name, plot(grouped))],
-    )
+    tables = [
+        ExperimentTable(f"{name}{ending}", table, f"What each evidence tells{what}", head, _TEXT)
+        for ending, what, table in (
+            ("", "", grouped),
+            ("-sets", ": every set", comparison.by_set(single)),
+            ("-pairs", ": pairs", comparison.by_group(pairs)),
+            ("-without", ": left out", comparison.without(detectors)),
+        )
+    ]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(grouped))])
 
 
 class Comparison:
@@ -174,9 +165,8 @@ class Comparison:
         return pd.DataFrame(rows, columns=columns)
 
     def _figures(
-        self, members: Iterable[Mapping[str, np.ndarray]], parts: Sequence[str]
+        self, members: Collection[Mapping[str, np.ndarray]], parts: Sequence[str]
     ) -> dict[str, float]:
-        members = list(members)
         areas = self._areas(members, parts)
         low, high = np.quantile(areas[1:], [0.025, 0.975])
         normal = together(self._normal, parts)
@@ -187,13 +177,12 @@ class Comparison:
         return {**interval, "fpr95": float(np.mean(rates)), "recall": recall}
 
     def _areas(
-        self, members: Iterable[Mapping[str, np.ndarray]], parts: Sequence[str]
+        self, members: Collection[Mapping[str, np.ndarray]], parts: Sequence[str]
     ) -> np.ndarray:
         """Return the mean area under the curve, then that of each resample."""
         rng = np.random.default_rng(self._seed)
         normal = together(self._normal, parts)
         areas = np.zeros(1 + self._resamples)
-        members = list(members)
         for member in members:
             scores = together(member, parts)
             areas[0] += area(normal, scores)
@@ -209,24 +198,6 @@ def area(normal: np.ndarray, others: np.ndarray) -> float:
     below = np.searchsorted(normal, others, side="left")
     upto = np.searchsorted(normal, others, side="right")
     return float((below + upto).mean() / (2 * len(normal)))
-
-
-def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]:
-    """Return attack → successful examples."""
-    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.attacked}]")
-    specs = attacks_on(s.dataset, s.known)
-    made = examples(model, specs, images.x, images.y, s.work, rng=s.seed)
-    return {spec.name: one.x[one.success] for spec, one in made}
-
-
-def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
-    """Return detector and norm → the nearest inputs that evade it."""
-    names = [name.strip() for name in s.methods.split(",") if name.strip()]
-    found = {}
-    for name, result in run_challenges(s, watched, names):
-        for norm, outcome in result.norms.items():
-            found[f"{name}, {norm}"] = outcome.examples[np.isfinite(outcome.pair)]
-    return found
 
 
 def _elsewhere(
@@ -246,7 +217,7 @@ def _elsewhere(
         "coloured": coloured(some, rng),
     }
     far = {"noise": rng.random((s.elsewhere, *shape), np.float32)}
-    for name in (n.strip() for n in s.outside.split(",") if n.strip()):
+    for name in split_names(s.outside):
         if name == s.dataset:
             continue
         images = resized(datasets.load(name, f"test[:{s.elsewhere}]").x, shape)

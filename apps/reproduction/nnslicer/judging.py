@@ -5,9 +5,9 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +40,7 @@ class _ByKinds(EvidenceDetector):
 class Judge:
     """Computes the surprise (-log p, or a sum of them) of each kind of evidence on inputs.
 
-    Args:
-        slicer: The watched model's slicer.
-        normal: Normal inputs to learn from.
-        seed: Seed of the detector.
-        path: File in which to keep the fitted detector; None: it is not kept.
-        kinds: The kinds of evidence.
+    The detector learns from `normal` inputs; it is kept in the file `path`.
     """
 
     def __init__(
@@ -53,11 +48,16 @@ class Judge:
         slicer: Slicer,
         normal: np.ndarray,
         seed: int,
-        path: str | os.PathLike | None = None,
+        path: Path,
         kinds: Sequence[str] = EVIDENCE,
     ) -> None:
         detector = _ByKinds(slicer, rng=seed, kinds=tuple(kinds))
-        self._detector = _fitted(detector, normal, None if path is None else Path(path))
+        if path.exists():
+            detector = _ByKinds.load(path, slicer)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            detector.fit(normal).save(path)
+        self._detector = detector
         self._kinds = {k: [vote.name for vote in detector.votes_of(k)] for k in kinds}
 
     def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -85,47 +85,27 @@ def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:
 class KeptJudge:
     """The judge for given settings, with scores cached in their working folder by input content.
 
-    Args:
-        s: The settings.
-        slicer: The watched model's slicer.
-        normal: Normal inputs to learn from, when something is judged for the first time.
+    It learns from `normal` inputs when something is judged for the first time.
     """
 
     def __init__(
         self, s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray
     ) -> None:
-        identity = {
-            "model": slicer.im.fingerprint,
-            "dataset": s.dataset,
-            "train": s.train,
-            "theta": s.theta,
-            "seed": s.seed,
-            "evidence": chosen_kinds(s),
-        }
+        identity = {"model": slicer.im.fingerprint}
+        identity |= s.values("dataset", "train", "theta", "seed") | {"evidence": chosen_kinds(s)}
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         folder = s.work / "judges" / f"{s.model}-{digest}"
         self._store = Store(folder, identity, "scores of evidence")
-        self._given = slicer, normal, s.seed, folder.with_suffix(".npz"), chosen_kinds(s)
-        self._judge: Judge | None = None
+        path, kinds = folder.with_suffix(".npz"), chosen_kinds(s)
+        self._judge = cache(lambda: Judge(slicer, normal, s.seed, path, kinds))
 
     def __call__(self, name: str, x: np.ndarray) -> Scores:
         """Return kind → anomaly scores (N,)."""
         key = f"{name} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
         if key not in self._store:
-            self._judge = self._judge or Judge(*self._given)
-            self._store.save(key, {}, self._judge(x))
+            self._store.save(key, {}, self._judge()(x))
             print(f"{name}: {len(x)} images judged", flush=True)
         return self._store.load(key)[1]
-
-
-def _fitted(detector: _ByKinds, normal: np.ndarray, path: Path | None) -> _ByKinds:
-    if path is not None and path.exists():
-        return _ByKinds.load(path, detector.slicer)
-    detector.fit(normal)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        detector.save(path)
-    return detector
 
 
 def together(scores: Scores, kinds: Sequence[str]) -> np.ndarray:

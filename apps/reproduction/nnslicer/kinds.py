@@ -35,9 +35,6 @@ class ScaledRidgeMargin(RidgeMargin):
 
     For features of several layers: a synapse's contribution is at most the number of positions at
     which its layer applies it, so layers with many positions would otherwise dominate.
-
-    Args:
-        alpha: The penalty of the regression, on the scaled features.
     """
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
@@ -53,9 +50,6 @@ class RidgeFall(RidgeMargin):
 
     Each vector concatenates those of the input and of its view; the regression learns from the
     first. The score is its `RidgeMargin` on the view minus that on the input.
-
-    Args:
-        alpha: The penalty of the regression.
     """
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:

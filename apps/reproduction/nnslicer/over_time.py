@@ -35,7 +35,13 @@ def draw(s: OverTimeSettings) -> ExperimentResult:
     }
     drawn["pixels"] = drawn.pop(im.input_operation)
     figure = ExperimentFigure("over-time", plot(drawn), drawn=drawn)
-    return ExperimentResult([], [figure], views=_views(s, slicer, images))
+    views = []
+    if s.explore:
+        sets = slicer.slice_each(images, outputs="predicted")
+        title = "Digits that an LSTM reads row by row"
+        view = explore(sets, im, images, profile=slicer.profile, title=title)
+        views = [ExperimentView(s.explore, view)]
+    return ExperimentResult([], [figure], views=views)
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
@@ -60,13 +66,3 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
         "(blue: for the class, red: against it)",
     )
     return figure
-
-
-def _views(s: OverTimeSettings, slicer: Slicer, images: np.ndarray) -> list[ExperimentView]:
-    """Return a view of the slices of the drawn images."""
-    if s.explore is None:
-        return []
-    slices = slicer.slice_each(images, outputs="predicted")
-    title = "Digits that an LSTM reads row by row"
-    view = explore(slices, slicer.im, images, profile=slicer.profile, title=title)
-    return [ExperimentView(s.explore, view)]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
@@ -26,7 +25,7 @@ def draw(s: PatchSettings) -> ExperimentResult:
     """Slice images of a vision transformer; draw contributions of patches and of heads."""
     train, test = datasets.load("cifar10", f"train[:{s.train}]"), datasets.load("cifar10", "test")
     im = InstrumentedModel(zoo.load("vit", "cifar10"))
-    slicer = Slicer(im, Profile.from_data(im, train.x), s.theta, product=s.product)
+    slicer = Slicer(im, Profile.from_data(im, train.x), s.theta, product="midpoint")
     first = test.x[:_CANDIDATES]
     right = im.logits(first).argmax(axis=1) == test.y[:_CANDIDATES]
     chosen = [int(np.argmax(right & (test.y[:_CANDIDATES] == target))) for target in s.classes]
@@ -48,18 +47,24 @@ def draw(s: PatchSettings) -> ExperimentResult:
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw images and the contributions of their patches and of the heads, one column per image."""
     count, heads = len(drawn["classes"]), drawn["heads"]
+    largest = np.abs(heads).max()
     figure = Figure(figsize=(1.75 * count, 6), layout="constrained")
     axes = figure.subplots(3, count, squeeze=False)
-    for column, target, *parts in zip(
-        axes.T, *(drawn[key] for key in ("classes", "images", "patches", "heads")), strict=True
-    ):
-        image, patches, own = parts
-        column[0].imshow(image)
-        column[0].set_title(_NAMES[target], fontsize=9)
-        column[0].set_axis_off()
-        plot_over_image(patches, image, column[1])
-        column[1].set_title("patches", fontsize=9)
-        _draw_heads(column[2], own, np.abs(heads).max())
+    parts = (drawn[key] for key in ("classes", "images", "patches", "heads"))
+    for (above, middle, below), target, image, patches, own in zip(axes.T, *parts, strict=True):
+        above.imshow(image)
+        above.set_title(_NAMES[target], fontsize=9)
+        above.set_axis_off()
+        plot_over_image(patches, image, middle)
+        middle.set_title("patches", fontsize=9)
+        below.imshow(own, cmap="RdBu", vmin=-largest, vmax=largest)
+        for (block, head), value in np.ndenumerate(own):
+            shade = "white" if abs(value) > 0.6 * largest else "black"
+            below.text(head, block, value, ha="center", va="center", fontsize=7, color=shade)
+        below.set_xticks(range(own.shape[1]))
+        below.set_yticks(range(len(own)), [f"block {k + 1}" for k in range(len(own))])
+        below.set_xlabel("head", fontsize=9)
+        below.tick_params(labelsize=8)
     for axis in axes[2, 1:]:
         axis.set_yticks([])
     sizes = np.abs(heads).sum(axis=(0, 2))
@@ -72,25 +77,8 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def _draw_heads(axis: Axes, values: np.ndarray, largest: float) -> None:
-    axis.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest)
-    for (block, head), value in np.ndenumerate(values):
-        shade = "white" if abs(value) > 0.6 * largest else "black"
-        axis.text(head, block, value, ha="center", va="center", fontsize=7, color=shade)
-    axis.set_xticks(range(values.shape[1]))
-    axis.set_yticks(range(len(values)), [f"block {k + 1}" for k in range(len(values))])
-    axis.set_xlabel("head", fontsize=9)
-    axis.tick_params(labelsize=8)
-
-
 def over_pixels(one: Slice, im: InstrumentedModel, shape: tuple[int, ...]) -> np.ndarray:
-    """Return each patch's total contribution over its channels, repeated at each of its pixels.
-
-    Args:
-        one: A slice.
-        im: The vision transformer.
-        shape: Shape of the image: (height, width, channels).
-    """
+    """Return each patch's total contribution at its pixels, of an image's `shape` (h, w, c)."""
     height, width = im["patches"].shape[:2]
     by_patch = one.neurons[_PATCHES].sum(axis=-1).reshape(height, width)
     return np.kron(by_patch, np.ones((shape[0] // height, shape[1] // width)))

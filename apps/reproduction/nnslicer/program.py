@@ -8,7 +8,7 @@ the other methods do not. A *treatment* is what is done to a pruned model in add
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
+from reproduction.nnslicer.pruning_methods import POWER, RENORMALISE_ON, PruningMethod
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
 from reproduction.nnslicer.targets import (
     Profiles,
@@ -29,18 +30,13 @@ from reproduction.nnslicer.targets import (
     TargetTask,
     load_task,
     measure,
+    summary,
 )
 from reproduction.plots import plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 
-Scores = dict[str, np.ndarray]
-Scorer = Callable[[Targets], Scores]
-
 TARGETED = "NNSlicer (targeted)"
 _RATIOS = (0.3, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
-_FIGURES = ("targets", "among_targets", "others")
-_RENORMALISE_ON = 500
-_POWER = 0.25
 _RESAMPLES = 10_000
 
 
@@ -122,12 +118,11 @@ TREATMENTS = {
 """Name → treatment, from the program's to those in which all methods are treated alike."""
 
 
-@dataclass(frozen=True)
-class _Method:
-    """A ranking method: a map from target classes to scores, and whether it depends on them."""
-
-    scores: Scorer
-    targeted: bool = False
+_TEXT = (
+    "Mean accuracy on images of the target classes among all outputs (`targets`) and among the "
+    "target outputs alone (`among_targets`), and on the other images (`others`); `±`: standard "
+    "deviation over the sets of target classes."
+)
 
 
 def program(s: ProgramSettings) -> ExperimentResult:
@@ -136,43 +131,58 @@ def program(s: ProgramSettings) -> ExperimentResult:
         check_name("treatment", name, TREATMENTS)
     task = load_task(s, PROGRAM, s.split, s.images)
     names = s.treatment or list(TREATMENTS)
-    # The paper's methods by name.
     slices, paths = task.ranked["slices"], task.ranked["paths"]
-    fixed = {
-        "Weight": pruning.scores(task.im, "weight"),
-        "Channel": pruning.scores(task.im, "channel"),
-        "Random": pruning.scores(task.im, "random", rng=s.seed),
-    }
     methods = {
-        TARGETED: _Method(slices.total, True),
-        "NNSlicer (all)": _untargeted(slices.total()),
-        "EffectivePath": _Method(paths.total, True),
-        **{name: _untargeted(scores) for name, scores in fixed.items()},
+        TARGETED: PruningMethod(slices.total, targeted=True),
+        "NNSlicer (all)": PruningMethod.fixed(slices.total()),
+        "EffectivePath": PruningMethod(paths.total, targeted=True),
+        "Weight": PruningMethod.fixed(pruning.scores(task.im, "weight")),
+        "Channel": PruningMethod.fixed(pruning.scores(task.im, "channel")),
+        "Random": PruningMethod.fixed(pruning.scores(task.im, "random", rng=s.seed)),
     }
     cases = [(name, TREATMENTS[name], method) for name in names for method in methods]
-    found, rows = _measure(task, s, cases, methods, "program")
+    means, rows = _measure(task, s, cases, methods, "program")
+
+    # The margin of slices of the targets over the other methods, by a bootstrap over the sets.
+    rng = np.random.default_rng(s.seed)
+    table = rows.pivot_table(
+        ["targets", "among_targets"], ["treatment", "ratio", "targets_of"], "method", sort=False
+    )
+    gaps = []
+    for (treatment, ratio), part in table.groupby(level=[0, 1], sort=False):
+        for other in part["targets"].columns.drop(TARGETED):
+            row = {"treatment": treatment, "ratio": ratio, "above": other}
+            for figure, name in (("targets", "points"), ("among_targets", "among")):
+                gain = 100 * (part[figure][TARGETED] - part[figure][other]).to_numpy()
+                drawn = rng.integers(len(gain), size=(_RESAMPLES, len(gain)))
+                low, high = np.quantile(gain[drawn].mean(axis=1), (0.025, 0.975))
+                row[name] = float(gain.mean())
+                row |= {f"{name}, from": float(low), f"{name}, to": float(high)}
+            gaps.append(row)
+
     ending = "-held-out" * s.held_out + "-all-sets" * (s.subsets == 0)
     ending = f"{s.model_name}-{s.dataset}{ending}"
-    text = "\n".join(f"- {name}: {TREATMENTS[name].said}." for name in names)
-    gaps = _gaps(rows, s.seed)
-    title = "Targeted pruning by the program's procedure and with equal treatment (Figure 3)"
-    return ExperimentResult(
-        [
-            ExperimentTable(
-                f"pruning-{ending}", found, title, _head(task, s), f"{_TEXT}\n\n{text}"
-            ),
-            ExperimentTable(
-                f"pruning-gaps-{ending}",
-                gaps,
-                f"{TARGETED} above other methods, by treatment",
-                _head(task, s),
-                "Points of accuracy on the targets by which slices of the targets are above the "
-                "other method, with the central 95 % of means of sets drawn again (bootstrap over "
-                "the sets of targets, paired); `among`: the same among target outputs alone.",
-            ),
-        ],
-        [ExperimentFigure(f"pruning-{ending}", plot(found))],
-    )
+    head = _head(task, s)
+    treatments = "\n".join(f"- {name}: {TREATMENTS[name].said}." for name in names)
+    tables = [
+        ExperimentTable(
+            f"pruning-{ending}",
+            means,
+            "Targeted pruning by the program's procedure and with equal treatment (Figure 3)",
+            head,
+            f"{_TEXT}\n\n{treatments}",
+        ),
+        ExperimentTable(
+            f"pruning-gaps-{ending}",
+            pd.DataFrame(gaps),
+            f"{TARGETED} above other methods, by treatment",
+            head,
+            "Points of accuracy on the targets by which slices of the targets are above the "
+            "other method, with the central 95 % of means of sets drawn again (bootstrap over "
+            "the sets of targets, paired); `among`: the same among target outputs alone.",
+        ),
+    ]
+    return ExperimentResult(tables, [ExperimentFigure(f"pruning-{ending}", plot(means))])
 
 
 def readings(s: ReadingSettings) -> ExperimentResult:
@@ -180,16 +190,15 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     rankings: Rankings = {f"reading-{name}": rank for name, (_, rank) in READINGS.items()}
     task = load_task(s, rankings, s.split, s.images)
     methods = {
-        said: _Method(task.ranked[f"reading-{name}"].total, True)
+        said: PruningMethod(task.ranked[f"reading-{name}"].total, targeted=True)
         for name, (said, _) in READINGS.items()
     }
-    methods["Weight"] = _untargeted(pruning.scores(task.im, "weight"))
+    methods["Weight"] = PruningMethod.fixed(pruning.scores(task.im, "weight"))
     plain = Treatment("no means, the stem is kept", means=())
-    cases = [("plain", plain, method) for method in methods]
-    found, _ = _measure(task, s, cases, methods, "readings")
+    means, _ = _measure(task, s, [("plain", plain, name) for name in methods], methods, "readings")
     table = ExperimentTable(
         f"pruning-readings-{s.model_name}-{s.dataset}",
-        found.drop(columns="treatment"),
+        means.drop(columns="treatment"),
         "What single choices of the program do to pruning",
         _head(task, s),
         f"{_TEXT} No means are handed on, and the stem is kept.",
@@ -197,68 +206,40 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     return ExperimentResult([table])
 
 
-_TEXT = (
-    "Mean accuracy on images of the target classes among all outputs (`targets`) and among the "
-    "target outputs alone (`among_targets`), and on the other images (`others`); `±`: standard "
-    "deviation over the sets of target classes."
-)
-
-
-def _untargeted(scores: Scores) -> _Method:
-    return _Method(lambda targets: scores)
-
-
-class _Pruner:
-    """Computes the logits of pruned and treated models.
-
-    Args:
-        task: The model and its data.
-        profile: The means that are passed on.
-    """
-
-    def __init__(self, task: TargetTask, profile: Profile) -> None:
-        self._task = task
-        self._profile = profile
-        self._stem = next(iter(task.im.kernels))
-        self._predictors: dict[frozenset[str], MaskedModel] = {}
-
-    def logits(
-        self, treatment: Treatment, name: str, method: _Method, targets: Targets, ratio: float
-    ) -> np.ndarray:
-        """Return the logits of the samples to measure on."""
-        task, scores = self._task, method.scores(targets)
-        plain = {self._stem}
-        if treatment.means is not None and name not in treatment.means:
-            plain = set(task.im.kernels)
-        if treatment.stem == "kept":
-            scores = {kernel: one for kernel, one in scores.items() if kernel != self._stem}
-        ratios: float | Mapping[str, float] = ratio
-        if treatment.whole_model:
-            if name not in ("Weight", "Channel", "Random"):
-                scores = pruning.times_weight(task.im, scores, _POWER)
-            ratios = pruning.global_ratios(scores, ratio)
-        keep = pruning.keep_masks(scores, ratios)
-        again = task.train.x[:_RENORMALISE_ON] if treatment.renormalised else None
-        key = frozenset(plain)
-        if key not in self._predictors:
-            self._predictors[key] = MaskedModel(task.im, self._profile, key)
-        predictor = self._predictors[key]
-        return predictor.logits(keep, task.measured.x, ablation="mean", renormalise_on=again)
-
-
 def _measure(
     task: TargetTask,
     s: ProgramSettings,
     cases: Sequence[tuple[str, Treatment, str]],
-    methods: Mapping[str, _Method],
+    methods: Mapping[str, PruningMethod],
     kind: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return mean metrics and single rows of every case; rows are saved as they finish."""
-    pruner = _Pruner(task, Profile.load(task.folder / "profile.npz"))
-    where = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out
+    im, stem = task.im, next(iter(task.im.kernels))
+    profile = Profile.load(task.folder / "profile.npz")
+
+    @cache
+    def masked_model(without_means: frozenset[str]) -> MaskedModel:
+        return MaskedModel(im, profile, without_means)
 
     def logits(targets: Targets, treatment: Treatment, name: str, ratio: float) -> np.ndarray:
-        return pruner.logits(treatment, name, methods[name], targets, ratio)
+        """Return the logits of a pruned and treated model."""
+        scores = methods[name].scores(targets)
+        without_means = {stem}
+        if treatment.means is not None and name not in treatment.means:
+            without_means = set(im.kernels)
+        if treatment.stem == "kept":
+            scores = {kernel: one for kernel, one in scores.items() if kernel != stem}
+        ratios: float | Mapping[str, float] = ratio
+        if treatment.whole_model:
+            if name not in ("Weight", "Channel", "Random"):
+                scores = pruning.times_weight(im, scores, POWER)
+            ratios = pruning.global_ratios(scores, ratio)
+        return masked_model(frozenset(without_means)).logits(
+            pruning.keep_masks(scores, ratios),
+            task.measured.x,
+            ablation="mean",
+            renormalise_on=task.train.x[:RENORMALISE_ON] if treatment.renormalised else None,
+        )
 
     jobs = [
         (
@@ -269,32 +250,10 @@ def _measure(
         for label, treatment, name in cases
         for ratio in s.ratio or _RATIOS
     ]
-    rows = measure(task, f"{where}.csv", jobs, "Pruning")
-    rows["ratio"] = pd.to_numeric(rows["ratio"])
-    groups = rows.groupby(["treatment", "method", "ratio"], sort=False)
-    means = groups[list(_FIGURES)].mean()
-    means["targets ±"] = groups["targets"].std(ddof=0)
-    return means.reset_index(), rows
-
-
-def _gaps(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Return the margin of slices of the targets over the other methods."""
-    rng = np.random.default_rng(seed)
-    table = rows.pivot_table(
-        ["targets", "among_targets"], ["treatment", "ratio", "targets_of"], "method", sort=False
-    )
-    found = []
-    for (treatment, ratio), part in table.groupby(level=[0, 1], sort=False):
-        for other in part["targets"].columns.drop(TARGETED):
-            row = {"treatment": treatment, "ratio": ratio, "above": other}
-            for figure, name in (("targets", "points"), ("among_targets", "among")):
-                gain = 100 * (part[figure][TARGETED] - part[figure][other]).to_numpy()
-                drawn = rng.integers(len(gain), size=(_RESAMPLES, len(gain)))
-                low, high = np.quantile(gain[drawn].mean(axis=1), (0.025, 0.975))
-                row[name] = float(gain.mean())
-                row |= {f"{name}, from": float(low), f"{name}, to": float(high)}
-            found.append(row)
-    return pd.DataFrame(found)
+    file = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out + ".csv"
+    rows = measure(task, file, jobs, "Pruning")
+    keys = ["treatment", "method", "ratio"]
+    return summary(rows, keys, ["targets", "among_targets", "others"]), rows
 
 
 def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:
@@ -313,10 +272,10 @@ def plot(found: pd.DataFrame) -> Figure:
     """Plot accuracy on the targets over the ratio, with a panel for each treatment."""
     treatments = list(found["treatment"].unique())
     columns = math.ceil(math.sqrt(len(treatments)))
-    rows = -(-len(treatments) // columns)
+    lines = -(-len(treatments) // columns)
     width = max(2.9 * columns, 5.8)  # the legend needs this much
-    figure = Figure(figsize=(width, 2.7 * rows + 0.9), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    figure = Figure(figsize=(width, 2.7 * lines + 0.9), layout="constrained")
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axis, name in zip(axes.ravel(), treatments, strict=False):
         plot_methods(axis, found[found["treatment"] == name], "ratio", "targets")
         axis.set(title=name, ylim=(0, 1))
@@ -328,18 +287,12 @@ def plot(found: pd.DataFrame) -> Figure:
         axis.set_ylabel("accuracy on targets")
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3)
-    put_finding(figure, _finding(found))
-    return figure
-
-
-def _finding(found: pd.DataFrame) -> str:
-    """Describe in words the result of the first treatment at the middle ratio of the table."""
+    # The finding: the first treatment at the middle ratio.
     ratios = np.sort(found["ratio"].unique())
     at = ratios[np.abs(ratios - 0.55).argmin()]
-    treatment = found["treatment"].iloc[0]
-    rows = found[(found["ratio"] == at) & (found["treatment"] == treatment)]
-    by_method = rows.set_index("method")["targets"].sort_values(ascending=False)
-    (best, second), (first_value, next_value) = by_method.index[:2], by_method.iloc[:2]
-    values = f"{best} {first_value:.1%}, {second} {next_value:.1%}"
-    how = "by the program's procedure" if treatment == "program" else f"({treatment})"
-    return f"{at:.0%} pruned {how}: {values}"
+    rows = found[(found["ratio"] == at) & (found["treatment"] == treatments[0])]
+    best = rows.set_index("method")["targets"].sort_values(ascending=False)[:2]
+    values = ", ".join(f"{name} {value:.1%}" for name, value in best.items())
+    how = "by the program's procedure" if treatments[0] == "program" else f"({treatments[0]})"
+    put_finding(figure, f"{at:.0%} pruned {how}: {values}")
+    return figure

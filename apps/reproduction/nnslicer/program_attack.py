@@ -19,29 +19,17 @@ from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 @dataclass(frozen=True)
 class ProgramAttacker:
-    """Retrains a model whose hidden weights are zero.
-
-    Attributes:
-        epochs: Passes over the images.
-        learning_rate: Learning rate of gradient descent.
-        momentum: Its momentum.
-        decay: Weight decay, added to the gradients.
-        batch_size: Images in a step.
-        softmax_twice: Whether the loss takes the softmax of probabilities.
-        trains_all: Train all weights; otherwise only convolutions wider than 1×1.
-        adam: Use Adam, ignoring `momentum`.
-        distils: Learn the victim's probabilities; otherwise its classes.
-    """
+    """Retrains a model whose hidden weights are zero."""
 
     epochs: int = 10
     learning_rate: float = 5e-3
-    momentum: float = 0.5
-    decay: float = 5e-4
+    momentum: float = 0.5  # Adam has none
+    decay: float = 5e-4  # weight decay, added to the gradients
     batch_size: int = 256
-    softmax_twice: bool = True
-    trains_all: bool = False
-    adam: bool = False
-    distils: bool = False
+    softmax_twice: bool = True  # the loss takes the softmax of probabilities
+    trains_all: bool = False  # otherwise only convolutions wider than 1×1 are trained
+    adam: bool = False  # otherwise gradient descent
+    distils: bool = False  # learn the victim's probabilities, otherwise its classes
 
     def labels(self, logits: np.ndarray) -> np.ndarray:
         """Return the labels to learn from the victim's logits: classes, or probabilities."""
@@ -55,58 +43,22 @@ class ProgramAttacker:
         y: np.ndarray,
         rng: int | np.random.Generator,
     ) -> Iterator[keras.Model]:
-        """Yield the stolen model before training, and after each epoch.
-
-        Args:
-            model: The victim, with logits; it is not changed.
-            hidden: Kernel name → bool array, true where a synapse is hidden.
-            x: The attacker's images.
-            y: Their labels, usually from `labels`: `(images,)` integers, or
-                `(images, classes)` probabilities.
-            rng: Draws the order of the images.
-        """
+        """Yield the stolen model before training, and after each epoch; see `labels` for `y`."""
         stolen = zeroed(model, hidden)
-        step = self._step(stolen)
-        generator = np.random.default_rng(rng)
-        yield stolen
-        for _ in range(self.epochs):
-            train_epoch(
-                lambda rows, _: float(step(x[rows], y[rows])),
-                len(x),
-                self.batch_size,
-                generator,
-                progress=False,
-            )
-            yield stolen
-
-    def trained(self, model: keras.Model) -> list[keras.Variable]:
-        """Return the weights to train."""
-        if self.trains_all:
-            return list(model.trainable_variables)
-        kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
-        return [kernel for kernel in kernels if kernel.shape[0] > 1]
-
-    def _optimizer(self) -> keras.optimizers.Optimizer:
+        variables = self.trained(stolen)
+        optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
         if self.adam:
-            return keras.optimizers.Adam(self.learning_rate)
-        return keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
-
-    def _step(self, model: keras.Model) -> tf.types.experimental.PolymorphicFunction:
-        """Return a function that trains on a batch, and returns its loss."""
-        variables = self.trained(model)
-        losses = (
-            tf.nn.softmax_cross_entropy_with_logits
-            if self.distils
-            else tf.nn.sparse_softmax_cross_entropy_with_logits
-        )
-        optimizer = self._optimizer()
+            optimizer = keras.optimizers.Adam(self.learning_rate)
         optimizer.build(variables)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits
+        if self.distils:
+            losses = tf.nn.softmax_cross_entropy_with_logits
 
         @tf.function(reduce_retracing=True, autograph=False)
         def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
                 # Normalisations use the statistics of the batch, whatever is trained.
-                outputs = model(x, training=True)
+                outputs = stolen(x, training=True)
                 if self.softmax_twice:
                     outputs = tf.nn.softmax(outputs)
                 loss = tf.reduce_mean(losses(y, outputs))
@@ -115,7 +67,21 @@ class ProgramAttacker:
             optimizer.apply(decayed, variables)
             return loss
 
-        return step
+        def loss_of(rows: np.ndarray, _: object) -> float:
+            return float(step(x[rows], y[rows]))
+
+        generator = np.random.default_rng(rng)
+        yield stolen
+        for _ in range(self.epochs):
+            train_epoch(loss_of, len(x), self.batch_size, generator, progress=False)
+            yield stolen
+
+    def trained(self, model: keras.Model) -> list[keras.Variable]:
+        """Return the weights to train."""
+        if self.trains_all:
+            return list(model.trainable_variables)
+        kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+        return [kernel for kernel in kernels if kernel.shape[0] > 1]
 
 
 def zeroed(model: keras.Model, hidden: Mapping[str, np.ndarray]) -> keras.Model:

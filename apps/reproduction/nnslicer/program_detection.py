@@ -7,8 +7,7 @@ flagged. Its recall is thus 1 by construction, and its precision n / (n + false 
 the n adversarial inputs look like.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -16,20 +15,16 @@ import pandas as pd
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.baselines import effective_paths
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, Criterion, Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.class_slicer import ClassSlicer
 from reproduction.nnslicer.settings import ProgramDetectionSettings
-from reproduction.result import (
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-    paper_frame,
-    versions,
-)
+from reproduction.result import ExperimentResult, ExperimentTable, paper_frame, versions
 from reproduction.rows import RowStore
+from reproduction.samples import choose
 from reproduction.settings import DATA
 from reproduction.tables import read_table
 from reproduction.views import view_of_pairs
@@ -41,6 +36,8 @@ METHODS = (
     "EffectivePath",
 )
 
+_SYNAPSES = 4_096  # that a tree reads at most
+_COUNTED = "resnet10"  # the model whose table of detectors counts the attacks not made here
 _TEXT = (
     "`n`: adversarial inputs; `flagged`: flagged ones among all `normal` inputs. `program_*`: as "
     "the program scores, where every adversarial input counts as found: precision n / (n + "
@@ -52,116 +49,118 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class _Normal:
-    """Normal inputs: those to learn from, and correctly classified ones to test on."""
-
-    x: np.ndarray
-    y: np.ndarray
-    tested: np.ndarray
-    labels: np.ndarray
-
-
 def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     """Measure the program's rule, with its scoring and with an honest one (Table 4)."""
+    for name in s.method or ():
+        check_name("method", name, METHODS)
     im = InstrumentedModel(zoo.load(s.model, s.dataset))
+    # Normal images to learn from and to test on: those that the model classifies correctly.
     train = datasets.load(s.dataset, "train[:90%]")
-    chosen = [np.flatnonzero(train.y == c)[: s.train] for c in range(train.classes)]
-    rows = np.sort(np.concatenate(chosen))
-    rows = rows[im.logits(train.x[rows]).argmax(axis=1) == train.y[rows]]
+    rows = np.concatenate([np.flatnonzero(train.y == c)[: s.train] for c in range(train.classes)])
+    train = choose(train, np.sort(rows))
     test = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
-    right = im.logits(test.x).argmax(axis=1) == test.y
-    normal = _Normal(train.x[rows], train.y[rows], test.x[right], test.y[right])
+    train, test = (choose(d, im.logits(d.x).argmax(axis=1) == d.y) for d in (train, test))
+
     # Attack → the adversarial inputs, and which normal inputs they were made from.
-    specs = attacks_on(s.dataset, s.attacks)
-    made = examples(im.model, specs, normal.tested, normal.labels, s.work, rng=s.seed)
+    made = examples(im.model, attacks_on(s.dataset, s.attacks), test.x, test.y, s.work, rng=s.seed)
     adversarial = {spec.name: (one.x[one.success], one.success) for spec, one in made}
-    counts = _counts(s, len(normal.tested))
+    # Attack → the adversarial inputs in the table of detectors, scaled to the normal inputs here.
+    counts: dict[str, float] = {}
+    path = DATA / "results" / "detection" / f"{_COUNTED}-{s.dataset}.csv"
+    if path.exists():
+        frame = read_table(path).frame
+        by_attack = frame[frame["attack"] != "Average"].groupby("attack", sort=False)
+        count = by_attack["examples"].first()
+        counts = (count * len(test) / count.max()).to_dict()
+    published = paper_frame("nnslicer/table4").set_index("attack").drop("Average")
+    vectors_of = _methods(s, im, train)
+
+    def rows_of(method: str) -> list[dict]:
+        """Return a row for each attack."""
+        vectors = vectors_of[method]
+        tree = TreeDisagreement(s.seed).fit(vectors(train.x), train.y, train.y.max() + 1)
+        wrong = tree.classify(vectors(test.x)) != test.y
+        role = "EffectivePath" if method == "EffectivePath" else "NNSlicer"
+        rows = []
+        for attack, paper in published[published["method"] == role].iterrows():
+            x, success = adversarial.get(attack, ((), ()))
+            n = len(x) if attack in adversarial else counts.get(attack, np.nan)
+            precision = n / (n + wrong.sum())
+            row = {
+                "attack": attack,
+                "n": n,
+                "flagged": wrong.sum(),
+                "normal": len(wrong),
+                "program_precision": precision,
+                "program_recall": 1.0,
+                "program_f1": 2 * precision / (1 + precision),
+            }
+            if len(x):
+                found = (tree.classify(vectors(x)) != im.logits(x).argmax(axis=1)).sum()
+                false, recall = wrong[success].sum(), found / len(x)
+                precision = found / (found + false) if found else 0.0
+                f1 = 2 * precision * recall / (precision + recall) if found else 0.0
+                row |= {"precision": precision, "recall": recall, "f1": f1}
+                row["false_positives"] = false / len(x)
+            rows.append(row | {f"paper_{f}": paper[f] for f in ("precision", "recall", "f1")})
+        return rows
+
     store = RowStore.of(
         s.work,
         f"program-{s.model}",
         ["method"],
         {"weights": im.fingerprint, "attacks": list(adversarial), "counts": counts}
-        | s.values("dataset", "train", "synapses", "kernel", "skip", "images", "seed"),
+        | {"synapses": _SYNAPSES, "kernel": ""}
+        | s.values("dataset", "train", "skip", "images", "seed"),
     )
-    parts = []
-    methods = _methods(s, im, normal)
-    for name in s.method or METHODS:
-        check_name("method", name, METHODS)
+    table = store.fill([{"method": name} for name in s.method or METHODS], rows_of, "Methods")
 
-        def rows_of(name: str = name) -> list[dict]:
-            vectors = methods[name]
-            tree = TreeDisagreement(s.seed).fit(vectors(normal.x), normal.y, normal.y.max() + 1)
-            found = _rows(name, im, tree, vectors, normal, adversarial, counts)
-            return found.to_dict("records")
-
-        parts.append(store.complete({"method": name}, rows_of))
-        print(f"{name}: done", flush=True)
-    rows = pd.concat(parts, ignore_index=True)
+    # Each method's means over the attacks.
+    errors = table.assign(error=(table["program_precision"] - table["paper_precision"]).abs())
+    by_method = errors.drop(columns="attack").groupby("method", sort=False)
+    means = by_method.mean()
+    fits = [fitting_false_positives(part) for _, part in by_method]
+    means["flagged that fits"], means["error of the fit"] = zip(*fits, strict=True)
+    means = means.rename(columns={"error": "error of program_precision"}).reset_index()
     head = {
         "model and data": f"{s.model} on {s.dataset}",
-        "normal inputs": f"{len(normal.x)} training images to learn from, {len(normal.tested)} of "
+        "normal inputs": f"{len(train)} training images to learn from, {len(test)} of "
         f"test[{s.skip}:{s.skip + s.images}], which the model is right on",
         "adversarial inputs": f"made here: {', '.join(adversarial)}",
-        "synapses": f"at most {s.synapses:,} of the convolution's, drawn at random",
+        "synapses": f"at most {_SYNAPSES:,} of the convolution's, drawn at random",
         "theta of the paths": "0.5",
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),
         "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10)",
     }
+    views = []
+    if s.explore is not None:  # normal inputs, and the first attack's versions of them
+        x, success = next(iter(adversarial.values()))
+        slicer = Slicer(im, Profile.from_data(im, train.x))
+        views = view_of_pairs(s.explore, slicer, test.x[success], x)
     name = f"detection-{s.model}-{s.dataset}"
     title = "Detection by the program's rule, with its scoring and with an honest one (Table 4)"
-    return ExperimentResult(
-        [
-            ExperimentTable(name, rows, title, head, _TEXT),
-            ExperimentTable(f"{name}-means", _means(rows), f"{title}: means", head, _TEXT),
-        ],
-        views=_views(s, im, normal, adversarial),
-    )
-
-
-def _views(
-    s: ProgramDetectionSettings,
-    im: InstrumentedModel,
-    normal: _Normal,
-    adversarial: dict[str, tuple[np.ndarray, np.ndarray]],
-) -> Sequence[ExperimentView]:
-    """Return a view of slices of normal inputs and of the first attack's versions of them."""
-    if s.explore is None:
-        return []
-    made, rows = next(iter(adversarial.values()))
-    slicer = Slicer(im, Profile.from_data(im, normal.x))
-    return view_of_pairs(s.explore, slicer, normal.tested[rows], made)
-
-
-def _counts(s: ProgramDetectionSettings, normal: int) -> dict[str, float]:
-    """Return attack → its adversarial inputs in the table of detectors, scaled."""
-    path = DATA / "results" / "detection" / f"{s.counted}-{s.dataset}.csv"
-    if not path.exists():
-        return {}
-    frame = read_table(path).frame
-    examples = frame[frame["attack"] != "Average"].groupby("attack", sort=False)["examples"].first()
-    return (examples * normal / examples.max()).to_dict()
+    tables = [
+        ExperimentTable(name, table, title, head, _TEXT),
+        ExperimentTable(f"{name}-means", means, f"{title}: means", head, _TEXT),
+    ]
+    return ExperimentResult(tables, views=views)
 
 
 def _methods(
-    s: ProgramDetectionSettings, im: InstrumentedModel, normal: _Normal
+    s: ProgramDetectionSettings, im: InstrumentedModel, train: Dataset
 ) -> dict[str, Vectors]:
-    """Return method → the features that its tree reads."""
-    convolutions = [name for name, kernel in im.kernels.items() if len(kernel.shape) > 2]
-    last = s.kernel or convolutions[-1]
-    check_name("kernel", last, im.kernels)
-    profiles = ClassProfiles.from_data(im, normal.x, normal.y)
-    size = im.kernels[last].size
-    drawn = np.random.default_rng(s.seed).permutation(size)[: s.synapses]
-    columns = np.sort(drawn)
+    """Return method → the features that its tree reads: of synapses of the last convolution."""
+    last = [name for name, kernel in im.kernels.items() if len(kernel.shape) > 2][-1]
+    profiles = ClassProfiles.from_data(im, train.x, train.y)
+    order = np.random.default_rng(s.seed).permutation(im.kernels[last].size)
+    columns = np.sort(order[:_SYNAPSES])
 
     def slices(theta: float, **reading: str) -> Vectors:
         slicer = ClassSlicer(im, profiles, theta=theta, workers=0, **reading)
-        criterion = Criterion(until=last)
 
         def vectors(x: np.ndarray) -> np.ndarray:
-            found = slicer.slice_each(x, criterion, kernels=[last], operations=())
+            found = slicer.slice_each(x, Criterion(until=last), kernels=[last], operations=())
             return found.to_array()[:, columns].astype(np.float32)
 
         return vectors
@@ -173,64 +172,6 @@ def _methods(
     program = {"relative_to": "sum", "rectify": "pass"}
     found = slices(0.2, **program), slices(0.5, **program), slices(0.3), paths
     return dict(zip(METHODS, found, strict=True))
-
-
-def _rows(
-    name: str,
-    im: InstrumentedModel,
-    tree: TreeDisagreement,
-    vectors: Vectors,
-    normal: _Normal,
-    adversarial: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    counts: Mapping[str, float],
-) -> pd.DataFrame:
-    """Return a row for each attack."""
-    wrong = tree.classify(vectors(normal.tested)) != normal.labels
-    role = "EffectivePath" if name == "EffectivePath" else "NNSlicer"
-    published = paper_frame("nnslicer/table4")
-    published = published[published["method"] == role].set_index("attack")
-    rows = []
-    for attack in published.index.drop("Average"):
-        made = attack in adversarial
-        n = len(adversarial[attack][0]) if made else counts.get(attack, np.nan)
-        precision = n / (n + wrong.sum())
-        row = {
-            "method": name,
-            "attack": attack,
-            "n": n,
-            "flagged": wrong.sum(),
-            "normal": len(wrong),
-            "program_precision": precision,
-            "program_recall": 1.0,
-            "program_f1": 2 * precision / (1 + precision),
-        }
-        if made and n:
-            x, success = adversarial[attack]
-            flagged = tree.classify(vectors(x)) != im.logits(x).argmax(axis=1)
-            row |= _figures(flagged.sum(), wrong[success].sum(), len(x))
-        for figure in ("precision", "recall", "f1"):
-            row[f"paper_{figure}"] = published.loc[attack, figure]
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _figures(found: int, false: int, count: int) -> dict[str, float]:
-    precision = found / (found + false) if found else 0.0
-    recall = found / count
-    f1 = 2 * precision * recall / (precision + recall) if found else 0.0
-    return {"precision": precision, "recall": recall, "f1": f1, "false_positives": false / count}
-
-
-def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return each method's means over the attacks."""
-    rows = rows.assign(error=(rows["program_precision"] - rows["paper_precision"]).abs())
-    means = rows.drop(columns="attack").groupby("method", sort=False).mean()
-    fits = {
-        name: fitting_false_positives(part) for name, part in rows.groupby("method", sort=False)
-    }
-    means["flagged that fits"] = [fits[name][0] for name in means.index]
-    means["error of the fit"] = [fits[name][1] for name in means.index]
-    return means.rename(columns={"error": "error of program_precision"}).reset_index()
 
 
 def fitting_false_positives(rows: pd.DataFrame) -> tuple[int, float]:

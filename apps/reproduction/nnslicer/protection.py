@@ -7,8 +7,7 @@ hidden synapses can prevent it. An interrupted experiment resumes from its worki
 is run again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,7 +16,6 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.nnslicer.settings import ProtectionSettings
@@ -25,14 +23,13 @@ from reproduction.nnslicer.targets import (
     ABLATED,
     RANKINGS,
     Targets,
-    TargetTask,
     load_task,
     measure,
     set_name,
     summary,
 )
 from reproduction.plots import plot_at_one_place, plot_methods, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.samples import of_classes
 from reproduction.views import view_of_marks
 
@@ -63,19 +60,6 @@ _TEXT = (
 Masks = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class _Method:
-    """A method of choosing what to hide.
-
-    Attributes:
-        hidden: Maps target classes and the repetition to the hidden synapses.
-        targeted: Whether they depend on the classes.
-    """
-
-    hidden: Callable[[Targets, int], Masks]
-    targeted: bool = False
-
-
 def protect(s: ProtectionSettings) -> ExperimentResult:
     """Hide synapses, let attackers retrain, and measure their accuracy (Figure 5)."""
     for name in s.method or ():
@@ -93,9 +77,43 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
             f"A budget is 1 to {largest:,} images here. Received: {impossible[0]}"
         )
     budgets = s.budget or [budget for budget in BUDGETS if budget <= largest]
+
+    # Method → the scores of which it hides the largest, for target classes and a repetition.
+    ranked, weight = task.ranked, pruning.scores(task.im, "weight")
+    scores: dict[str, Callable[[Targets, int], Masks]] = {
+        "NNSlicer": lambda targets, _: ranked["slices"].total(targets),
+        "EffectivePath": lambda targets, _: ranked["paths"].total(targets),
+        "Weight": lambda *_: weight,
+        "Random": lambda _, repeat: pruning.scores(task.im, "random", rng=s.seed + repeat),
+        "NNSlicer, θ = 0": lambda targets, _: ranked["theta0"].total(targets),
+        "NNSlicer, ours": lambda targets, _: ranked["magnitudes"].total(targets),
+        "Everything": lambda *_: weight,
+    }
+
+    def hidden(name: str, targets: Targets, repetition: int = 0) -> Masks:
+        share = 1.0 if name == "Everything" else s.share
+        return protection.select(scores[name](targets, repetition), share)
+
+    attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)
+
+    def stolen(targets: Targets, name: str, images: int, repetition: int) -> np.ndarray:
+        masks, seed = hidden(name, targets, repetition), s.seed + repetition
+        model = protection.steal(task.im.model, masks, known[targets], images, attacker, seed)
+        return InstrumentedModel(model).logits(task.measured.x)
+
+    cases = [
+        (
+            {"method": name, "budget": images, "repetition": repetition},
+            partial(stolen, name=name, images=images, repetition=repetition),
+            name in ("Weight", "Random", "Everything") and not s.without_targets,
+        )
+        for name in dict.fromkeys(s.method or METHODS)
+        for images in budgets
+        for repetition in range(s.repetitions)
+    ]
     ending = _ENDINGS[s.trains] + "-others" * s.without_targets
-    rows = _attack(task, known, budgets, s, f"attacks-{s.share}-{s.epochs}{ending}.csv")
-    found = summary(rows, "budget", ["targets", "others", "all"])
+    rows = measure(task, f"attacks-{s.share}-{s.epochs}{ending}.csv", cases, "Attacks")
+    found = summary(rows, ["method", "budget"], ["targets", "others", "all"])
     found["attacks"] = rows.groupby(["method", "budget"], sort=False).size().to_numpy()
     head = {
         "model": f"{s.model_name} on {s.dataset}",
@@ -107,77 +125,21 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
         + (", have no images of target classes" if s.without_targets else ""),
         "seed": s.seed,
     }
-    name, title = f"figure5{ending}", "Selective protection (Figure 5)"
+    name = f"figure5{ending}"
     tables = [
-        ExperimentTable(name, found, title, head, _TEXT),
+        ExperimentTable(name, found, "Selective protection (Figure 5)", head, _TEXT),
         ExperimentTable(f"attacks{ending}", rows),
     ]
-    return ExperimentResult(tables, [ExperimentFigure(name, plot(found))], views=_views(s, task))
-
-
-def _views(s: ProtectionSettings, task: TargetTask) -> list[ExperimentView]:
-    """Return a view of the weights that methods hide for the first set of target classes."""
+    # The weights that methods hide for the first set of target classes.
     targets = task.subsets[0]
-    names = [name for name in s.method or METHODS[:4] if name != "Everything"]
-
-    def hidden() -> dict[str, Masks]:
-        methods = _methods(task, s.share, s.seed)
-        return {name: methods[name].hidden(targets, 0) for name in names}
-
-    title = f"Weights of {s.model_name} that are hidden for the classes {set_name(targets)}"
-    return view_of_marks(s.explore, task.im, hidden, title)
-
-
-def _attack(
-    task: TargetTask,
-    known: dict[Targets, Dataset],
-    budgets: Sequence[int],
-    s: ProtectionSettings,
-    file: str,
-) -> pd.DataFrame:
-    """Return the metrics of every attack on every set; rows are saved as they finish."""
-    attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)
-    methods = _methods(task, s.share, s.seed)
-
-    def stolen(targets: Targets, name: str, images: int, repetition: int) -> np.ndarray:
-        hidden, seed = methods[name].hidden(targets, repetition), s.seed + repetition
-        model = protection.steal(task.im.model, hidden, known[targets], images, attacker, seed)
-        return InstrumentedModel(model).logits(task.measured.x)
-
-    cases = [
-        (
-            {"method": name, "budget": images, "repetition": repetition},
-            partial(stolen, name=name, images=images, repetition=repetition),
-            not (methods[name].targeted or s.without_targets),
-        )
-        for name in dict.fromkeys(s.method or METHODS)
-        for images in budgets
-        for repetition in range(s.repetitions)
-    ]
-    return measure(task, file, cases, "Attacks")
-
-
-def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:
-    """Return the methods by name."""
-    weight, ranked = pruning.scores(task.im, "weight"), task.ranked
-
-    def by_class(scores: pruning.ClassScores) -> _Method:
-        return _Method(lambda targets, _: protection.select(scores.total(targets), share), True)
-
-    def random(_: Targets, repetition: int) -> Masks:
-        scores = pruning.scores(task.im, "random", rng=seed + repetition)
-        return protection.select(scores, share)
-
-    found = (
-        by_class(ranked["slices"]),
-        by_class(ranked["paths"]),
-        _Method(lambda *_: protection.select(weight, share)),
-        _Method(random),
-        by_class(ranked["theta0"]),
-        by_class(ranked["magnitudes"]),
-        _Method(lambda *_: protection.select(weight, 1.0)),
+    shown = [name for name in s.method or METHODS[:4] if name != "Everything"]
+    views = view_of_marks(
+        s.explore,
+        task.im,
+        lambda: {name: hidden(name, targets) for name in shown},
+        f"Weights of {s.model_name} that are hidden for the classes {set_name(targets)}",
     )
-    return dict(zip(METHODS, found, strict=True))
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(found))], views=views)
 
 
 def plot(found: pd.DataFrame) -> Figure:
@@ -205,18 +167,14 @@ def plot(found: pd.DataFrame) -> Figure:
     if several:
         axes[0].set_ylabel("accuracy after retraining")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    put_finding(figure, _finding(found))
-    return figure
-
-
-def _finding(found: pd.DataFrame) -> str:
-    """Describe in words the accuracy of attackers with the most images."""
+    # The finding: the accuracy of attackers with the most images.
     budget = found["budget"].max()
     most = found[found["budget"] == budget].set_index("method")["targets"]
-    if most.max() < 0.01:
-        return f"With {budget:,} images attackers learn no target class, whatever is hidden"
-    least = most.idxmin()
-    return (
-        f"With {budget:,} images attackers reach {most[least]:.1%} ({least} hidden) to "
-        f"{most.max():.1%} on target classes"
-    )
+    finding = f"With {budget:,} images attackers learn no target class, whatever is hidden"
+    if most.max() >= 0.01:
+        finding = (
+            f"With {budget:,} images attackers reach {most.min():.1%} ({most.idxmin()} hidden) to "
+            f"{most.max():.1%} on target classes"
+        )
+    put_finding(figure, finding)
+    return figure

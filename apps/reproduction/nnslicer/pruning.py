@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import pruning, zoo
 from reproduction.nnslicer.pruning_methods import (
     ENDINGS,
+    RENORMALISE_ON,
     PruningMethod,
     changes,
     ending_of,
@@ -34,7 +35,7 @@ from reproduction.nnslicer.targets import (
     summary,
 )
 from reproduction.plots import plot_methods, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.views import view_of_marks
 
 _RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -58,24 +59,37 @@ def curves(s: CurveSettings) -> ExperimentResult:
     task = load_task(s, RANKINGS)
     methods, ratios = pruning_methods(task, s.seed), s.ratio or _RATIOS
     found = _measure(task, methods, ratios, "curves", _masked(task))
-    text = f"{_PLAIN}\n\n{_verdict(found)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
+    # Whether the goals are reached, in words.
+    targets_at = found.pivot(index="ratio", columns="method", values="targets")
+    verdict = []
+    for ending in ENDINGS:
+        mine = f"NNSlicer (targeted){ending}"
+        rivals = [c for c in targets_at if c != mine and ending_of(c) == ending]
+        large = targets_at[targets_at.index >= 0.4]
+        behind = large.index[large[mine] <= large[rivals].max(axis=1)]
+        where = ", ".join(f"{ratio:g}" for ratio in behind)
+        said = f"not above all others at {where}" if where else "above all others"
+        verdict.append(f"- {mine}: from 40 % pruned up it is {said}.")
+        if 0.6 in targets_at.index:
+            share = targets_at.loc[0.6, mine]
+            verdict.append(f"- {mine}: {share:.1%} at 60 % pruned (goal: 80 %).")
+    text = "\n\n".join(
+        (_PLAIN, "\n".join(verdict), "The paper: see data/paper/nnslicer/figure3.csv.")
+    )
     name = f"figure3-{task.sets}" if s.subsets else "figure3"
     title = "Targeted pruning (Figure 3)"
     table = ExperimentTable(name, found, title, _head(task, s), text)
-    return ExperimentResult([table], [ExperimentFigure(name, plot(found))], views=_views(s, task))
 
-
-def _views(s: CurveSettings, task: TargetTask) -> list[ExperimentView]:
-    """Return a view of the weights that methods keep for the first set of target classes."""
+    # The weights that methods keep for the first set of target classes.
     targets, ratio = task.subsets[0], min(s.ratio or [_DRAWN], key=lambda r: abs(r - _DRAWN))
-    classes = ", ".join(map(str, targets))
 
     def kept() -> dict[str, dict[str, np.ndarray]]:
-        methods = pruning_methods(task, s.seed)
         return {name: methods[name].keep(targets, ratio) for name in _SHOWN}
 
+    classes = ", ".join(map(str, targets))
     title = f"Weights of {s.model_name} that are kept for the classes {classes} at ratio {ratio:g}"
-    return view_of_marks(s.explore, task.im, kept, title)
+    views = view_of_marks(s.explore, task.im, kept, title)
+    return ExperimentResult([table], [ExperimentFigure(name, plot(found))], views=views)
 
 
 def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
@@ -120,10 +134,9 @@ def _masked(task: TargetTask) -> Logits:
     predictor = pruning.MaskedPredictor(task.im)
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
-        statistics = method.statistics_of(task.train)
-        return predictor.logits(
-            method.keep(targets, ratio), task.measured.x, renormalise_on=statistics
-        )
+        images = task.train.x[:RENORMALISE_ON] if method.renormalised else None
+        keep = method.keep(targets, ratio)
+        return predictor.logits(keep, task.measured.x, renormalise_on=images)
 
     return logits
 
@@ -146,7 +159,7 @@ def _measure(
         for ratio in ratios
     ]
     rows = measure(task, f"{kind}-{task.sets}.csv", cases, "Pruning")
-    return summary(rows, "ratio", ["targets", "others", "among_targets"])
+    return summary(rows, ["method", "ratio"], ["targets", "others", "among_targets"])
 
 
 def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
@@ -159,23 +172,6 @@ def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
         "sets": task.sets_in_words,
         "seed": s.seed,
     }
-
-
-def _verdict(found: pd.DataFrame) -> str:
-    """Describe in words whether the goals are reached."""
-    table = found.pivot(index="ratio", columns="method", values="targets")
-    lines = []
-    for ending in ENDINGS:
-        mine = f"NNSlicer (targeted){ending}"
-        rivals = [c for c in table if c != mine and ending_of(c) == ending]
-        large = table[table.index >= 0.4]
-        behind = large.index[large[mine] <= large[rivals].max(axis=1)]
-        where = ", ".join(f"{ratio:g}" for ratio in behind)
-        said = f"not above all others at {where}" if where else "above all others"
-        lines.append(f"- {mine}: from 40 % pruned up it is {said}.")
-        if 0.6 in table.index:
-            lines.append(f"- {mine}: {table.loc[0.6, mine]:.1%} at 60 % pruned (goal: 80 %).")
-    return "\n".join(lines)
 
 
 def plot(found: pd.DataFrame) -> Figure:
@@ -193,19 +189,17 @@ def plot(found: pd.DataFrame) -> Figure:
     # The panel with the most methods has all of them.
     named = max((axis.get_legend_handles_labels() for axis in axes), key=lambda pair: len(pair[0]))
     figure.legend(*named, loc="outside lower center", ncols=3)
-    put_finding(figure, _finding(table))
-    return figure
-
-
-def _finding(table: pd.DataFrame) -> str:
-    """Describe in words where NNSlicer's ranking stands at the middle ratio of the table."""
+    # The finding: where NNSlicer's ranking stands at the middle ratio.
     ratios = np.sort(table["ratio"].unique())
     at = ratios[np.abs(ratios - 0.6).argmin()]
     rows = table[table["ratio"] == at]
+    best = f"{rows['targets'].max():.1%}"
     mine = rows.loc[rows["method"] == "NNSlicer (targeted)", "targets"]
-    if mine.empty:
-        return f"Accuracy on target classes, {at:.0%} pruned: {rows['targets'].max():.1%} at most"
-    return (
-        f"With {at:.0%} pruned, NNSlicer keeps {mine.min():.1%} to {mine.max():.1%} on target "
-        f"classes, the best of all {rows['targets'].max():.1%}"
-    )
+    finding = f"Accuracy on target classes, {at:.0%} pruned: {best} at most"
+    if len(mine):
+        finding = (
+            f"With {at:.0%} pruned, NNSlicer keeps {mine.min():.1%} to {mine.max():.1%} on target "
+            f"classes, the best of all {best}"
+        )
+    put_finding(figure, finding)
+    return figure

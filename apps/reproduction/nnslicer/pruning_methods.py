@@ -9,11 +9,11 @@ prune the smallest scores of the whole model.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 
 from nnslicer_tf import pruning
-from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassScores
 from reproduction.nnslicer.targets import Targets, TargetTask
@@ -27,25 +27,23 @@ ENDINGS = {
 }
 """Endings of method names → what such methods have in common."""
 
-_RENORMALISE_ON = 500
-_POWER = 0.25
+RENORMALISE_ON = 500
+POWER = 0.25
 
 
 @dataclass(frozen=True)
 class PruningMethod:
-    """A pruning method.
-
-    Attributes:
-        scores: Maps target classes to scores.
-        targeted: Whether the scores depend on the classes.
-        whole_model: Prune the smallest scores of the model, not the same share of each layer.
-        renormalised: Re-estimate batch normalisation statistics after pruning.
-    """
+    """A pruning method."""
 
     scores: Callable[[Targets], Scores]
-    targeted: bool = False
-    whole_model: bool = False
-    renormalised: bool = False
+    targeted: bool = False  # whether the scores depend on the classes
+    whole_model: bool = False  # prune the model's smallest scores, not the same share of each layer
+    renormalised: bool = False  # re-estimate batch normalisation statistics after pruning
+
+    @classmethod
+    def fixed(cls, scores: Scores, **options: bool) -> Self:
+        """Return a method with the same scores for all target classes."""
+        return cls(lambda targets: scores, **options)
 
     def keep(self, targets: Targets, ratio: float) -> dict[str, np.ndarray]:
         """Return the masks for target classes and a ratio."""
@@ -53,10 +51,6 @@ class PruningMethod:
         return pruning.keep_masks(
             scores, pruning.global_ratios(scores, ratio) if self.whole_model else ratio
         )
-
-    def statistics_of(self, train: Dataset) -> np.ndarray | None:
-        """Return the images for re-estimating batch normalisation statistics, or None."""
-        return train.x[:_RENORMALISE_ON] if self.renormalised else None
 
 
 def ending_of(method: str) -> str:
@@ -66,35 +60,29 @@ def ending_of(method: str) -> str:
 
 def pruning_methods(task: TargetTask, seed: int) -> dict[str, PruningMethod]:
     """Return the methods of Figures 3 and 4 by name."""
-    im = task.im
+    im, fixed = task.im, PruningMethod.fixed
     slices, magnitudes, paths = (task.ranked[kind] for kind in ("slices", "magnitudes", "paths"))
     weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
     random = pruning.scores(im, "random", rng=seed)
-    everything, all_magnitudes = slices.total(), magnitudes.total()
-    finer_all = pruning.times_weight(im, all_magnitudes, _POWER)
-    again = partial(PruningMethod, renormalised=True)
-    global_ = partial(PruningMethod, whole_model=True)
-
-    def finer(scores: ClassScores) -> Callable[[Targets], Scores]:
-        return lambda targets: pruning.times_weight(im, scores.total(targets), _POWER)
-
+    targeted = partial(PruningMethod, targeted=True)
+    again, whole = {"renormalised": True}, {"whole_model": True}
     return {
-        "NNSlicer (targeted)": PruningMethod(slices.total, targeted=True),
-        "NNSlicer (all)": PruningMethod(lambda targets: everything),
-        "EffectivePath": PruningMethod(paths.total, targeted=True),
-        "Weight": PruningMethod(lambda targets: weight),
-        "Channel": PruningMethod(lambda targets: channel),
-        "Random": PruningMethod(lambda targets: random),
-        "NNSlicer (targeted), renormalised": again(magnitudes.total, True),
-        "NNSlicer (all), renormalised": again(lambda targets: all_magnitudes),
-        "EffectivePath, renormalised": again(paths.total, True),
-        "Weight, renormalised": again(lambda targets: weight),
-        "Channel, renormalised": again(lambda targets: channel),
-        "Random, renormalised": again(lambda targets: random),
-        "NNSlicer (targeted), ours": global_(finer(magnitudes), True),
-        "NNSlicer (all), ours": global_(lambda targets: finer_all),
-        "EffectivePath, ours": global_(finer(paths), True),
-        "Weight, ours": global_(lambda targets: weight),
+        "NNSlicer (targeted)": targeted(slices.total),
+        "NNSlicer (all)": fixed(slices.total()),
+        "EffectivePath": targeted(paths.total),
+        "Weight": fixed(weight),
+        "Channel": fixed(channel),
+        "Random": fixed(random),
+        "NNSlicer (targeted), renormalised": targeted(magnitudes.total, **again),
+        "NNSlicer (all), renormalised": fixed(magnitudes.total(), **again),
+        "EffectivePath, renormalised": targeted(paths.total, **again),
+        "Weight, renormalised": fixed(weight, **again),
+        "Channel, renormalised": fixed(channel, **again),
+        "Random, renormalised": fixed(random, **again),
+        "NNSlicer (targeted), ours": targeted(_times_weight(im, magnitudes), **whole),
+        "NNSlicer (all), ours": fixed(pruning.times_weight(im, magnitudes.total(), POWER), **whole),
+        "EffectivePath, ours": targeted(_times_weight(im, paths), **whole),
+        "Weight, ours": fixed(weight, **whole),
     }
 
 
@@ -102,36 +90,39 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
     """Return variants of the paper's procedure and of pruning by weight, one change at a time."""
     im, ranked = task.im, task.ranked
     slices, magnitudes = ranked["slices"], ranked["magnitudes"]
-    weight = pruning.scores(im, "weight")
-
-    def with_weight(scores: ClassScores, power: float) -> Callable[[Targets], Scores]:
-        return lambda targets: pruning.times_weight(im, scores.total(targets), power)
-
-    finer = with_weight(magnitudes, _POWER)
-    method = partial(PruningMethod, targeted=True)
-    by_weight = partial(PruningMethod, lambda targets: weight)
+    finer = _times_weight(im, magnitudes)
+    targeted = partial(PruningMethod, targeted=True)
+    by_weight = partial(PruningMethod.fixed, pruning.scores(im, "weight"))
+    again = {"renormalised": True}
+    power = "magnitudes of each image, ^ 0.25 × weight"
     return {
-        "paper: θ = 0.3, activations, images that the model is right on": method(slices.total),
-        "θ = 0": method(ranked["theta0"].total),
-        "θ = 1": method(ranked["theta1"].total),
-        "channels as neurons": method(ranked["channels"].total),
-        "images that the model is wrong on too": method(ranked["all-samples"].total),
-        "ties by weight": method(lambda targets: _ties_by_weight(im, slices.total(targets))),
-        "contributions × weight": method(with_weight(slices, 1.0)),
-        "magnitudes of each image": method(magnitudes.total),
-        "magnitudes of each image, ^ 0.25 × weight": method(finer),
-        "normalisations measured again": method(slices.total, renormalised=True),
-        "magnitudes of each image, normalisations measured again": method(
-            magnitudes.total, renormalised=True
+        "paper: θ = 0.3, activations, images that the model is right on": targeted(slices.total),
+        "θ = 0": targeted(ranked["theta0"].total),
+        "θ = 1": targeted(ranked["theta1"].total),
+        "channels as neurons": targeted(ranked["channels"].total),
+        "images that the model is wrong on too": targeted(ranked["all-samples"].total),
+        "ties by weight": targeted(lambda targets: _ties_by_weight(im, slices.total(targets))),
+        "contributions × weight": targeted(_times_weight(im, slices, 1.0)),
+        "magnitudes of each image": targeted(magnitudes.total),
+        power: targeted(finer),
+        "normalisations measured again": targeted(slices.total, **again),
+        "magnitudes of each image, normalisations measured again": targeted(
+            magnitudes.total, **again
         ),
-        "magnitudes of each image, ^ 0.25 × weight, normalisations measured again": method(
-            finer, renormalised=True
+        f"{power}, normalisations measured again": targeted(finer, **again),
+        "ours: magnitudes ^ 0.25 × weight, smallest of the model": targeted(
+            finer, whole_model=True
         ),
-        "ours: magnitudes ^ 0.25 × weight, smallest of the model": method(finer, whole_model=True),
         "Weight": by_weight(),
-        "Weight, normalisations measured again": by_weight(renormalised=True),
+        "Weight, normalisations measured again": by_weight(**again),
         "Weight, smallest of the model": by_weight(whole_model=True),
     }
+
+
+def _times_weight(
+    im: InstrumentedModel, scores: ClassScores, power: float = POWER
+) -> Callable[[Targets], Scores]:
+    return lambda targets: pruning.times_weight(im, scores.total(targets), power)
 
 
 def _ties_by_weight(im: InstrumentedModel, scores: Scores) -> Scores:

@@ -9,23 +9,43 @@ from typer import Option
 from reproduction.settings import Settings, View
 
 DEFAULT_RATE = 0.05
-_QUICK_DETECTORS = (
-    *("paper", "margin", "fused", "stable", "FeatureMap", "EffectivePath"),
-    *("logit margin", "flag everything"),
-)
+
+
+def split_names(text: str) -> list[str]:
+    """Return names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+_QUICK_DETECTORS = "paper,margin,fused,stable,FeatureMap,EffectivePath,logit margin,flag everything"
 _QUICK_ATTACKS = (
-    *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
-    *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
+    "FGSM_2,FGSM_4,FGSM_8,DeepFoolLinf,DeepFoolL2,RPGD_2,RPGD_4,RPGD_8,Spatial,GaussianBlur"
 )
 
-_MODEL = "Name in the zoo, or a .keras or .h5 file."
+_DIGITS = {"model": "digits_cnn", "dataset": "digits", "ending": "-quick"}
 
-Seed = Annotated[int, Option(min=0)]
-Work = Annotated[Path, Option(help="Folder of resumable work.")]
-Samples = Annotated[int, Option(help="Training images of each class for ranking.", min=1)]
+# Options of several experiments.
+Model = Annotated[str, Option(help="Name in the zoo; of some experiments, a .keras or .h5 file.")]
+Dataset = Annotated[str, Option(help="Its data set, such as mnist or cifar10.")]
+Normalise = Annotated[str, Option(help="The model's inputs: unit or standard.")]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
+Theta = Annotated[float, Option(help="Threshold of the slices.", min=0)]
+Seed = Annotated[int, Option(help="Random seed.", min=0)]
+Work = Annotated[Path, Option(help="Folder of resumable work.")]
+Ending = Annotated[str, Option(help="End of the files' names.")]
+
+Normal = Annotated[int, Option(help="Normal training inputs.", min=200)]
+Attacked = Annotated[int, Option(help="Images to attack.", min=1)]
+Skip = Annotated[int, Option(help="Images of the split to leave out before these.", min=0)]
+Names = Annotated[str, Option(help="Names, separated by commas; default: all.")]
+Rate = Annotated[float, Option(help="False-positive rate set for the detectors.")]
 Kinds = Annotated[list[str] | None, Option(help="Kinds of evidence to compare; default: all.")]
+Resamples = Annotated[int, Option(help="Resamples for the intervals.", min=10)]
+
+Samples = Annotated[int, Option(help="Training images of each class for ranking.", min=1)]
 Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all.", min=0)]
+Methods = Annotated[list[str] | None, Option(help="Methods to compare; default: all.")]
+Share = Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)]
+Budgets = Annotated[list[int] | None, Option(help="Images of an attacker.")]
 
 
 @dataclass(frozen=True)
@@ -34,9 +54,8 @@ class PatchSettings(Settings):
 
     trial: ClassVar = {"train": 50, "classes": (0, 8)}
     kept = "slices"
-    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 2000
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.1
-    product: Annotated[str, Option(help="value or midpoint, see Slicer.")] = "midpoint"
+    train: Profiled = 2000
+    theta: Theta = 0.1
     classes: tuple[int, ...] = (0, 3, 5, 7, 8)
 
 
@@ -46,8 +65,8 @@ class OverTimeSettings(Settings):
 
     trial: ClassVar = {"train": 300}
     kept = "slices"
-    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 5000
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    train: Profiled = 5000
+    theta: Theta = 0.3
     explore: View = None
     classes: tuple[int, ...] = (7, 3)
 
@@ -59,12 +78,12 @@ class DrawingSettings(Settings):
     trial: ClassVar = {"images": 10, "train": 500}
     trial_folder = Path("runs/slices")
     kept = "slices"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
+    model: Model = "lenet5"
+    dataset: Dataset = "mnist"
     attack: Annotated[str, Option(help="Name of the attack.")] = "FGSM_8"
     images: Annotated[int, Option(help="Pairs to measure on.", min=1)] = 100
-    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 10_000
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    train: Profiled = 10_000
+    theta: Theta = 0.3
     explore: View = None
     seed: Seed = 0
 
@@ -74,8 +93,8 @@ class HeldOutSettings(Settings):
     """Settings of the experiments on slices of held-out images."""
 
     kept = "program"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
-    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
+    model: Model = "resnet10"
+    dataset: Dataset = "cifar10"
     split: Annotated[str, Option(help="Split of the images.")] = "train[90%:]"
     images: Annotated[int, Option(help="Number of images.", min=1)] = 100
     train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
@@ -90,7 +109,6 @@ class SliceReadingSettings(HeldOutSettings):
     theta: Annotated[
         list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
     ] = None
-    top: Annotated[float, Option(help="Share kept for 'top kept'.", min=0.01, max=1)] = 0.3
     work: Work = Path("runs/readings")
 
 
@@ -104,35 +122,34 @@ class SpecialCaseSettings(HeldOutSettings):
 
 
 @dataclass(frozen=True)
-class DetectionSettings(Settings):
+class DetectorSettings(Settings):
+    """Settings common to the experiments on detectors."""
+
+    model: Model = "lenet5"
+    dataset: Dataset = "mnist"
+    train: Normal = 10_000
+    images: Attacked = 500
+    skip: Skip = 0
+    attacks: Names = ""
+    theta: Theta = 0.0
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
+    ending: Ending = ""
+
+
+@dataclass(frozen=True)
+class DetectionSettings(DetectorSettings):
     """Measure detectors on attacks (Table 4)."""
 
     trial: ClassVar = {
-        "train": 2_000,
-        "images": 100,
-        "ending": "-quick",
-        "attacks": ",".join(_QUICK_ATTACKS),
-        "methods": ",".join(_QUICK_DETECTORS),
+        **{"train": 2_000, "images": 100, "ending": "-quick"},
+        **{"attacks": _QUICK_ATTACKS, "methods": _QUICK_DETECTORS},
     }
     kept = "detection"
-    model: Annotated[str, Option(help=_MODEL)] = "lenet5"
-    dataset: Annotated[str, Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist"
-    normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
-    train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
-    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
-    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
-    attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
-    methods: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
-    false_positive_rate: Annotated[float, Option(help="For all but the paper's rules.")] = (
-        DEFAULT_RATE
-    )
+    normalise: Normalise = "unit"
+    methods: Names = ""
+    false_positive_rate: Rate = DEFAULT_RATE
     explore: View = None
-    seed: Seed = 0
-    work: Annotated[Path, Option(help="Folder of adversarial examples and finished rows.")] = Path(
-        "runs/detection"
-    )
-    ending: str = ""  # suffix of the files' names
 
     @property
     def trial_folder(self) -> Path:
@@ -141,77 +158,38 @@ class DetectionSettings(Settings):
 
 
 @dataclass(frozen=True)
-class ChallengeSettings(Settings):
+class ChallengeSettings(DetectorSettings):
     """Attack detectors with adaptive attacks; the table includes the attacks' sanity checks."""
 
     trial: ClassVar = {
-        "model": "digits_cnn",
-        "dataset": "digits",
-        "train": 600,
-        "skip": 0,
-        "images": 20,
-        "methods": "logit margin,fused",
-        "norms": "linf",
-        "steps": 20,
-        "queries": 40,
-        "ending": "-quick",
+        **{**_DIGITS, "train": 600, "skip": 0, "images": 20, "methods": "logit margin,fused"},
+        **{"norms": "linf", "steps": 20, "queries": 40},
     }
     kept = "detection/challenge"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
-    train: Annotated[
-        int, Option(help="Normal training inputs; as many more for a substitute.", min=200)
-    ] = 10_000
-    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 50
-    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 500
-    methods: Annotated[str, Option(help="Names, separated by commas.")] = (
-        "logit margin,fused,stable,slices,lean"
-    )
+    images: Attacked = 50
+    skip: Skip = 500
+    methods: Names = "logit margin,fused,stable,slices,lean"
     norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
-    attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
     steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 40
     queries: Annotated[int, Option(help="Queries of a black-box attack.", min=1)] = 150
-    rounds: Annotated[
-        int, Option(help="Weights of the weighted sum; rounds of the smallest change.", min=1)
-    ] = 3
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
-    false_positive_rate: Annotated[float, Option(help="Rate set for the detectors.")] = DEFAULT_RATE
-    seed: Seed = 0
-    work: Work = Path("runs/detection")
-    ending: Annotated[str, Option(help="End of the files' names.")] = ""
+    rounds: Annotated[int, Option(help="Weights of a sum; rounds of the smallest change.")] = 3
+    false_positive_rate: Rate = DEFAULT_RATE
 
 
 @dataclass(frozen=True)
-class ChoiceSettings(Settings):
+class ChoiceSettings(DetectorSettings):
     """Choose on training images which evidence a detector fuses."""
 
     trial: ClassVar = {
-        "model": "digits_cnn",
-        "dataset": "digits",
-        "train": 500,
-        "skip": 900,
-        "images": 40,
-        "normals": 300,
-        "attacks": "FGSM_4,RPGD_4",
-        "resamples": 20,
-        "ending": "-quick",
+        **{**_DIGITS, "train": 500, "skip": 900, "images": 40, "normals": 300},
+        **{"attacks": "FGSM_4,RPGD_4", "resamples": 20},
     }
     kept = "detection/choice"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
-    train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
-    skip: Annotated[
-        int, Option(help="Training images to leave out; the model should not know the next.", min=0)
-    ] = 55_000
-    images: Annotated[int, Option(help="Training images to attack.", min=1)] = 192
+    skip: Skip = 55_000  # the model should not know the next images
+    images: Attacked = 192
     normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
-    attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
     kind: Kinds = None
-    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
-    resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
-    seed: Seed = 0
-    work: Work = Path("runs/detection")
-    ending: Annotated[str, Option(help="End of the files' names.")] = ""
+    resamples: Resamples = 500
 
 
 @dataclass(frozen=True)
@@ -219,29 +197,21 @@ class EvidenceSettings(ChallengeSettings):
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
 
     trial: ClassVar = {
-        **ChallengeSettings.trial,
-        "methods": "fused",
-        "known": "FGSM_4,RPGD_4",
-        "outside": "",
-        "attacked": 50,
-        "normals": 200,
-        "errors": 350,
-        "resamples": 50,
+        **{**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4", "outside": ""},
+        **{"attacked": 50, "normals": 200, "errors": 350, "resamples": 50},
     }
     kept = "detection/evidence"
-    methods: Annotated[str, Option(help="Detectors to attack adaptively.")] = (
-        "fused,stable,slices,lean"
-    )
+    methods: Names = "fused,stable,slices,lean"
     known: Annotated[str, Option(help="Non-adaptive attacks; default: all 17.")] = ""
     kind: Kinds = None
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
     normals: Annotated[int, Option(help="Normal test images to compare with.", min=40)] = 2_000
     errors: Annotated[int, Option(help="Test images to search for errors.", min=1)] = 9_500
-    outside: Annotated[str, Option(help="Data sets of inputs from elsewhere, comma-separated.")] = (
+    outside: Annotated[str, Option(help="Other data sets, as out-of-distribution inputs.")] = (
         "digits,mnist,cifar10"
     )
-    elsewhere: Annotated[int, Option(help="Images of each set from elsewhere.", min=2)] = 500
-    resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
+    elsewhere: Annotated[int, Option(help="Images of each of these sets.", min=2)] = 500
+    resamples: Resamples = 500
 
 
 @dataclass(frozen=True)
@@ -250,18 +220,13 @@ class ProgramDetectionSettings(Settings):
 
     trial: ClassVar = {"train": 50, "images": 60, "attacks": "FGSM_8"}
     kept = "program"
-    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
-    dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
+    model: Model = "resnet10_preactivation"
+    dataset: Dataset = "cifar10"
     train: Annotated[int, Option(help="Training images of each class.", min=5)] = 1_000
-    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
-    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
-    attacks: Annotated[str, Option(help="Attacks to make, separated by commas.")] = ",".join(
-        _QUICK_ATTACKS
-    )
-    method: Annotated[list[str] | None, Option(help="Methods; default: all.")] = None
-    counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
-    synapses: Annotated[int, Option(help="Synapses that a tree reads at most.", min=1)] = 4_096
-    kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
+    images: Attacked = 500
+    skip: Skip = 0
+    attacks: Names = _QUICK_ATTACKS
+    method: Methods = None
     explore: View = None
     seed: Seed = 0
     work: Work = Path("runs/detection")
@@ -271,14 +236,14 @@ class ProgramDetectionSettings(Settings):
 class TargetSettings(Settings):
     """Settings common to all experiments on target classes."""
 
-    model: Annotated[str, Option(help=_MODEL)] = "resnet10"
-    dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
-    normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
+    model: Model = "resnet10"
+    dataset: Dataset = "cifar10"
+    normalise: Normalise = "unit"
     samples: Samples = 100
     profiled: Profiled = 45_000
     subsets: Subsets = 0
     size: Annotated[int, Option(help="Classes in a set.", min=1)] = 4
-    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
+    seed: Seed = 0
     work: Work = Path("runs/pruning")
 
     @property
@@ -298,9 +263,7 @@ class RatioSettings(TargetSettings):
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
     kept = "pruning"
-    ratio: Annotated[
-        list[float] | None, Option("--ratio", min=0.0, max=0.999, help="Prune ratios.")
-    ] = None
+    ratio: Annotated[list[float] | None, Option(min=0.0, max=0.999, help="Prune ratios.")] = None
 
 
 @dataclass(frozen=True)
@@ -336,7 +299,7 @@ class ProgramSettings(RatioSettings):
 
     trial: ClassVar = {**RatioSettings.trial, "subsets": 2, "images": 100}
     kept = "program"
-    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
+    model: Model = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
     subsets: Subsets = 10
@@ -363,29 +326,19 @@ class ProtectionSettings(TargetSettings):
     """Hide synapses, let attackers retrain the model, and measure their accuracy (Figure 5)."""
 
     trial: ClassVar = {
-        "samples": 10,
-        "profiled": 500,
-        "subsets": 1,
-        "repetitions": 1,
-        "epochs": 1,
-        "budget": [300],
+        **{"samples": 10, "profiled": 500, "subsets": 1},
+        **{"repetitions": 1, "epochs": 1, "budget": [300]},
     }
     kept = "protection"
     subsets: Subsets = 2
     work: Work = Path("runs/protection")
-    share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
-    budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
+    share: Share = 0.5
+    budget: Budgets = None
     epochs: Annotated[int, Option(help="Epochs of an attacker.", min=1)] = 5
     repetitions: Annotated[int, Option(help="Attacks of each kind.", min=1)] = 3
-    method: Annotated[
-        list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
-    ] = None
-    trains: Annotated[
-        Literal["all", "hidden", "known"], Option(help="Weights that attackers train.")
-    ] = "all"
-    without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
-        False
-    )
+    method: Methods = None
+    trains: Annotated[Literal["all", "hidden", "known"], Option(help="Weights to train.")] = "all"
+    without_targets: Annotated[bool, Option(help="Train without images of target classes.")] = False
     explore: View = None
 
 
@@ -395,16 +348,14 @@ class ProgramProtectionSettings(TargetSettings):
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
     kept = "program"
-    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
+    model: Model = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
     subsets: Subsets = 10
     work: Work = Path("runs/pruning")  # the rankings are those of pruning
-    share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
-    budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
-    method: Annotated[
-        list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
-    ] = None
+    share: Share = 0.5
+    budget: Budgets = None
+    method: Methods = None
     first: Annotated[int, Option(help="Measure only the first n sets; 0: all.", min=0)] = 0
     attacker: Annotated[
         Literal["program", "one softmax", "all weights", "distillation"],
@@ -418,19 +369,15 @@ class ShrinkSettings(Settings):
 
     trial: ClassVar = {"train": "train[:1000]", "pairs": 1, "method": ["contributions", "Random"]}
     kept = "pruning"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    dataset: Annotated[str, Option(help="Its data set.")] = "mnist"
-    normalise: Annotated[str, Option(help="How the images are scaled.")] = "unit"
+    model: Model = "lenet5"
+    dataset: Dataset = "mnist"
+    normalise: Normalise = "unit"
     file: Annotated[Path | None, Option(help="A model's file, instead of the zoo's.")] = None
     train: Annotated[str, Option(help="Split to score, fit and train with.")] = "train"
     ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75
     quota: Annotated[str, Option(help="Quota over the layers.")] = "layer"
     pairs: Annotated[int, Option(help="Pairs of classes, drawn at random.", min=1)] = 5
-    method: Annotated[
-        list[str] | None, Option("--method", help="contributions, Weight, Channel, Random.")
-    ] = None
-    epochs: Annotated[
-        list[int] | None, Option("--epochs", help="Epochs of imitating the original.")
-    ] = None
+    method: Methods = None
+    epochs: Annotated[list[int] | None, Option(help="Epochs of imitating the original.")] = None
     seed: Seed = 0
     work: Work = Path("runs/shrink")

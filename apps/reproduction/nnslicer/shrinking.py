@@ -5,11 +5,9 @@ two classes, with predictions restricted to these two. An interrupted experiment
 working folder when it is run again.
 """
 
-import numpy as np
-import pandas as pd
+import itertools
 
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS
@@ -46,61 +44,50 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
         _KEYS,
         {"weights": im.fingerprint} | s.values("train", "normalise", "ratio", "quota", "seed"),
     )
-    names = []
-    for method in s.method or list(_METHODS):
-        for epochs in s.epochs or [0]:
-            for classes in track(pairs, f"{method}, {epochs} epochs"):
-                row = {"method": method, "epochs": epochs, "classes": "+".join(map(str, classes))}
-                names.append(row)
-                if row in store:
-                    continue
-                found = pruning.shrink(
-                    im,
-                    train,
-                    classes=classes,
-                    ratio=s.ratio,
-                    by=_METHODS[method],
-                    quota=s.quota,
-                    epochs=epochs,
-                    test=test,
-                    rng=s.seed,
-                    progress=False,
-                )
-                left = found.to_frame().set_index("what")["left"]
-                before, after = found.accuracy
-                figures = {
-                    "parameters left": left["parameters"],
-                    "multiply-adds left": left["multiply-adds"],
-                    "Keras left": left["Keras, ms"],
-                    "LiteRT left": left["LiteRT, ms"],
-                    "file left": left["LiteRT file, bytes"],
-                    "before": before,
-                    "after": after,
-                }
-                store.add([{**row, **figures}])
-    # Rows of an earlier run were read as text.
-    table = store.to_frame(names).astype({"epochs": int})
+
+    def shrunk(method: str, epochs: int, classes: str) -> list[dict[str, float]]:
+        found = pruning.shrink(
+            im,
+            train,
+            classes=[int(c) for c in classes.split("+")],
+            ratio=s.ratio,
+            by=_METHODS[method],
+            quota=s.quota,
+            epochs=epochs,
+            test=test,
+            rng=s.seed,
+            progress=False,
+        )
+        left = found.to_frame().set_index("what")["left"]
+        before, after = found.accuracy
+        figures = {
+            "parameters left": left["parameters"],
+            "multiply-adds left": left["multiply-adds"],
+            "Keras left": left["Keras, ms"],
+            "LiteRT left": left["LiteRT, ms"],
+            "file left": left["LiteRT file, bytes"],
+        }
+        return [figures | {"before": before, "after": after}]
+
+    named = ["+".join(map(str, pair)) for pair in pairs]
+    cases = itertools.product(s.method or _METHODS, s.epochs or [0], named)
+    table = store.fill([dict(zip(_KEYS, case, strict=True)) for case in cases], shrunk, "Models")
+    lost = 100 * (table["before"] - table["after"])
+    table_of_means = table.assign(**{"points lost": lost, "most points lost": lost})
+    groups = table_of_means.drop(columns="classes").groupby(["method", "epochs"], sort=False)
+    largest = groups["most points lost"].max()
+    means = groups.mean().assign(**{"most points lost": largest}).reset_index()
     head = {
         "model": f"{s.file.name if s.file else s.model} on {s.dataset} ({s.normalise}), "
         f"{im.model.count_params():,} parameters",
         "images": f"{s.train} to score, fit and train; {len(test):,} test images",
         "ratio and quota": f"{s.ratio} of the parameters, {s.quota}",
-        "pairs of classes": ", ".join("+".join(map(str, pair)) for pair in pairs),
+        "pairs of classes": ", ".join(named),
         "seed": s.seed,
     }
     title = f"Smaller models for two classes: {head['model']}"
     tables = [
-        ExperimentTable(stem, _means(table), title, head, _TEXT),
+        ExperimentTable(stem, means, title, head, _TEXT),
         ExperimentTable(f"{stem}-pairs", table),
     ]
     return ExperimentResult(tables)
-
-
-def _means(table: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for (method, epochs), part in table.groupby(["method", "epochs"], sort=False):
-        lost = 100 * (part["before"] - part["after"])
-        means = part.drop(columns=list(_KEYS)).mean()
-        row = {"method": method, "epochs": epochs, **means}
-        rows.append({**row, "points lost": np.mean(lost), "most points lost": np.max(lost)})
-    return pd.DataFrame(rows)

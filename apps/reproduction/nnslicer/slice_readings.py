@@ -7,13 +7,11 @@ every kernel.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
 from reproduction.nnslicer.class_slicer import ClassSlicer
@@ -23,8 +21,7 @@ from reproduction.rows import RowStore
 
 Masks = dict[str, np.ndarray]
 
-_PROFILES = ("whole", "class")
-_READINGS = list(itertools.product(("output", "sum"), ("sign", "pass"), _PROFILES))
+_TOP = 0.3
 _KEYS = ("relative_to", "rectify", "profile", "theta")
 _TEXT = (
     "Means over the images. `share`: synapses in the slice. `kept`: the model with nothing but the "
@@ -43,87 +40,56 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
     images = datasets.load(s.dataset, s.split).x[: s.images]
     whole = Profile.from_data(im, train.x)
     classes = ClassProfiles.from_data(im, train.x, train.y)
-    tester = _Tester(im, whole, images, s)
+    masked, predicted = MaskedModel(im, whole), im.logits(images).argmax(axis=1)
+    noise = np.random.default_rng(s.seed).choice([-2, 2], images.shape) / 255
+    noisy = np.clip(images + noise, 0, 1).astype(np.float32)
+
+    def of_image(i: int, one: Slice, again: Slice) -> dict[str, float]:
+        """Return the metrics of the slices of an image, and of the image with noise."""
+
+        def same(keep: Masks) -> float:
+            logits = masked.logits(keep, images[i : i + 1], ablation="mean")
+            return float(logits.argmax() == predicted[i])
+
+        rng = np.random.default_rng([s.seed, i])
+        mask, other = one.synapse_mask(), again.synapse_mask()
+        random = {name: rng.permuted(m.ravel()).reshape(m.shape) for name, m in mask.items()}
+        found = {"share": _size(mask) / sum(m.size for m in mask.values())}
+        for what, kept in (("", mask), ("random ", random)):
+            found[f"{what}kept"] = same(kept)
+            found[f"{what}removed"] = same({name: ~m for name, m in kept.items()})
+        found["top kept"] = same({n: _largest(v, _TOP, rng) for n, v in one.synapses.items()})
+        both = _size({name: m & other[name] for name, m in mask.items()})
+        return found | {"stable": both / max(_size(mask) + _size(other) - both, 1)}
+
+    def means(profile: str, theta: float, **reading: str) -> list[dict]:
+        """Return the mean metrics of a reading."""
+        options = {"theta": theta, "workers": 0, "progress": False, **reading}
+        slicer = Slicer(im, whole, **options)
+        if profile == "class":
+            slicer = ClassSlicer(im, classes, **options)
+        slices, again = (slicer.slice_each(x, operations=()) for x in (images, noisy))
+        pairs = enumerate(zip(slices, again, strict=True))
+        return [pd.DataFrame([of_image(i, *pair) for i, pair in pairs]).mean().to_dict()]
+
     store = RowStore.of(
         s.work,
         f"{s.model}-{s.dataset}",
         _KEYS,
-        {"weights": im.fingerprint} | s.values("train", "split", "images", "top", "seed"),
+        {"weights": im.fingerprint, "top": _TOP} | s.values("train", "split", "images", "seed"),
     )
-    names = []
-    for (relative_to, rectify, profile), theta in track(
-        list(itertools.product(_READINGS, s.theta or (0.1, 0.3))), "Readings"
-    ):
-        reading = {"relative_to": relative_to, "rectify": rectify}
-        row = {**reading, "profile": profile, "theta": theta}
-        names.append(row)
-        if row in store:
-            continue
-        slicer: Slicer | ClassSlicer = ClassSlicer(
-            im, classes, theta=theta, workers=0, progress=False, **reading
-        )
-        if profile == "whole":
-            slicer = Slicer(im, whole, theta, workers=0, progress=False, **reading)
-        store.add([{**row, **tester.figures(slicer)}])
+    choices = (("output", "sum"), ("sign", "pass"), ("whole", "class"), s.theta or (0.1, 0.3))
+    readings = [dict(zip(_KEYS, values, strict=True)) for values in itertools.product(*choices)]
+    table = store.fill(readings, means, "Readings")
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "images": f"the first {s.images} of {s.split}, means of {s.train:,} training images",
-        "top": f"{s.top:.0%} of every kernel",
+        "top": f"{_TOP:.0%} of every kernel",
         "seed": s.seed,
     }
-    table = store.to_frame(names)
     title = "Single slices by each reading of the definitions"
     name = f"slices-{s.model}-{s.dataset}"
     return ExperimentResult([ExperimentTable(name, table, title, head, _TEXT)])
-
-
-class _Tester:
-    """Keeps or removes slices, and counts unchanged predictions.
-
-    Args:
-        im: The model.
-        profile: The means that are passed on.
-        images: The images to slice.
-        s: Settings.
-    """
-
-    def __init__(
-        self, im: InstrumentedModel, profile: Profile, images: np.ndarray, s: SliceReadingSettings
-    ) -> None:
-        self._predictor = MaskedModel(im, profile)
-        self._images = images
-        self._predicted = im.logits(images).argmax(axis=1)
-        self._top = s.top
-        noise = np.random.default_rng(s.seed).choice([-2, 2], images.shape) / 255
-        self._noisy = np.clip(images + noise, 0, 1).astype(np.float32)
-        self._seed = s.seed
-
-    def figures(self, slicer: Slicer | ClassSlicer) -> dict[str, float]:
-        """Return the mean metrics of a reading."""
-        slices = slicer.slice_each(self._images, operations=())
-        noisy = slicer.slice_each(self._noisy, operations=())
-        rows = [
-            dict(self._of_image(i, one, other))
-            for i, (one, other) in enumerate(zip(slices, noisy, strict=True))
-        ]
-        return pd.DataFrame(rows).mean().to_dict()
-
-    def _of_image(self, i: int, one: Slice, other: Slice) -> Iterator[tuple[str, float]]:
-        rng = np.random.default_rng([self._seed, i])
-        mask, again = one.synapse_mask(), other.synapse_mask()
-        random = {name: rng.permuted(m.ravel()).reshape(m.shape) for name, m in mask.items()}
-        yield "share", _size(mask) / sum(m.size for m in mask.values())
-        for what, kept in (("", mask), ("random ", random)):
-            yield f"{what}kept", self._same(i, kept)
-            yield f"{what}removed", self._same(i, {name: ~m for name, m in kept.items()})
-        top = {name: _largest(values, self._top, rng) for name, values in one.synapses.items()}
-        yield "top kept", self._same(i, top)
-        both = _size({name: m & again[name] for name, m in mask.items()})
-        yield "stable", both / max(_size(mask) + _size(again) - both, 1)
-
-    def _same(self, i: int, keep: Mapping[str, np.ndarray]) -> float:
-        logits = self._predictor.logits(keep, self._images[i : i + 1], ablation="mean")
-        return float(logits.argmax() == self._predicted[i])
 
 
 def _size(masks: Masks) -> int:

@@ -31,17 +31,11 @@ _TEXT = (
 
 
 class Kept(NamedTuple):
-    """The local values of some neurons that the exclusion keeps.
+    """The local values of some neurons that the exclusion keeps."""
 
-    Attributes:
-        plain: `(neurons, values)`: values that the plain rule keeps.
-        bar: `(neurons, values)`: the same, and those within 1 % of the smallest one.
-        dropped: `(neurons,)`: neurons whose values the program drops entirely.
-    """
-
-    plain: np.ndarray
-    bar: np.ndarray
-    dropped: np.ndarray
+    plain: np.ndarray  # (neurons, values): values that the plain rule keeps
+    bar: np.ndarray  # the same, and those within 1 % of the smallest one
+    dropped: np.ndarray  # (neurons,): neurons whose values the program drops entirely
 
 
 def exclude(v: np.ndarray, theta: float) -> Kept:
@@ -75,23 +69,19 @@ def special_cases(s: SpecialCaseSettings) -> ExperimentResult:
     found: list[Kept] = []
     sums = [o for o in im.graph.operations.values() if o.kind == "weighted_sum"]
     for operation in track([o for o in sums if o.params.groups == 1], "Kernels"):
-        # The local values of random neurons `(neurons, taps · inputs)`, ungrouped kernels.
+        # The local values of random neurons `(neurons, taps · inputs)`.
         kernel, source = operation.params, operation.inputs[0]
         delta = captured[source] - profile.means[source]
         x = delta.reshape(len(delta), -1, delta.shape[-1])
         inside = np.flatnonzero((kernel.taps >= 0).all(axis=1))
-        matrix = kernel.matrix()
-        weights = matrix.reshape(-1, matrix.shape[-1])
-        sample, position, output = (
-            rng.integers(len(x), size=s.neurons),
-            rng.choice(inside, s.neurons),
-            rng.integers(weights.shape[1], size=s.neurons),
-        )
+        weights = kernel.matrix().reshape(-1, kernel.matrix().shape[-1])
+        sample = rng.integers(len(x), size=s.neurons)
+        position = rng.choice(inside, s.neurons)
+        output = rng.integers(weights.shape[1], size=s.neurons)
         windows = x[sample[:, None], kernel.taps[position]].reshape(s.neurons, -1)
         v = (windows * weights.T[output]).astype(np.float64)
-        kept = exclude(v[v.sum(axis=1) != 0], s.theta)
-        rows.append({"kernel": operation.params.name, **_figures([kept])})
-        found.append(kept)
+        found.append(exclude(v[v.sum(axis=1) != 0], s.theta))
+        rows.append({"kernel": kernel.name, **_figures(found[-1:])})
     rows.append({"kernel": "all", **_figures(found)})
     head = {
         "model and data": f"{s.model} on {s.dataset}",

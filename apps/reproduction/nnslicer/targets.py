@@ -1,7 +1,6 @@
 """Common parts of the experiments on target classes: data, rankings, stored rows, summaries."""
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -27,19 +26,12 @@ Targets = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Profiles:
-    """The profiles that rankings may use.
+    """The profiles that rankings may use."""
 
-    Attributes:
-        whole: The profile of all classes together.
-        im: The model.
-        x: The samples for ranking.
-        y: Their classes.
-    """
-
-    whole: Profile
+    whole: Profile  # of all classes together
     im: InstrumentedModel
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # the samples for ranking
+    y: np.ndarray  # their classes
 
     @cached_property
     def by_class(self) -> ClassProfiles:
@@ -70,23 +62,14 @@ ABLATED: Rankings = {
 
 @dataclass(frozen=True, eq=False)
 class TargetTask:
-    """A classifier, its data, sets of target classes, and rankings of its synapses.
-
-    Attributes:
-        im: The classifier.
-        train: Its training samples, without the last tenth.
-        measured: Samples on which results are measured.
-        subsets: Sets of target classes.
-        ranked: Name → scores of synapses by class.
-        folder: Where its profile, rankings and finished rows are kept.
-    """
+    """A classifier, its data, sets of target classes, and rankings of its synapses."""
 
     im: InstrumentedModel
-    train: Dataset
-    measured: Dataset
+    train: Dataset  # without the last tenth
+    measured: Dataset  # the samples on which results are measured
     subsets: list[Targets]
     ranked: dict[str, ClassScores]
-    folder: Path
+    folder: Path  # of its profile, rankings and finished rows
 
     @property
     def sets(self) -> str:
@@ -104,11 +87,7 @@ def load_task(
 ) -> TargetTask:
     """Load model and data, draw the sets, and rank the synapses by class, or load the rankings.
 
-    Args:
-        s: Settings.
-        rankings: How to rank.
-        split: The split of the samples to measure on.
-        images: Number of samples; all by default.
+    Results are measured on the first `images` samples (by default all) of `split`.
     """
     im = InstrumentedModel(load_classifier(s.model, s.dataset))
     # The last tenth was held out from the zoo's training; our own settings were chosen on it.
@@ -135,11 +114,10 @@ def kept_rankings(
     train: Dataset,
     samples: int,
     profiled: int,
-    folder: str | os.PathLike,
-    rankings: Rankings = RANKINGS,
+    folder: Path,
+    rankings: Rankings,
 ) -> dict[str, ClassScores]:
     """Return scores by class, cached in a folder."""
-    folder = Path(folder)
     chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
     x, y = train.x[chosen], train.y[chosen]
     profile_file = folder / "profile.npz"
@@ -164,16 +142,8 @@ Case = tuple[dict[str, object], Callable[[Targets], np.ndarray], bool]
 """Names of a case, the logits of its model for target classes, and whether these do not matter."""
 
 
-def measure(task: TargetTask, file: str, cases: Iterable[Case], what: str) -> pd.DataFrame:
-    """Return a row of accuracies for each case and set; rows are saved as they finish.
-
-    Args:
-        task: The model and its data.
-        file: Name of the file of finished rows, in the task's folder.
-        cases: See `Case`.
-        what: Name of the progress bar.
-    """
-    cases = list(cases)
+def measure(task: TargetTask, file: str, cases: Sequence[Case], what: str) -> pd.DataFrame:
+    """Return a row of accuracies for each case and set; finished rows are kept in `file`."""
     store = RowStore(task.folder / file, [*cases[0][0], "targets_of"])
     names = []
     for case, logits_of, shared in track(cases, what):
@@ -189,10 +159,9 @@ def measure(task: TargetTask, file: str, cases: Iterable[Case], what: str) -> pd
     return store.to_frame(names)
 
 
-def summary(rows: pd.DataFrame, place: str, figures: Sequence[str]) -> pd.DataFrame:
-    """Return means of metrics by method and place, with the deviation on target classes."""
-    rows = rows.assign(**{place: pd.to_numeric(rows[place])})
-    groups = rows.groupby(["method", place], sort=False)
+def summary(rows: pd.DataFrame, keys: Sequence[str], figures: Sequence[str]) -> pd.DataFrame:
+    """Return means of metrics by some columns, with the deviation on target classes."""
+    groups = rows.groupby(list(keys), sort=False)
     means = groups[list(figures)].mean()
     means["targets ±"] = groups["targets"].std(ddof=0)
     return means.reset_index()
