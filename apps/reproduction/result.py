@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf import report
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.instrument.backend import device_name
-from nnslicer_tf.report.figures import save_figure
 from reproduction.settings import DATA
 from reproduction.tables import markdown_table, provenance, write_table
 
@@ -78,7 +78,7 @@ class ExperimentFigure:
     def write(self, folder: Path) -> list[Path]:
         """Write the figure into a folder, close it, and return the files."""
         path = folder / f"{self.name}.png"
-        save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
+        report.save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
         if not self.drawn:
             return [path]
         with atomic_path(path.with_suffix(".npz")) as temporary, open(temporary, "wb") as file:
