@@ -140,3 +140,47 @@ def test_a_weight_of_the_subclassed_model_itself_counts():
     before = fingerprint(model)
     model.scale.assign([1.0, 2.0])
     assert fingerprint(model) != before
+
+
+def relu(x):
+    return 2 * keras.ops.maximum(x, 0) + 1
+
+
+def same_as_keras(x):
+    return keras.ops.maximum(x, 0)
+
+
+same_as_keras.__name__ = "relu"
+
+
+def test_an_own_function_with_a_name_of_keras_has_another(tmp_path):
+    of_keras, own, same = (fingerprint(build(f)) for f in ("relu", relu, same_as_keras))
+    assert own != of_keras
+    assert same == of_keras
+    # Keras saves the name alone, and loads its own function: profiles do not fit that model.
+    model = build(relu)
+    x = np.random.default_rng(0).normal(size=(9, 6, 6, 2)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    model.save(tmp_path / "model.keras")
+    profile.save(tmp_path / "profile.npz")
+    other = keras.models.load_model(tmp_path / "model.keras")
+    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
+        nns.Slicer(other, nns.Profile.load(tmp_path / "profile.npz"))
+    assert nns.Profile.load(tmp_path / "profile.npz").fingerprint == own
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda f: layers.Activation(f),
+        lambda f: layers.TimeDistributed(layers.Dense(3, activation=f)),
+        lambda f: layers.SimpleRNN(3, activation=f),
+        lambda f: layers.GRU(3, activation=f),
+    ],
+)
+def test_own_functions_are_found_inside_layers(wrapped):
+    found = []
+    for function in ("relu", relu, relu):
+        keras.utils.set_random_seed(0)
+        found.append(fingerprint(keras.Sequential([keras.Input((4, 3)), wrapped(function)])))
+    assert found[0] != found[1] == found[2]
