@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -273,10 +274,13 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
     previous, results = inputs, list(inputs)
-    for step in steps:
+    waiting = list(steps)
+    while waiting:
+        step = waiting.pop(0)
         sources = previous if step.sources is None else tuple(map(named, step.sources))
         shapes = tuple(graph.operations[source].shape for source in sources)
-        step = recognised(step, shapes, base + step.suffix)
+        step, *others = recognised(step, shapes, base + step.suffix)
+        waiting = [replace(other, sources=None) for other in others] + waiting
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None
         if step.mask is None and own_mask and step.kind != "mask":

@@ -93,3 +93,56 @@ def test_a_lambda_is_refused_by_name():
     model = keras.Sequential([keras.Input((4,)), dense])
     with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'odd' .* cannot be copied"):
         instrument.copy_model(model)
+
+
+# Layers inside a TimeDistributed layer, and the same layers without it.
+DISTRIBUTED = {
+    "activation": lambda: [layers.Dense(5, activation=relu)],
+    "layer": lambda: [layers.Dense(5), layers.Activation(relu)],
+    "function": lambda: [layers.Dense(5), layers.Lambda(relu)],
+    "smooth": lambda: [layers.Dense(5, activation=tanh), layers.Dense(4, activation=relu)],
+}
+
+
+def over_time(build, distributed, masked):
+    keras.utils.set_random_seed(0)
+    x = value = keras.Input((4, 3))
+    value = layers.Masking()(value) if masked else value
+    for layer in build():
+        value = layers.TimeDistributed(layer)(value) if distributed else layer(value)
+    value = layers.GlobalAveragePooling1D()(value)
+    return keras.Model(x, layers.Dense(3, activation="softmax")(value))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", DISTRIBUTED)
+def test_own_functions_at_every_time_step(name, masked):
+    if name == "function" and masked:
+        pytest.skip("a Lambda without a TimeDistributed layer drops the mask")
+    model, twin = (over_time(DISTRIBUTED[name], d, masked) for d in (True, False))
+    twin.set_weights(model.get_weights())
+    x = samples(model)
+    x[::2, 3:] = 0
+    expected = twin.predict(x, verbose=0)
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(x), expected, atol=1e-6)
+    np.testing.assert_allclose(pruning.compact(model)(x), expected, atol=1e-6)
+    # Masks: all of the weights, and half of them, which are then zero in the twin.
+    rng = np.random.default_rng(0)
+    masks = {kernel: rng.random(k.shape) < 0.5 for kernel, k in im.kernels.items()}
+    masked_model = instrument.MaskedModel(im)
+    keep = {kernel: np.ones(k.shape, bool) for kernel, k in im.kernels.items()}
+    np.testing.assert_allclose(masked_model.model(keep)(x), expected, atol=1e-6)
+    for kernel, mask in zip(nns.InstrumentedModel(twin).kernels.values(), masks.values()):
+        kernel.variable().assign(np.where(mask, kernel.kernel(), 0))
+    np.testing.assert_allclose(
+        masked_model.model(masks)(x), twin.predict(x, verbose=0), rtol=1e-5, atol=1e-6
+    )
+    twin.set_weights(model.get_weights())
+    # Slices are those of the layers without a TimeDistributed layer.
+    slices = []
+    for one in (model, twin):
+        profile = nns.Profile.from_data(one, x, progress=False)
+        slices.append(nns.Slicer(one, profile, theta=0.1, progress=False).slice(x).synapses)
+    for first, second in zip(*(s.values() for s in slices), strict=True):
+        np.testing.assert_array_equal(first, second)

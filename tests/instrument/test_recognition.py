@@ -221,3 +221,95 @@ def test_recurrent_layers_with_functions_of_ones_own(cell):
     with pytest.raises(nns.errors.UnsupportedLayerError, match="depend on several inputs"):
         rnn = cell(4, activation=MIXING["centred"])
         nns.InstrumentedModel(keras.Sequential([keras.Input((3, 6)), rnn, layers.Dense(2)]))
+
+
+def bent(v):
+    return 2 * ops.maximum(v, 0.0)
+
+
+# Continuous piecewise-linear functions that Keras does not have, and their kinks.
+PIECEWISE = {
+    "doubled": (bent, [0]),
+    "shifted": (lambda v: ops.relu(v - 1), [1]),
+    "shifted by a third": (lambda v: ops.relu(v - 1 / 3) + 0.5, [1 / 3]),
+    "clipped at 4": (lambda v: ops.minimum(ops.relu(v), 4.0) - 1, [0, 4]),
+    "absolute": (ops.abs, [0]),
+    "folded": (lambda v: ops.abs(v) + 1, [0]),
+    "tent": (lambda v: ops.relu(1 - ops.abs(v)), [-1, 0, 1]),
+    "two slopes": (lambda v: ops.where(v > 0.75, 3 * v - 1.5, v), [0.75]),
+    "hard swish of parts": (lambda v: ops.relu(v + 3) / 6 + ops.relu(v) - v / 2, [-3, 0]),
+}
+
+
+@pytest.mark.parametrize("name", PIECEWISE)
+def test_exact_lines_of_own_piecewise_linear_functions(name):
+    function, kinks = PIECEWISE[name]
+    model = model_with(function)
+    im = nns.InstrumentedModel(model)
+    first, last = -4 * X[0], 4 * X[1]
+    line = nns.exactline.exact_line(im, first, last)
+    ratios = np.linspace(0, 1, 501)
+    points = (first + ratios[:, None] * (last - first)).astype(np.float32)
+    expected = model.predict(points, verbose=0)
+    found = [np.interp(ratios, line.ratios, values) for values in line.outputs.T]
+    np.testing.assert_allclose(np.stack(found, axis=1), expected, rtol=1e-4, atol=1e-4)
+    # A region ends where a unit passes a kink.
+    kernel, bias = (w.numpy().astype(np.float64) for w in model.layers[0].weights)
+    a, b = first @ kernel + bias, last @ kernel + bias
+    crossings = [(kink - a) / (b - a) for kink in kinks]
+    expected = sorted(r for ratio in crossings for r in ratio if 0 < r < 1)
+    np.testing.assert_allclose(line.ratios[1:-1], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v: ops.tanh(v) * v,
+        lambda v: v * v,
+        lambda v: ops.where(v > 0, v + 1, v),  # jumps
+        lambda v: ops.relu(v - 0.01) + ops.relu(v),  # kinks that are very close
+        lambda v: ops.relu(v - np.arange(5, dtype="float32")),  # differs between units
+    ],
+)
+def test_exact_lines_refuse_other_functions_and_say_why(function):
+    im = nns.InstrumentedModel(model_with(function))
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*kinks could not be loc"):
+        nns.exactline.exact_line(im, X[0], X[1])
+
+
+def test_a_function_that_moves_values_is_routing():
+    model = model_with(lambda v: ops.flip(v, axis=-1))
+    im = nns.InstrumentedModel(model)
+    assert im["own"].kind == "routing"
+    np.testing.assert_allclose(im.predict(X), model.predict(X, verbose=0), atol=1e-5)
+
+
+class Applied(layers.Layer):
+    """A layer whose function is known by its registered step alone."""
+
+    def __init__(self, function, **options):
+        super().__init__(**options)
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda v: ops.split(v, 2, axis=-1)[0], lambda v: ops.sum(v, axis=-1)],
+    ids=["split", "sum"],
+)
+def test_functions_that_change_the_shape_are_no_activations(function):
+    nns.register_layer(
+        Applied,
+        lambda layer, call: [
+            nns.instrument.Step(
+                "elementwise", layer.call, nns.instrument.Elementwise("of mine"), shape=(6,)
+            )
+        ],
+    )
+    x = keras.Input((6,))
+    model = keras.Model(x, Applied(function, name="own")(x))
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own' maps a tensor of shape"):
+        nns.InstrumentedModel(model)

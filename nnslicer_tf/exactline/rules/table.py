@@ -34,8 +34,10 @@ def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
     """Return the error that exact lines raise for an operation."""
     what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
     return UnsupportedLayerError(
-        f"Operation '{operation.name}' ({what}) is not piecewise linear, or is not registered as "
-        "such: exact lines exist only for piecewise-linear networks. If it is your own "
-        "piecewise-linear function, register its layer with a step Step('elementwise', function, "
-        "Elementwise(name, knots=(…)))."
+        f"Operation '{operation.name}' ({what}) is not piecewise linear: exact lines exist only "
+        "for piecewise-linear networks. Replace a smooth function, such as tanh by hard_tanh. If "
+        "it is your own function, its kinks could not be located exactly: it is curved, jumps, has "
+        "kinks closer than 0.05, differs between units, or does not take float64. If it has kinks, "
+        "register its layer with a step Step('elementwise', function, Elementwise(name, "
+        "knots=(…)))."
     )

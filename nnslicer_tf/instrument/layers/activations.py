@@ -128,9 +128,10 @@ def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _smooth(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of an elementwise `keras.ops` call that is not piecewise linear."""
+    """Return the step of another elementwise `keras.ops` call."""
     name = type(operation).__name__.lower()
-    return (Step("elementwise", operation.call, Elementwise(name, mixes=False)),)
+    knots = (0.0,) if name == "absolute" else None
+    return (Step("elementwise", operation.call, Elementwise(name, knots, mixes=False)),)
 
 
 _FUNCTIONS = {

@@ -16,7 +16,7 @@ from keras import activations, ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
-from nnslicer_tf.instrument.layers.normalisation import affine_of
+from nnslicer_tf.instrument.layers.normalisation import affine_of, constant_affine
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
 from nnslicer_tf.instrument.tracing import TensorAt
@@ -32,12 +32,13 @@ CHANGES = (0.1, -0.2, 1.0, -2.0, 30.0, -60.0)  # with a sum, or means of a batch
 MAX_CHANGED_ALONE = 64
 MAX_PROBED_VALUES = 1 << 22
 MAX_VALUES_AT_ONCE = 1 << 20
+MAX_KNOTS = 16
 FAR = 1e4
 
 
 @np.errstate(all="ignore")
-def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
-    """Return a step with the kind and parameters that its function turns out to have.
+def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ...]:
+    """Return a step as the steps that its function turns out to be, mostly one.
 
     Only steps of kind "elementwise" or "rectify" whose function may mix its inputs are probed.
     `shapes` has no batch axes; after the first shape come those of masks. `name` is for messages.
@@ -48,23 +49,24 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
     params = step.params
     unknown = isinstance(params, Elementwise) and params.mixes is None
     if step.kind not in ("elementwise", "rectify") or not unknown:
-        return step
+        return (step,)
     function = _on_arrays(step.compute, shapes[1:], name)
     if not _is_elementwise(function, shapes[0], name):
-        mixing = _mixing_step(function, step.compute, shapes[0])
-        if mixing is None:
+        mixing = _mixing_steps(function, step.compute, shapes[0])
+        if not mixing:
             raise UnsupportedLayerError(
                 f"Operation '{name}' applies {params.function}, whose outputs depend on "
-                "several inputs each. Of such functions only softmax, a division by the norm, and "
-                "log-softmax and sparsemax at the end of a model have a rule. Write it with "
-                "Keras's layers, or as a layer whose operations you register with "
+                "several inputs each. Of such functions only softmax, a division by the norm, "
+                "moves of values, and log-softmax and sparsemax at the end of a model have a rule. "
+                "Write it with Keras's layers, or as a layer whose operations you register with "
                 "nnslicer_tf.register_layer."
             )
-        return replace(step, kind=mixing.kind, compute=mixing.compute, params=mixing.params)
+        parts = [replace(step, kind=m.kind, compute=m.compute, params=m.params) for m in mixing]
+        return (*(replace(part, suffix=f"{step.suffix}:scaled") for part in parts[:-1]), parts[-1])
     if params.knots is not None or step.kind == "rectify":  # registered by the user
-        return replace(step, params=replace(params, mixes=False))
+        return (replace(step, params=replace(params, mixes=False)),)
     elementwise = _elementwise_step(function, step.compute, shapes[0], params.function)
-    return replace(step, kind=elementwise.kind, params=elementwise.params)
+    return (replace(step, kind=elementwise.kind, params=elementwise.params),)
 
 
 def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tuple[Step, ...]:
@@ -74,7 +76,7 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
     """
     if moves_values(function, [shape]):
         return (Step("routing", function),)
-    return (recognised(Step("elementwise", function, Elementwise(what)), [shape], name),)
+    return recognised(Step("elementwise", function, Elementwise(what)), [shape], name)
 
 
 def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -110,7 +112,15 @@ def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function
             raise UnsupportedLayerError(
                 f"Operation '{name}' fails on a tensor of shape {x.shape}: {error}"
             ) from error
-        return ops.convert_to_numpy(result).astype(np.float64)
+        shape = getattr(result, "shape", type(result).__name__)
+        if not isinstance(shape, str) and len(shape) == x.ndim and shape[1:] == x.shape[1:]:
+            return ops.convert_to_numpy(result).astype(np.float64)
+        raise UnsupportedLayerError(
+            f"Operation '{name}' maps a tensor of shape {x.shape} to "
+            f"{'a ' if isinstance(shape, str) else ''}{shape}: it is neither a function of single "
+            "values nor a move of values. Write it with Keras's layers, or as a layer whose "
+            "operations you register with nnslicer_tf.register_layer."
+        )
 
     return function
 
@@ -132,8 +142,6 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
         row = np.arange(first, min(first + block, rows))
         x = rng.normal(scale=2, size=(len(row), *shape))
         y = function(x)
-        if y.shape != x.shape:
-            return False
         if first == 0 and not _equal(function(x), y):
             raise UnsupportedLayerError(
                 f"Operation '{name}' gives different values for the same input. Analyses need a "
@@ -178,15 +186,54 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
         of_keras = getattr(activations, known, None)
         if of_keras is not None and _equal(y, _on_arrays(of_keras, (), name)(x)):
             return activation_step(of_keras, compute)
-    return Step("elementwise", compute, Elementwise(name, mixes=False))
+    return Step("elementwise", compute, Elementwise(name, _knots(compute, shape), mixes=False))
 
 
-def _mixing_step(function: Function, compute: Callable, shape: Shape) -> Step | None:
-    """Return the step of a function that mixes its inputs, None without a rule."""
+def _knots(compute: Callable, shape: Shape) -> tuple[float, ...] | None:
+    """Return where a piecewise-linear function of single values changes its slope, else None.
+
+    Kinks are where the lines through neighbouring linear pieces meet; the lines are then checked at
+    other points of all magnitudes, in float64.
+    """
+    rng, size = np.random.default_rng(2), max(1, int(np.prod(shape)))
+
+    def values(x: np.ndarray) -> np.ndarray:
+        rows = np.resize(x, (-(-len(x) // size), *shape))
+        result = ops.convert_to_numpy(compute(ops.convert_to_tensor(rows, "float64")))
+        return result.astype(np.float64).ravel()[: len(x)]
+
+    far = np.geomspace(8, 1e6, 40)
+    x = np.concatenate([-far[::-1], np.linspace(-8, 8, 1001)[1:-1] + 1e-4, far])
+    checked = rng.permutation(np.outer(rng.normal(size=200), np.geomspace(1e-4, 1e5, 10)).ravel())
+    try:
+        y, expected = values(x), values(checked)
+    except Exception:  # a function that takes float32 only
+        return None
+    if not (np.isfinite(y).all() and np.isfinite(expected).all()):
+        return None
+    # Linear pieces: at least two intervals of the same slope
+    slopes = np.diff(y) / np.diff(x)
+    same = np.abs(np.diff(slopes)) <= 1e-7 * (1 + np.abs(slopes[1:]))
+    starts = np.flatnonzero(same & ~np.append(False, same[:-1]))
+    ends = np.flatnonzero(same & ~np.append(same[1:], False)) + 1
+    if not 1 < len(starts) <= MAX_KNOTS or (starts[1:] - ends[:-1] > 2).any():
+        return None
+    slope, constant = slopes[starts], y[starts] - slopes[starts] * x[starts]
+    knots = -np.diff(constant) / np.where(np.diff(slope) == 0, np.nan, np.diff(slope))
+    knots = np.where(np.abs(knots - knots.round(6)) < 1e-8, knots.round(6), knots)
+    if not ((x[ends[:-1]] - 1e-6 <= knots) & (knots <= x[starts[1:] + 1] + 1e-6)).all():
+        return None
+    piece = np.searchsorted(knots, checked)
+    fits = np.allclose(slope[piece] * checked + constant[piece], expected, rtol=1e-9, atol=1e-9)
+    return tuple(knots.tolist()) if fits else None
+
+
+def _mixing_steps(function: Function, compute: Callable, shape: Shape) -> tuple[Step, ...]:
+    """Return the steps of a function that mixes its inputs, none without a rule."""
+    if moves_values(compute, [shape]):
+        return (Step("routing", compute),)
     x = np.random.default_rng(1).normal(scale=2, size=(4, *shape))
     y = function(x)
-    if y.shape != x.shape:
-        return None
 
     def equals(other: Callable) -> bool:
         return _equal(y, _on_arrays(other, (), "")(x))
@@ -194,14 +241,31 @@ def _mixing_step(function: Function, compute: Callable, shape: Shape) -> Step | 
     axes = range(-1, -len(shape) - 1, -1)
     for axis in axes:
         if equals(partial(ops.softmax, axis=axis)):
-            return softmax_step(axis)
+            return (softmax_step(axis),)
+    # A softmax of multiples, such as one with a temperature
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(function(x / 10))
+    for axis in axes:
+        dx, dy = (np.diff(v, axis=axis).ravel() for v in (x / 10, logs))
+        factor = np.dot(dx, dy) / max(np.dot(dx, dx), 1e-12)
+        if factor and np.isfinite(factor):
+            # The factor or the temperature that was probably written
+            short = [float(f"{v:.5g}") for v in (factor, 1 / factor)]
+            factor = 1 / short[1] if len(str(short[1])) < len(str(short[0])) else short[0]
+            softmax, scaled = softmax_step(axis), constant_affine(factor)
+            if equals(partial(_composed, softmax.compute, scaled.compute)):
+                return (scaled, softmax)
     for known in ("log_softmax", "sparsemax"):
         of_keras = getattr(activations, known, None)
         if of_keras is not None and equals(of_keras):
-            return activation_step(of_keras, compute)
+            return (activation_step(of_keras, compute),)
     if any(equals(keras.layers.UnitNormalization(axis=axis)) for axis in axes):
-        return Step("scale", compute)
-    return None
+        return (Step("scale", compute),)
+    return ()
+
+
+def _composed(second: Callable, first: Callable, x: Any) -> Any:
+    return second(first(x))
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -125,10 +125,15 @@ class _Cell:
         """Add an activation; return the source if the function is linear."""
         if function is None or function is activations.linear:
             return source
-        step = activation_step(function)
-        return self.add(
-            recognised(step, [self.shapes[source]], self._layer.name + name), name, source
+        steps = recognised(
+            activation_step(function), [self.shapes[source]], self._layer.name + name
         )
+        if len(steps) > 1:
+            raise UnsupportedLayerError(
+                f"Layer '{self._layer.name}' applies a softmax with a factor at every time step. "
+                "Use a softmax, and put the factor into the weights."
+            )
+        return self.add(steps[0], name, source)
 
     def multiply(self, name: str, first: str, second: str) -> str:
         """Add a product."""
