@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.report import pages
 from nnslicer_tf.report.pages import Block, Heading, Picture, Table, Text
 from reproduction.tables import markdown_table
@@ -85,7 +86,7 @@ def _markdown(block: Block, folder: Path) -> str:
         case Table():
             table = markdown_table(block.frame)
             if len(block.frame) > block.longest:
-                summary = f"<summary>{block.caption} ({len(block.frame)} rows)</summary>"
+                summary = f"<summary>{block.caption} ({counted(len(block.frame), 'row')})</summary>"
                 return f"<details>{summary}\n\n{table}\n\n</details>"
             return f"*{block.caption}*\n\n{table}" if block.caption else table
     raise TypeError(f"No Markdown for {type(block).__name__}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.report.pages import Block
@@ -257,7 +258,7 @@ def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
     trial = " (a trial)" if table.quick else ""
     head = pd.DataFrame(table.head.items(), columns=["", "value"])
     if len(table.frame) > _MOST_ROWS:
-        page.add(Link(f"Here: {name}{trial}, {len(table.frame):,} rows", table.path))
+        page.add(Link(f"Here: {name}{trial}, {counted(len(table.frame), 'row')}", table.path))
     else:
         page.add(Table(table.frame, f"Here: {name}{trial}"))
     page.add(Table(head, f"How {name} was made", 0))

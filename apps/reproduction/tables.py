@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable, cell_text
 from nnslicer_tf.errors import CorruptFileError
@@ -112,7 +113,10 @@ class ResultTable(ShownAsTable):
         return self.frame
 
     def __repr__(self) -> str:
-        return f"ResultTable('{self.path}', {len(self.frame)} rows, {self.date or 'no date'})"
+        return (
+            f"ResultTable('{self.path}', {counted(len(self.frame), 'row')}, "
+            f"{self.date or 'no date'})"
+        )
 
 
 def read_table(path: str | os.PathLike) -> ResultTable:

@@ -180,7 +180,8 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
     if shape is not None:
         if x.shape[1] != int(np.prod(shape)):
             raise InputShapeError(
-                f"'{path}' has {x.shape[1]} columns of values, {', '.join(frame)[:200]}; a sample "
+                f"'{path}' has {counted(x.shape[1], 'column')} of values, "
+                f"{', '.join(frame)[:200]}; a sample "
                 f"of the model has {int(np.prod(shape))}. A column of labels is called 'label'."
             )
         x = x.reshape(len(x), *shape)

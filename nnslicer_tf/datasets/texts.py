@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
@@ -111,7 +111,7 @@ class Vocabulary:
         return len(self.words)
 
     def __repr__(self) -> str:
-        return f"Vocabulary({len(self):,} words)"
+        return f"Vocabulary({counted(len(self), 'word')})"
 
 
 def vocabulary(name: str = "sst2") -> Vocabulary:

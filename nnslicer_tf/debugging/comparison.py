@@ -18,7 +18,7 @@ import pandas as pd
 from keras import ops
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Place, counterpart_of
@@ -375,7 +375,8 @@ def compare_layers(
     both = np.concatenate(labels)
     if (both[:, 0] == both[:, 1]).all():
         raise InvalidArgumentError(
-            f"The two models give the same labels on all {len(x)} samples: there is no deviation "
+            "The two models give the same labels on all "
+            f"{counted(len(x), 'sample')}: there is no deviation "
             "to explain. dflare.find_deviations searches for some; give what it finds, "
             "preprocessed. (Of a LiteRT file the reference kernels are compared, which round "
             "differently from the usual ones.)"

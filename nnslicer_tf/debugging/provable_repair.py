@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from keras import ops
 
-from nnslicer_tf._checks import check_labels, check_name
+from nnslicer_tf._checks import check_labels, check_name, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
@@ -68,7 +68,7 @@ class ProvableRepair(ShownAsTable):
     def __repr__(self) -> str:
         return (
             f"ProvableRepair({np.count_nonzero(self.change):,} of {self.change.size:,} weights of "
-            f"'{self.kernel}', right on {self.points} points)"
+            f"'{self.kernel}', right on {counted(self.points, 'point')})"
         )
 
 
@@ -193,7 +193,8 @@ class _FixedPattern:
         ]
         if len(owners) != 1:
             raise UnsupportedLayerError(
-                f"The kernel '{kernel}' is used {len(owners)} times; a repair needs one use."
+                f"The kernel '{kernel}' is used {counted(len(owners), 'time')}; a "
+                "repair needs one use."
             )
         (self._owner,) = owners
         self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import GRANULARITIES, CountedNeurons, Coverage
@@ -140,7 +140,10 @@ class NeuronRanges(ShownAsTable):
 
     def __repr__(self) -> str:
         name = self.neurons.im.model.name
-        return f"NeuronRanges({name!r}, {len(self.neurons):,} neurons, {self.neurons.granularity})"
+        return (
+            f"NeuronRanges({name!r}, {counted(len(self.neurons), 'neuron')}, "
+            f"{self.neurons.granularity})"
+        )
 
 
 class _RangeCoverage(Coverage):

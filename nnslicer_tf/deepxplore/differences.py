@@ -128,7 +128,7 @@ class Differences(ShownAsTable):
     def __repr__(self) -> str:
         return (
             f"Differences({counted(len(self), 'input')} of {self.predictions.shape[1]} models, "
-            f"{int(self.generated.sum())} generated from {self.tried} seeds in "
+            f"{int(self.generated.sum())} generated from {counted(self.tried, 'seed')} in "
             f"{self.seconds:.1f} s)"
         )
 

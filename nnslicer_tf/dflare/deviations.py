@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
@@ -278,7 +279,7 @@ class DeviationSet(ShownAsTable):
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])
         return (
-            f"DeviationSet({int(self.found.sum())} found from {len(self)} seeds, "
+            f"DeviationSet({int(self.found.sum())} found from {counted(len(self), 'seed')}, "
             f"{queries:.1f} queries on average)"
         )
 

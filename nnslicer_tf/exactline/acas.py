@@ -15,6 +15,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
@@ -103,7 +104,9 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     depth, inputs, outputs, _ = numbers(4, "layers, inputs, outputs, largest layer", whole=True)
     sizes = numbers(depth + 1, "the layers' sizes", whole=True).tolist()
     if (sizes[0], sizes[-1]) != (inputs, outputs):
-        raise failure(f"sizes from {inputs} inputs to {outputs} outputs", sizes)
+        raise failure(
+            f"sizes from {counted(inputs, 'input')} to {counted(outputs, 'output')}", sizes
+        )
     fields()  # an unused flag
     minima = numbers(inputs, "the inputs' minima")
     maxima = numbers(inputs, "the inputs' maxima")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.mesh import MAX_TAPS
@@ -96,7 +97,7 @@ def disagreement(
         if classes > MAX_TAPS:
             raise InvalidArgumentError(
                 f"On a polygon, disagreement takes classifiers of up to {MAX_TAPS} classes, on a "
-                f"line of any number. Received: {classes} classes"
+                f"line of any number. Received: {counted(classes, 'class')}"
             )
         walker = PlaneWalker(models)
         plane = walker.plane(corners, max_regions=max_regions, progress=progress)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -86,7 +87,7 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
         label = int(values[first].argmax())
     if not isinstance(label, (int, np.integer)) or not 0 <= label < values.shape[1]:
         raise InvalidArgumentError(
-            f"label must be one of {values.shape[1]} classes. Received: {label!r}"
+            f"label must be one of {counted(values.shape[1], 'class')}. Received: {label!r}"
         )
     gaps = values[:, [label]] - values
     gaps[:, label] = np.inf
@@ -143,7 +144,10 @@ class Regions(ShownAsTable):
         return plot_regions(self, ax)
 
     def __repr__(self) -> str:
-        return f"Regions({len(self)} regions of the classes {sorted(set(self.labels.tolist()))})"
+        return (
+            f"Regions({counted(len(self), 'region')} of the classes "
+            f"{sorted(set(self.labels.tolist()))})"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from tqdm.auto import tqdm
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
@@ -65,7 +66,10 @@ class PlanarBoundary(InPlane, Saved):
         return len(self.segments)
 
     def __repr__(self) -> str:
-        return f"PlanarBoundary({len(self):,} segments, {self.visited:,} regions visited)"
+        return (
+            f"PlanarBoundary({counted(len(self), 'segment')}, "
+            f"{counted(self.visited, 'region')} visited)"
+        )
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -260,7 +264,7 @@ def follow_boundaries(
                 bar.set_description("Boundary", refresh=False)
                 fronts += record(rectangle, regions)
                 bar.update(found - bar.n)
-                bar.set_postfix_str(f"{visited:,} regions, {len(fronts)} ends")
+                bar.set_postfix_str(f"{counted(visited, 'region')}, {len(fronts)} ends")
             if most is not None and visited > most:
                 raise TooManyRegionsError(
                     f"More than {most:,} regions were visited: {visited:,}, with {found:,} "

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -162,7 +163,7 @@ class PlanarPartition(Faces, Saved):
         file.check(inside, "its 'loop' has indices of vertices that it does not have")
 
     def __repr__(self) -> str:
-        return f"PlanarPartition({len(self):,} regions, input shape {self.origin.shape})"
+        return f"PlanarPartition({counted(len(self), 'region')}, input shape {self.origin.shape})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per region: corners, area, and the mean of each output."""
@@ -245,7 +246,7 @@ class PlanarClasses(Faces, ShownAsTable):
 
     def __repr__(self) -> str:
         classes = sorted(set(self.labels.tolist()))
-        return f"PlanarClasses({len(self):,} regions of the classes {classes})"
+        return f"PlanarClasses({counted(len(self), 'region')} of the classes {classes})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per class: regions, share of the area, boundary's length."""

@@ -7,6 +7,7 @@ from threading import Lock
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
@@ -238,7 +239,7 @@ class FinishedTiles:
         share = mesh.areas().sum() / self._area
         self._share += share
         self._bar.update(100 * share)
-        self._bar.set_postfix_str(f"{self._regions:,} regions")
+        self._bar.set_postfix_str(f"{counted(self._regions, 'region')}")
         self.whole.add(path)
         while path:
             other = path[:-1] + ("1" if path[-1] == "0" else "0")

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.copies import check_copy, rebuild
@@ -82,7 +82,8 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
             units = kernels[name].matrix().shape[-1]
         if np.shape(mask) != (units,):
             raise InvalidArgumentError(
-                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has {units} units."
+                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has "
+                f"{counted(units, 'unit')}."
             )
         if name in recurrent:
             masks |= candidate_masks(im, name, np.asarray(mask, bool))

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Patch, Polygon
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
 
@@ -56,7 +57,7 @@ def plot_regions(regions: Any, ax: Axes | None = None) -> Axes:
         ax.axvspan(start, stop, color=f"C{label % 10}")
         ax.text((start + stop) / 2, 0.5, f"{label}", ha="center", va="center", fontsize=8)
     ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[])
-    ax.set_xlabel(f"position on the line ({len(regions)} regions)")
+    ax.set_xlabel(f"position on the line ({counted(len(regions), 'region')})")
     return ax
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import NEGATIVE, POSITIVE, new_axes, overlay
 
@@ -76,7 +77,8 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) < len(words) or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            f"A sentence of {len(words)} words needs at least as many finite values. Received: "
+            f"A sentence of {counted(len(words), 'word')} needs at least as many "
+            "finite values. Received: "
             f"{values.dtype} of shape {values.shape}"
         )
     ax = new_axes(ax)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import html_frame
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -65,7 +66,7 @@ class Table:
         table = html_frame(self.frame, most=len(self.frame))
         caption = escape(self.caption)
         if len(self.frame) > self.longest:
-            summary = f"<summary>{caption} ({len(self.frame)} rows)</summary>"
+            summary = f"<summary>{caption} ({counted(len(self.frame), 'row')})</summary>"
             return f'<details>{summary}<div class="scroll">{table}</div></details>'
         above = f'<p class="caption">{caption}</p>' if caption else ""
         return f'{above}<div class="scroll">{table}</div>'

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
@@ -343,7 +343,8 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
         check_name("layer with neurons", name, layers)
         if len(mask) != layers[name].units:
             raise InvalidArgumentError(
-                f"Layer '{name}' has {layers[name].units} neurons. Received: a mask of {len(mask)}"
+                f"Layer '{name}' has {counted(layers[name].units, 'neuron')}. "
+                f"Received: a mask of {len(mask)}"
             )
 
 

@@ -10,6 +10,7 @@ F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is read from the Gram matrix of the values.
 
 import numpy as np
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -53,7 +54,7 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     units = features.shape[-1]
     if not np.array_equal(np.sort(order), np.arange(units)):
         raise InvalidArgumentError(
-            f"order must have every index of {units} neurons once. Received: {order!r}"
+            f"order must have every index of {counted(units, 'neuron')} once. Received: {order!r}"
         )
     with one_thread_a_product():
         return scan(features, order)

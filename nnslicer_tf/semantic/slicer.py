@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
@@ -206,8 +206,10 @@ class SemanticSlicer:
         neurons = sum(layer.units for layer in self._layers.values())
         metric = f"{self.metric}, centred" if self.centred else self.metric
         return (
-            f"SemanticSlicer({self._im.model.name!r}, {metric}, {len(self._x)} samples in "
-            f"{len(self.categories)} categories, {neurons} neurons in {len(self._layers)} layers)"
+            f"SemanticSlicer({self._im.model.name!r}, {metric}, "
+            f"{counted(len(self._x), 'sample')} in "
+            f"{len(self.categories)} categories, {counted(neurons, 'neuron')} in "
+            f"{counted(len(self._layers), 'layer')})"
         )
 
 

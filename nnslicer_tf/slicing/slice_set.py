@@ -91,7 +91,7 @@ class SliceSet(ShownAsTable):
         """Return the slice of one sample, with neurons if the set has them."""
         index = operator.index(index)
         if not -len(self) <= index < len(self):
-            raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
+            raise IndexError(f"The set has {counted(len(self), 'slice')}. Received index {index}.")
         index %= len(self)
         neurons = None if self._neurons is None else row(self._neurons, index)
         return self._slice(row(self._synapses, index), neurons, 1)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
@@ -147,7 +148,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
         vertices = part["vertices"] / 65_535 * part["corners"].max(axis=0)
         _draw(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
         counts.append(int(part["regions"]))
-        above.set_title(f"{title}:\nexact, {counts[-1]:,} regions", fontsize=9)
+        above.set_title(f"{title}:\nexact, {counted(counts[-1], 'region')}", fontsize=9)
         samples = math.isqrt(len(part["sampled"]))
         middles, size = _middles(part["corners"], samples)
         square = (np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) - 0.5) * size

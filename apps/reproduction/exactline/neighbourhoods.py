@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
+from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.exactline import PlaneWalker
@@ -102,7 +103,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
         attributes = {f.name: drawn[f"{name}/{f.name}"] for f in fields(PlanarClasses)}
         plot_plane(PlanarClasses(**attributes), regions=True, ax=axes[row, column])
         count = int(drawn[f"{name}/regions"])
-        axes[row, column].set_title(f"{name}: {count:,} regions", fontsize=9)
+        axes[row, column].set_title(f"{name}: {counted(count, 'region')}", fontsize=9)
         axes[row, column].get_legend().set(loc="upper right", bbox_to_anchor=(1, 1))
         axes[row, column].set(xlabel="", ylabel="")
         axes[row, column].tick_params(labelsize=8)
@@ -112,6 +113,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     most, least = (choose(counts, key=counts.__getitem__) for choose in (max, min))
     put_finding(
         figure,
-        f"From {counts[least]:,} regions ({least}) to {counts[most]:,} ({most}) around one image",
+        f"From {counted(counts[least], 'region')} ({least}) to {counts[most]:,} "
+        f"({most}) around one image",
     )
     return figure

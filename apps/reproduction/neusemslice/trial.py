@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
@@ -98,7 +99,7 @@ class Repeats:
             right = zoo.accuracy(self._zoo_trial.model, self.data["test"])
             return f"weights of the zoo, {right:.1%} right"
         how = " by the zoo's recipe" if s.recipe == "zoo" else ""
-        return f"{s.epochs} epochs{how} in {s.precision}"
+        return f"{counted(s.epochs, 'epoch')}{how} in {s.precision}"
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
         """Return a model trained with a seed, on some classes or on all, with all data."""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
@@ -184,7 +184,10 @@ class ChallengeResult(ShownAsTable):
             f"{norm}: median {_median(o.undefended):.3g} alone, {_median(o.pair):.3g} with detector"
             for norm, o in self.norms.items()
         ]
-        return f"ChallengeResult({len(self.index)} images; {'; '.join(parts)}; {self.verdict})"
+        return (
+            f"ChallengeResult({counted(len(self.index), 'image')}; {'; '.join(parts)}; "
+            f"{self.verdict})"
+        )
 
     @staticmethod
     def _best(outcome: Outcome) -> np.ndarray:

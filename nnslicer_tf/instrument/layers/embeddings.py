@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import layers, ops
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction
@@ -29,7 +30,8 @@ def _embedding(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     params = matrix_synapses(call.path, table, positions, apply, kind=Lookup)
     if params.shape[0] > _EXACT:
         raise UnsupportedLayerError(
-            f"The table '{call.path}' has {params.shape[0]:,} rows. Tokens are kept in float32, "
+            f"The table '{call.path}' has {counted(params.shape[0], 'row')}. "
+            "Tokens are kept in float32, "
             f"which is exact up to {_EXACT:,} of them; use a smaller vocabulary."
         )
     return (Step("lookup", lambda x: apply(x, ops.cast(table(), x.dtype)), params),)

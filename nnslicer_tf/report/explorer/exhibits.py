@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -135,7 +135,7 @@ def read_exhibit(
     expected = len(parts) if each else parts[0].samples
     if x is not None and expected and len(x) != expected:
         raise InvalidArgumentError(
-            f"'{name}' is of {expected} samples; x has {len(x)}. Give the samples that "
+            f"'{name}' is of {counted(expected, 'sample')}; x has {len(x)}. Give the samples that "
             "were sliced, in order."
         )
     return Exhibit(name, facts, parts, each, im, x, means)
