@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 
 FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sparsemax", "sigmoid")
@@ -56,26 +57,35 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     return smallest(-values, count)
 
 
+TASKS = ("binary", "multiclass", "multilabel", "regression")
+"""What the values of an output are; see `OutputClasses`."""
+
+
 @dataclass(frozen=True)
 class OutputClasses:
     """The meaning of a model's output in terms of classes.
 
-    One sigmoid separates two classes: with the logit z, class 1 has the probability σ(z) and
-    the score z, class 0 the probability 1 − σ(z) and the score −z. Several sigmoids are
-    independent labels (`is_multi_label`). One value without a sigmoid is a number, not a class.
-    For maps, "sample" below means each position.
+    By its task, the output has one value for two classes ("binary"), one for each of several
+    classes ("multiclass"), one for each of several independent labels ("multilabel"), or numbers
+    that are no classes ("regression"). With one value of logit z, class 1 has the score z and class
+    0 the score −z. For maps, "sample" below means each position.
 
     Attributes:
-        final: The last function of the scores: one of `FINAL_ACTIVATIONS`, "distribution" for
+        final: The last function of the scores: one of `FINAL_ACTIVATIONS`, the name of another
+            function with values from 0 to 1, such as "hard_sigmoid", "distribution" for
             probabilities computed in another way, such as a mean of softmaxes or some of a
             softmax's values, or "" for none.
         shape: Shape of one sample's scores.
         axis: The axis of `shape` with one value per class.
+        task: One of `TASKS`.
+        remark: Why the task is assumed, and how to change it; "" if it is known.
     """
 
     final: str
     shape: tuple[int, ...]
     axis: int = -1
+    task: str = "multiclass"
+    remark: str = ""
 
     @property
     def are_logits(self) -> bool:
@@ -84,27 +94,29 @@ class OutputClasses:
 
     @property
     def is_binary(self) -> bool:
-        """Whether one sigmoid separates two classes."""
-        return self.final == "sigmoid" and self._units == 1
+        """Whether one value separates two classes."""
+        return self.task == "binary"
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether each class has its own sigmoid, so that a sample can have several."""
-        return self.final == "sigmoid" and not self.is_binary
+        """Whether each class has its own probability, so that a sample can have several."""
+        return self.task == "multilabel"
 
     @property
     def is_number(self) -> bool:
-        """Whether the output is one number that is not a probability, as in regression."""
-        return self._units == 1 and not self.is_binary
+        """Whether the output is a number, or several, and no class."""
+        return self.task == "regression"
 
     @property
     def count(self) -> int:
-        """Number of classes; 1 for a number."""
+        """Number of classes, labels or numbers."""
         return 2 if self.is_binary else self._units
 
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return each sample's most probable class, int64, the first of equals."""
-        outputs = self._by_class(outputs)
+        if self.are_logits:
+            return self.from_logits(outputs)
+        outputs = self.by_class(outputs)
         if self.is_binary:
             return (outputs[..., 0] > 0.5).astype(np.int64)
         return outputs.argmax(axis=-1)
@@ -115,28 +127,29 @@ class OutputClasses:
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """Return the probability of each class, `(samples, …, classes)` float64."""
-        outputs = self._by_class(outputs).astype(np.float64)
-        if self.is_binary:
-            return np.concatenate([1 - outputs, outputs], axis=-1)
         if self.is_number:
-            raise InvalidArgumentError(
-                "The model has one output without a sigmoid, so it predicts a number, not classes. "
-                "If it tells two classes apart, end it with a sigmoid."
-            )
+            raise InvalidArgumentError(f"The model predicts a number, not classes. {self.remark}")
+        outputs = self.by_class(outputs).astype(np.float64)
         if self.final == "log_softmax":
             return np.exp(outputs)
-        return outputs if self.final else softmax(outputs)
+        if not self.final:
+            outputs = (softmax if self.task == "multiclass" else sigmoid)(outputs)
+        if self.task != "multiclass":  # a model may be trained with outputs as probabilities
+            outputs = np.clip(outputs, 0, 1)
+        if self.is_binary:
+            return np.concatenate([1 - outputs, outputs], axis=-1)
+        return outputs
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Return each class's score `(samples, …, classes)`: its logit; −z, z for a sigmoid."""
-        logits = self._by_class(logits)
+        """Return each class's score `(samples, …, classes)`: its logit; −z and z for one value."""
+        logits = self.by_class(logits)
         return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
 
     def neuron(self, label: int) -> tuple[int, int]:
-        """Return the logit of a class, and its sign: 1, or −1 for class 0 of a sigmoid."""
+        """Return the logit of a class, and its sign: −1 for class 0 of one value, else 1."""
         if not 0 <= label < self.count:
             raise InvalidArgumentError(
-                f"The model has {self.count} classes, from 0. Received: class {label}"
+                f"The model has {counted(self.count, 'class')}, from 0. Received: class {label}"
             )
         return (0, 2 * label - 1) if self.is_binary else (label, 1)
 
@@ -144,21 +157,9 @@ class OutputClasses:
     def _units(self) -> int:
         return int(self.shape[self.axis]) if self.shape else 1
 
-    def _by_class(self, values: np.ndarray) -> np.ndarray:
+    def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""
         values = np.asarray(values).reshape(len(values), *(self.shape or (1,)))
         return (
             values if self.axis == -1 else np.moveaxis(values, self.axis % len(self.shape) + 1, -1)
         )
-
-
-def output_classes(
-    final: str, shape: tuple[int, ...], example: np.ndarray, axis: int = -1
-) -> OutputClasses:
-    """Return the meaning of an output; by `example` outputs, other probabilities are recognised."""
-    classes = OutputClasses(final, tuple(shape), axis)
-    if not final and classes.count > 1:
-        rows = classes._by_class(example).astype(np.float64)
-        if (rows >= 0).all() and np.allclose(rows.sum(axis=-1), 1, atol=1e-3):
-            return OutputClasses("distribution", tuple(shape), axis)
-    return classes

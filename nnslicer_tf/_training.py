@@ -40,7 +40,7 @@ def compile_classifier(
         def loss(y: Any, outputs: Any) -> Any:
             labels = keras.ops.cast(keras.ops.reshape(y, (-1,)), "int32")
             labels = keras.ops.one_hot(labels, outputs.shape[-1])
-            return keras.losses.binary_crossentropy(labels, outputs)
+            return keras.losses.binary_crossentropy(labels, outputs, from_logits=from_logits)
 
     model.compile(
         optimizer=optimizer,

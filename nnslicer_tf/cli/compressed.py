@@ -232,7 +232,7 @@ def _load(original: Path, compressed: Path) -> _Models:
     from nnslicer_tf.dflare import with_softmax
 
     models: list[Any] = [
-        with_softmax(im.model) if not im.classes.final and im.classes.count > 1 else im.model
+        with_softmax(im.model) if im.classes.are_logits and not im.classes.is_number else im.model
         for im in ims
     ]
     return _Models(ims[0], models[0], str(compressed) if is_file else models[1])

@@ -141,7 +141,7 @@ def dataset(
         option: The option that names the classes.
     """
     from nnslicer_tf.datasets.files import load_data, order_note
-    from nnslicer_tf.instrument.data import check_class_order
+    from nnslicer_tf.instrument.data import aligned, check_class_order
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Class numbers follow")  # said below, after the check
@@ -156,7 +156,7 @@ def dataset(
     if classes is not None and data.alphabetical:
         check_class_order(im, data, option)
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
-    return data
+    return aligned(data, im.columns)
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:

@@ -100,7 +100,7 @@ def semantic(
     tested = train
     if test is not None:
         tested = inputs.dataset(test, im, normalise, labels=True, classes=classes)
-    from nnslicer_tf import InstrumentedModel, semantic
+    from nnslicer_tf import semantic
 
     slicer = semantic.SemanticSlicer(im, train.x, train.y, metric)
     critical = slicer.semantic_slice(threshold, step)
@@ -108,7 +108,7 @@ def semantic(
     small = semantic.restructure(im, critical)
     right = [
         float((one.classes.from_outputs(one.predict(tested.x)) == tested.y).mean())
-        for one in (im, InstrumentedModel(small))
+        for one in (im, im.like(small))
     ]
     where = "the test data" if test else "the training data, for want of --test"
     print(f"Accuracy on {where}: {right[0]:.2%}, with the critical neurons alone {right[1]:.2%}")

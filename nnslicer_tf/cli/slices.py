@@ -37,7 +37,7 @@ def demo(
     train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
     model = zoo.load("digits_cnn")
     im = InstrumentedModel(model)
-    means = Profile.from_data(im, train.x)
+    means = Profile.from_data(im, train)
     slicer = Slicer(im, means, theta=0.3, workers=0)
     image = test.x[13:14]
     label = int(im.logits(image).argmax())
@@ -108,7 +108,7 @@ def profile(
     from nnslicer_tf import Profile
 
     samples = inputs.dataset(data, im, normalise, split="train")
-    result = Profile.from_data(im, samples.x, batch_size=batch_size)
+    result = Profile.from_data(im, samples, batch_size=batch_size)
     result.save(output)
     split = f" ({samples.name}:{samples.split})" if samples.split else ""
     print(f"{result!r}{split}\nWritten to {output}")
@@ -159,7 +159,7 @@ def explain(
             usual, slicer.im, normalise, labels=True, split="train", classes=classes
         )
         label = chosen
-        if label is None:
+        if label is None and not slicer.im.classes.is_number:
             label = int(slicer.im.classes.from_outputs(slicer.im.predict(sample[None]))[0])
         of_class = labelled.x[labelled.y == label] if isinstance(label, int) else labelled.x
         if not len(of_class):

@@ -122,9 +122,9 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
 def check_classifier(im: InstrumentedModel) -> None:
     """Raise `InvalidArgumentError` unless a model assigns one of two or more classes."""
     shape, classes = im[im.logit_operation].shape, im.classes
-    if len(shape) != 1 or classes.count < 2 or classes.is_multi_label:
+    if len(shape) != 1 or classes.is_number or classes.is_multi_label:
         raise InvalidArgumentError(
             f"This needs a classifier with one class per sample: an output of (classes,), or one "
             f"sigmoid. '{im.model.name}' gives outputs of shape {shape}"
-            f"{' with a sigmoid each' if classes.is_multi_label else ''}."
+            f"{' with a sigmoid each' if classes.is_multi_label else ''}. {classes.remark}"
         )

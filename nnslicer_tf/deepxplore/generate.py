@@ -235,10 +235,11 @@ def _checked(
             f"All models must classify into the same classes: one output of shape (classes,), or "
             f"one sigmoid. Received: {outputs}"
         )
-    if counts == {1}:
+    numbers = next((im for im in ims if im.classes.is_number), None)
+    if numbers is not None:
         raise InvalidArgumentError(
-            "Models must tell two classes or more apart. Received models with one output that is "
-            "no sigmoid, such as regression models."
+            f"Models must tell two classes or more apart. Model '{numbers.model.name}' predicts "
+            f"numbers. {numbers.classes.remark}"
         )
 
     seeds = check_array(seeds, ims[0].input_shape)

@@ -131,15 +131,16 @@ class Detector(BaseEstimator):
         if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
         evidence = self.evidence(x)
-        if self.im.classes.is_multi_label:
+        classes = self.im.classes
+        if classes.is_multi_label or classes.is_number:
+            kind = f"ends in {classes.count} sigmoids" if classes.is_multi_label else "has none"
             raise InvalidArgumentError(
                 "A detector needs classes that exclude each other: "
-                f"'{self.im.model.name}' ends in {self.im.classes.count} sigmoids. Give a model "
-                "that ends in logits, in a softmax or in one sigmoid."
+                f"'{self.im.model.name}' {kind}. Give a model that ends in logits, in a softmax or "
+                f"in one sigmoid. {classes.remark}"
             )
         check_logits(evidence.logits)
-        classes = evidence.logits.shape[1]
-        counts = np.bincount(evidence.predicted[learned], minlength=classes)
+        counts = np.bincount(evidence.predicted[learned], minlength=classes.count)
         if counts.min() < MIN_SAMPLES_OF_A_CLASS:
             raise InvalidArgumentError(
                 f"The model predicts class {counts.argmin()} for {counts.min()} of the "

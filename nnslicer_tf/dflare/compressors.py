@@ -229,6 +229,8 @@ def _quantised_by_recipe(
 def with_softmax(model: keras.Model) -> keras.Model:
     """Return a model that appends a softmax to one that returns logits; weights are shared.
 
+    For one logit of two classes, or those of independent labels, it is a sigmoid.
+
     Raises:
         InvalidArgumentError: if the model already ends in probabilities, does not have exactly one
             vector of outputs, or is not a built functional or sequential model.
@@ -244,17 +246,17 @@ def with_softmax(model: keras.Model) -> keras.Model:
             f"It is not known whether '{model.name}' ends in probabilities already. {error} If it "
             "ends in logits, append keras.layers.Softmax() yourself."
         ) from error
-    if classes.final in ("softmax", "sigmoid", "distribution"):
+    if not classes.are_logits:
         raise InvalidArgumentError(
             f"Model '{model.name}' ends in a {classes.final} already: it gives probabilities, so "
-            "take it as it is."
+            f"take it as it is. {classes.remark}"
         )
     if classes.is_number:
         raise InvalidArgumentError(
-            f"Model '{model.name}' has one output, whose softmax would always be 1. End it with a "
-            "sigmoid if it tells two classes apart."
+            f"Model '{model.name}' predicts a number, not classes. {classes.remark}"
         )
-    outputs = keras.layers.Softmax(name="probabilities")(model.outputs[0])
+    function = "softmax" if classes.task == "multiclass" else "sigmoid"
+    outputs = keras.layers.Activation(function, name="probabilities")(model.outputs[0])
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
 
 

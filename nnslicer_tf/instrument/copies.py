@@ -225,6 +225,7 @@ class _Builder:
                 copy.compile_from_config(model.get_compile_config())
             except (TypeError, ValueError):  # a loss that is not registered: it stays uncompiled
                 copy.compiled = False
+        copy.loss = getattr(model, "loss", None)
         return copy
 
     def _sequential(

@@ -5,7 +5,9 @@ reads labels.
 """
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -127,6 +129,7 @@ class Samples:
 
     Attributes:
         count: Number of samples, None if it is not known in advance.
+        columns: Names of the columns of `data`, if it is a table.
 
     Raises:
         InvalidArgumentError: if an array is empty, or inputs are missing, unknown or of different
@@ -142,7 +145,9 @@ class Samples:
         shape: Shape | Mapping[str, Shape],
         bounds: Bounds | Mapping[str, Bounds | None] | None = None,
         aliases: Mapping[str, str] | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
+        self.columns: tuple[str, ...] = ()
         self._is_single = not isinstance(shape, Mapping)
         self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
         self._bounds: Any = {"": bounds} if self._is_single else bounds or {}
@@ -151,7 +156,9 @@ class Samples:
         self._stream: Iterable[Any] = ()
         self.count: int | None = None
         if self._is_single:
-            x = _opened(data, self._shapes[""], labels=False)[0]
+            data = _loaded(data, self._shapes[""], labels=False)
+            self.columns = column_names(data)
+            x = _opened(aligned(data, columns), self._shapes[""])[0]
             self.count = count_samples(x)
             arrays = {"": x} if isinstance(x, np.ndarray) else None
         else:
@@ -264,21 +271,26 @@ class Samples:
 
 
 def read_labelled(
-    data: Any, y: ArrayLike | None, shape: Shape, bounds: Bounds | None = None
+    data: Any,
+    y: ArrayLike | None,
+    shape: Shape,
+    bounds: Bounds | None = None,
+    columns: Sequence[str] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
 
     `y` are integers or one-hot; without it, `data` must have labels: a `Dataset`, a pair `(x, y)`,
-    a name that `datasets.load_data` knows, or an iterable of pairs.
+    a name that `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
 
     Raises:
         InvalidArgumentError: if there are no labels, or not one for each sample.
         InputShapeError, InputRangeError, NonFiniteActivationError: as in `Samples`.
     """
     if y is not None:
-        x = Samples(data, shape, bounds).array()
+        x = Samples(data, shape, bounds, columns=columns).array()
         return x, check_labels(y, len(x))
-    samples, labels = _opened(data, tuple(shape), labels=True)
+    data = aligned(_loaded(data, tuple(shape), labels=True), columns)
+    samples, labels = _opened(data, tuple(shape))
     if not isinstance(samples, np.ndarray):
         pairs = [_pair(element, tuple(shape)) for element in samples]
         parts = [label for _, label in pairs]
@@ -336,6 +348,48 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
         )
 
 
+def column_names(data: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns; empty if it has none, or only numbers as names.
+
+    The table is a DataFrame, a row of one, or a `Dataset`.
+    """
+    names = getattr(data, "columns", ())
+    if hasattr(data, "iloc") and not hasattr(data, "columns"):
+        names = data.index
+    is_named = all(isinstance(name, str) for name in names) if np.ndim(names) == 1 else False
+    return tuple(names) if is_named and len(names) else ()
+
+
+def aligned(data: Any, columns: Sequence[str]) -> Any:
+    """Return a table with its columns in a known order, and warn if it had another one.
+
+    Data or `columns` without names are returned unchanged.
+
+    Raises:
+        InputShapeError: if the columns have other names.
+    """
+    names, columns = column_names(data), tuple(columns)
+    if not names or not columns or names == columns:
+        return data
+    missing = [name for name in columns if name not in names]
+    if missing or len(set(names)) < len(names):
+        unknown = [name for name in names if name not in columns]
+        raise InputShapeError(
+            f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
+            f"Missing here: {missing}, unknown: {unknown}. Name the columns as there, or pass an "
+            "array in that order."
+        )
+    warnings.warn(
+        "The columns were put into the order of the table that was profiled: "
+        f"{', '.join(columns)[:200]}. Received: {', '.join(names)[:200]}",
+        stacklevel=4,
+    )
+    order = [names.index(name) for name in columns]
+    if isinstance(data, Dataset):
+        return replace(data, x=np.asarray(data.x)[:, order], columns=columns)
+    return data.iloc[..., order] if hasattr(data, "columns") else data.iloc[order]
+
+
 def count_samples(data: Any) -> int | None:
     """Return the number of samples in `data`, None if it is not known in advance."""
     if isinstance(data, Dataset):
@@ -367,13 +421,14 @@ def _dense(x: Any) -> np.ndarray:
     return as_array(x)
 
 
-def _opened(data: Any, shape: tuple[int, ...], labels: bool) -> tuple[Any, Any]:
-    """Return samples as an array or iterable, and their labels or None.
+def _loaded(data: Any, shape: tuple[int, ...], labels: bool) -> Any:
+    """Return data, loaded if it is a name or a file; `labels` says whether it must have labels."""
+    is_name = isinstance(data, (str, os.PathLike))
+    return load_data(data, labels=labels, shape=shape) if is_name else data
 
-    `labels` says whether a file must have labels.
-    """
-    if isinstance(data, (str, os.PathLike)):
-        data = load_data(data, labels=labels, shape=shape)
+
+def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return samples as an array or iterable, and their labels or None."""
     if isinstance(data, Dataset):
         return _dense(data.x), data.y
     if isinstance(data, Mapping):

@@ -44,7 +44,8 @@ _KERAS_1_UNUSED = re.compile(
 def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.
 
-    Configs of Keras 1 and 2 are converted to the form of Keras 3.
+    Its loss is kept, which says what its outputs are. Configs of Keras 1 and 2 are converted to the
+    form of Keras 3.
 
     Raises:
         InvalidArgumentError: if there is no such file, or its name has a different ending.
@@ -58,14 +59,18 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     if not path.is_file():
         raise InvalidArgumentError(f"There is no model file '{path}'.")
     try:
-        config, version = _read_keras(path) if path.suffix == ".keras" else _read_h5(path)
+        read = _read_keras if path.suffix == ".keras" else _read_h5
+        config, version, training = read(path)
     except Exception as error:  # parsers of ZIP, HDF5 and JSON raise errors of many classes
         raise _unreadable(path, error) from error
     try:
         repaired = _repaired(config) if path.suffix != ".keras" else config
         if repaired == config:
-            return keras.models.load_model(path, compile=False)
-        return _load_with_config(path, repaired)
+            model = keras.models.load_model(path, compile=False)
+        else:
+            model = _load_with_config(path, repaired)
+        model.loss = (training or {}).get("loss")
+        return model
     except Exception as error:
         is_old = isinstance(error, ValueError) and version[:1] in "12"
         if is_old or isinstance(error, TypeError) or _OF_CONFIGS.search(str(error)):
@@ -100,15 +105,16 @@ def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayer
     return UnsupportedLayerError(f"Keras cannot rebuild '{path}': {cause} {wrote} {advice}")
 
 
-def _read_keras(path: Path) -> tuple[Any, str]:
-    """Return the config in a .keras file, and the version of Keras that wrote it."""
+def _read_keras(path: Path) -> tuple[Any, str, Any]:
+    """Return the config in a .keras file, the version of Keras that wrote it, and of training."""
     with zipfile.ZipFile(path) as file:
         version = json.loads(file.read("metadata.json")).get("keras_version", "of unknown version")
-        return json.loads(file.read("config.json")), version
+        config = json.loads(file.read("config.json"))
+    return config, version, config.get("compile_config")
 
 
-def _read_h5(path: Path) -> tuple[Any, str]:
-    """Return the config in an .h5 file, and the version of Keras that wrote it."""
+def _read_h5(path: Path) -> tuple[Any, str, Any]:
+    """Return the config in an .h5 file, the version of Keras that wrote it, and of training."""
     import h5py
 
     with h5py.File(path, "r") as file:
@@ -120,8 +126,12 @@ def _read_h5(path: Path) -> tuple[Any, str]:
         version = file.attrs.get("keras_version")
         if version is None and "model_weights" in file:
             version = file["model_weights"].attrs.get("keras_version")
-    texts = [v.decode() if isinstance(v, bytes) else v for v in (config, version or "1 or unknown")]
-    return json.loads(texts[0]), texts[1]
+        training = file.attrs.get("training_config", "null")
+    texts = [
+        v.decode() if isinstance(v, bytes) else v
+        for v in (config, version or "1 or unknown", training)
+    ]
+    return json.loads(texts[0]), texts[1], json.loads(texts[2])
 
 
 def _load_with_config(path: Path, config: Any) -> keras.Model:

@@ -37,7 +37,7 @@ from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
-from nnslicer_tf.instrument.outputs import classes_of, logits_of, mark_final
+from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.tracing import Shapes, as_functional, input_name, structure_of, trace
 
@@ -62,19 +62,28 @@ class InstrumentedModel(ShownAsTable):
             `lambda x: x / 255`. It becomes part of the model, so that analyses accept raw data.
         bounds: Smallest and largest value of an input, before `preprocess`. Analyses reject data
             outside them. For tokens, they are known.
+        task: What the outputs are: "binary" (one value for two classes), "multiclass",
+            "multilabel" or "regression"; for several outputs, a dict by name. By default, it is
+            recognised by a final softmax, sigmoid or other function with values from 0 to 1, and
+            otherwise by the loss that the model was compiled with. Without one, a single value is
+            taken for a number, and several for logits of classes.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
         functional: The model in functional or sequential form, with the same layers.
         bounds: The bounds; None if they are not known.
         given_shape: The argument `input_shape`.
+        given_task: The argument `task`.
+        columns: Names of a table's columns, in the order of the inputs; a slicer sets those of its
+            profile. Tables with the same columns in another order are then put into this order.
         operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
         UnsupportedLayerError: if a layer has no rule, or an output differs from the original's.
         InputShapeError: if the shape of the input is not known.
-        InvalidArgumentError: if `model` is not a Keras model, or the bounds are not a range.
+        InvalidArgumentError: if `model` is not a Keras model, the bounds are not a range, or the
+            task does not fit an output.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class InstrumentedModel(ShownAsTable):
         *,
         preprocess: Callable[[Any], Any] | None = None,
         bounds: Bounds | None = None,
+        task: str | Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(model, keras.Model):
             raise InvalidArgumentError(
@@ -91,15 +101,17 @@ class InstrumentedModel(ShownAsTable):
             )
         self.bounds = None if bounds is None else _range(bounds)
         functional = as_functional(model, input_shape)
+        compiled = model
         if preprocess is not None:
             model = functional = _preprocessed(functional, preprocess, input_shape)
         self.model = model
         self.functional = functional
         self.given_shape = input_shape
+        self.given_task = task
+        self.columns: tuple[str, ...] = ()
         traced = trace(functional, input_shape)
         self.graph: Graph = build_graph(traced)
-        mark_final(self.graph)
-        self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
+        self._endings = mark_final(self.graph)
         self._bounds: dict[str, Bounds | None] = {}
         for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
             by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
@@ -113,9 +125,20 @@ class InstrumentedModel(ShownAsTable):
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
-        self._logits: dict[str, str] = {}
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
-        self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
+        given = {None: task} if isinstance(task, str) else dict(task or {})
+        tasks = {self.output_operation_of(name): one for name, one in given.items()}
+        losses = tasks_of_losses(compiled, self.outputs)
+        self._classes = {
+            name: classes_of(
+                self.graph, name, ending, examples[name], tasks.get(name), *losses[name]
+            )
+            for name, ending in self._endings.items()
+        }
+        for name, classes in self._classes.items():
+            if classes.is_binary and classes.final == "distribution":
+                self._endings[name] = Ending(centred(self.graph, name))
+        self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         if bounds is None:
             # Not an attribute, which Keras would track: `instrumented` finds it here.
             vars(model)[_INSTRUMENTED] = (self, _state_of(model))
@@ -189,10 +212,7 @@ class InstrumentedModel(ShownAsTable):
 
         Arguments and errors as in `output_operation_of`.
         """
-        name = self.output_operation_of(output)
-        if name not in self._logits:
-            self._logits[name] = logits_of(self.graph, name)
-        return self._logits[name]
+        return self._endings[self.output_operation_of(output)].logits
 
     @property
     def classes(self) -> OutputClasses:
@@ -226,7 +246,7 @@ class InstrumentedModel(ShownAsTable):
 
     def like(self, model: keras.Model) -> "InstrumentedModel":
         """Instrument another model, such as a copy, for samples of the same shapes."""
-        return InstrumentedModel(model, self.given_shape, bounds=self.bounds)
+        return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`.
@@ -239,15 +259,18 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]
 
-    def samples(self, data: DataLike) -> Samples:
+    def samples(self, data: DataLike | Samples) -> Samples:
         """Return samples in any form of `DataLike`, checked against the input shapes and bounds.
 
         Raises the errors of `Samples`.
         """
+        if isinstance(data, Samples):
+            return data
         if len(self.graph.inputs) == 1:
             if isinstance(data, Mapping) and len(data) == 1:
                 (data,) = data.values()
-            return Samples(data, self.input_shape, self._bounds[self.input_operation])
+            bounds = self._bounds[self.input_operation]
+            return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: input_name(tensor) for key, tensor in keys.items()}
@@ -278,7 +301,7 @@ class InstrumentedModel(ShownAsTable):
             if isinstance(data, Dataset):
                 check_class_order(self, data)
         bounds = self._bounds[self.input_operation]
-        return read_labelled(data, y, self.input_shape, bounds)
+        return read_labelled(data, y, self.input_shape, bounds, self.columns)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
@@ -292,7 +315,7 @@ class InstrumentedModel(ShownAsTable):
 
     def capture_batches(
         self,
-        data: DataLike,
+        data: DataLike | Samples,
         batch_size: int = 256,
         of: Iterable[str] | None = None,
         progress: bool = False,
@@ -374,6 +397,19 @@ class InstrumentedModel(ShownAsTable):
         """
         name = self.logit_operation_of(output)
         return self.capture(x, batch_size, of=[name])[name]
+
+    def outputs_from(self, logits: np.ndarray, output: str | None = None) -> np.ndarray:
+        """Return an output `(samples, …)` float32, given its logits `(samples, …)`.
+
+        Errors as in `output_operation_of`.
+        """
+        name, first = self.output_operation_of(output), self.logit_operation_of(output)
+        if first != name and not self.graph.between([first], [name]):
+            return (logits + np.float32(0.5)).reshape(-1, *self[name].shape)  # see `centred`
+        values = {first: keras.ops.convert_to_tensor(logits, "float32")}
+        for operation in self.graph.between([first], [name]):
+            values[operation.name] = operation.compute(*(values[n] for n in operation.inputs))
+        return keras.ops.convert_to_numpy(values[name])
 
     def gradients(
         self,
@@ -504,12 +540,15 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
     known, state = vars(model)[_INSTRUMENTED]
     if _same_state(state, _state_of(model)):
         return known
-    return InstrumentedModel(model, known.given_shape)
+    return InstrumentedModel(model, known.given_shape, task=known.given_task)
 
 
 def _state_of(model: keras.Model) -> list[Any]:
     """Return everything that a graph depends on: layers, their variables and public options."""
-    state: list[Any] = []
+    losses = tasks_of_losses(
+        model, {name: name for name in getattr(model, "output_names", ["one"])}
+    )
+    state: list[Any] = [str(losses)]
     for layer in sublayers(model):
         state += [layer, *layer._trainable_variables, *layer._non_trainable_variables]
         if not has_graph(layer):

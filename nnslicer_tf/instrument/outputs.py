@@ -1,48 +1,119 @@
 """The end of a model: the softmax or sigmoid of an output, and its meaning for classes."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from nnslicer_tf._numerics import FINAL_ACTIVATIONS, OutputClasses, output_classes
-from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
-from nnslicer_tf.instrument.operations import Elementwise, Operation, Softmax
+from nnslicer_tf.instrument.layers.normalisation import constant_affine
+from nnslicer_tf.instrument.layers.registry import Shape
+from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation, Softmax, Step
+
+_FAR = 1e4
+_GRID: np.ndarray = np.concatenate([[-_FAR, -50], np.linspace(-8, 8, 33), [50, _FAR]])
+_CLOSE = 1e-3
+_MAX_PROBED = 1 << 22  # values
+_MAX_DEPTH = 8  # of the operations before an output whose ranges are computed
+# Task → losses, by their names without "_" in lower case.
+_LOSSES = {
+    "multilabel": ("binarycrossentropy", "binaryfocalcrossentropy"),
+    "multiclass": (
+        *("categoricalcrossentropy", "sparsecategoricalcrossentropy", "kldivergence"),
+        *("categoricalfocalcrossentropy", "categoricalhinge"),
+    ),
+    "regression": (
+        *("meansquarederror", "meanabsoluteerror", "meansquaredlogarithmicerror", "huber"),
+        *("meanabsolutepercentageerror", "logcosh", "poisson", "mse", "mae", "msle", "mape"),
+    ),
+}
+_UNKNOWN = "and the model is not compiled with a loss that says otherwise."
+_REMARKS = {
+    "number": (
+        f"Its one output is not a probability, {_UNKNOWN} If it is the logit of two classes, end "
+        "the model with a sigmoid, or wrap it: InstrumentedModel(model, task='binary')."
+    ),
+    "classes": (
+        f"Its outputs are taken for logits of classes: it does not end in a softmax, {_UNKNOWN} If "
+        "they are numbers, wrap it: InstrumentedModel(model, task='regression')."
+    ),
+    "loss": (
+        "Its loss is one for numbers. If it tells classes apart, wrap it with the task, such as "
+        "InstrumentedModel(model, task='binary')."
+    ),
+    "constant": "A softmax over one unit is always 1: train the model with a sigmoid.",
+}
 
 
-def final_activation(graph: Graph, output: str) -> Operation | None:
-    """Return the softmax, log-softmax or sigmoid that ends an output operation, or None.
+@dataclass(frozen=True, eq=False)
+class Ending:
+    """How an output ends.
 
-    Identities, casts, and reshapes that keep the order of the values may follow it.
+    Attributes:
+        logits: Name of the operation before the final activation, or of the output without one.
+        final: The final activation; None without one.
+        function: Its name; "sigmoid" if probabilities are σ(sign · (logit − threshold)).
+        sign: −1 if a probability falls with its logit, otherwise 1.
+        threshold: The logit of the probability 1/2.
     """
-    operation = graph.operations[output]
-    while _keeps_values(operation):
+
+    logits: str
+    final: Operation | None = None
+    function: str = ""
+    sign: int = 1
+    threshold: float = 0.0
+
+
+def ending_of(graph: Graph, output: str) -> Ending:
+    """Return how an output operation ends.
+
+    A final softmax, or a function of single values that rises or falls between 0 and 1, may be
+    followed by identities, casts, reshapes that keep the order of the values, and clips that change
+    no probability. Logits that are a vector but for axes of size 1, as is the output, are the
+    vector.
+    """
+    operation, keeps = graph.operations[output], True
+    tail: list[Operation] = []
+    ending: Ending | None = None
+    while True:
+        params = operation.params
+        named = isinstance(params, Elementwise) and params.function in FINAL_ACTIVATIONS
+        if named and keeps:  # recognised without running it
+            ending = Ending("", operation, params.function)
+            break
+        if not _is_pointwise(operation):
+            break
+        tail.insert(0, operation)
+        is_clip = _is_identity(operation)
+        if operation.kind in ("elementwise", "rectify"):
+            # A clip of what may be a sigmoid
+            ending = _pointwise_ending(tail) or ending
+            if ending is not None and not is_clip:
+                break
+        keeps &= is_clip
         operation = graph.operations[operation.inputs[0]]
-    is_activation = isinstance(operation.params, Elementwise)
-    if is_activation and operation.params.function in FINAL_ACTIVATIONS:
-        return operation
-    return None
-
-
-def logits_of(graph: Graph, output: str) -> str:
-    """Return the operation before an output's final activation, or the output without one.
-
-    Of logits that are a vector but for axes of size 1, as is the output, it is the vector.
-    """
-    final = final_activation(graph, output)
-    if final is None:
-        return output
+    if ending is None or ending.final is None:
+        return Ending(output)
+    final = ending.final
     logits = operation = graph.operations[final.inputs[0]]
     axis = final.params.axes[0] if isinstance(final.params, Softmax) else -1
     if len(graph.operations[output].shape) == 1 and (1, *final.shape)[axis] == final.size:
         while len(operation.shape) > 1 and _keeps_values(operation):
             operation = graph.operations[operation.inputs[0]]
-    return operation.name if len(operation.shape) == 1 else logits.name
+    return replace(ending, logits=(operation if len(operation.shape) == 1 else logits).name)
 
 
-def mark_final(graph: Graph) -> None:
-    """Turn final softmaxes into elementwise operations, which are captured but not walked.
+def mark_final(graph: Graph) -> dict[str, Ending]:
+    """Return how each output ends, and bring the ends into the form that all analyses know.
+
+    Final softmaxes become elementwise operations, which are captured but not walked. Operations are
+    added where logits have axes of size 1 and the output has none, and where a probability falls
+    with its logit, or is not 1/2 at 0.
 
     Raises:
         UnsupportedLayerError: if a function that mixes its inputs is not at the end.
@@ -52,13 +123,21 @@ def mark_final(graph: Graph) -> None:
         """Whether an operation other than an identity or a reshape reads a value."""
         return any(not _keeps_values(o) or is_read(o.name) for o in graph.consumers[name])
 
-    finals = set()
+    endings, finals = {}, set()
     for output in graph.outputs:
-        final = final_activation(graph, output)
-        if final is not None and not is_read(final.name):
+        endings[output] = ending = ending_of(graph, output)
+        final = ending.final
+        if final is None:
+            continue
+        if not is_read(final.name):
             finals.add(final.name)
             if final.kind == "softmax":
                 graph.operations[final.name] = replace(final, kind="elementwise")
+        is_vector = len(graph.operations[output].shape) == 1
+        shape = graph.operations[ending.logits].shape
+        is_flat = not is_vector or len(shape) <= 1 or shape[-1] != final.size
+        if not is_flat or ending.sign < 0 or ending.threshold:
+            endings[output] = replace(ending, logits=_normalised(graph, ending, not is_flat))
     vars(graph).pop("consumers", None)  # it holds the replaced operations
     for operation in graph.operations.values():
         mixes = operation.kind == "elementwise" and getattr(operation.params, "mixes", False)
@@ -69,27 +148,282 @@ def mark_final(graph: Graph) -> None:
                 "softmax has. Use softmax, or register operations for the layer with "
                 "nnslicer_tf.register_layer."
             )
+    return endings
 
 
-def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
-    """Return how an output gives classes; `example` has some of its values `(samples, …)`."""
-    final = final_activation(graph, output)
+def classes_of(
+    graph: Graph,
+    output: str,
+    ending: Ending,
+    example: np.ndarray,
+    task: str | None,
+    of_loss: str,
+    from_logits: bool,
+) -> OutputClasses:
+    """Return how an output gives classes.
+
+    Args:
+        graph: The graph.
+        output: The output's operation.
+        ending: How it ends.
+        example: Some of its values `(samples, …)`.
+        task: One of `TASKS`, or None if it is to be found out.
+        of_loss: The task of the loss, or "".
+        from_logits: Whether the loss takes logits.
+
+    Raises:
+        InvalidArgumentError: if the task is unknown, or does not fit the output's shape.
+    """
+    shape, axis, final = graph.operations[output].shape, -1, ending.final
+    function = ending.function
+    excludes = function in ("softmax", "log_softmax", "sparsemax")
+    if final is not None:
+        shape = graph.operations[ending.logits].shape
+        if len(shape) != 1:
+            axes = final.params.axes if isinstance(final.params, Softmax) else (-1,)
+            rank = len(final.shape) + 1
+            shape, axis = final.shape, axes[0] % rank - rank
+    classes = OutputClasses(function, tuple(shape), axis)
+    units = classes.count
     if final is None:
-        operation = graph.operations[output]
-        shape = operation.shape
-        # Some of a softmax's values are probabilities, even if they do not sum to 1.
-        while operation.kind == "routing" and len(operation.inputs) == 1:
-            operation = graph.operations[operation.inputs[0]]
-        function = getattr(operation.params, "function", None)
-        if function in ("softmax", "sparsemax", "sigmoid") and np.prod(shape) > 1:
-            return OutputClasses("distribution", shape)
-        return output_classes("", shape, example)
-    logits = graph.operations[logits_of(graph, output)]
-    if len(logits.shape) == 1:
-        return output_classes(final.params.function, logits.shape, example)
-    axes = final.params.axes if isinstance(final.params, Softmax) else (-1,)
-    rank = len(final.shape) + 1
-    return output_classes(final.params.function, final.shape, example, axes[0] % rank - rank)
+        rows = classes.by_class(example).astype(np.float64)
+        sources: set[str] = set()
+        between_0_and_1 = np.allclose(_range_of(graph, output, sources), (0, 1), atol=_CLOSE)
+        sums_to_1 = (rows >= 0).all() and np.allclose(rows.sum(axis=-1), 1, atol=_CLOSE)
+        excludes = units > 1 and bool("softmax" in sources or sums_to_1)
+        of_loss_alone = of_loss == "multilabel" and not from_logits
+        if between_0_and_1 or (units > 1 and sums_to_1) or of_loss_alone:
+            function = "distribution"
+    remark = ""
+    if task is None:
+        single = "binary" if units == 1 else "multilabel"
+        if excludes and units == 1:
+            task, remark = "regression", _REMARKS["constant"]
+        elif excludes:
+            task = "multiclass"
+        elif of_loss == "regression" and function not in ("sigmoid", "hard_sigmoid"):
+            task, remark = "regression", _REMARKS["loss"]
+        elif function or of_loss == "multilabel":
+            task = single
+        elif units == 1:
+            task, remark = "regression", _REMARKS["number"]
+        else:
+            task, remark = "multiclass", "" if of_loss else _REMARKS["classes"]
+    elif task not in TASKS or (task != "regression" and (units == 1) != (task == "binary")):
+        raise InvalidArgumentError(
+            "task must be 'binary' for one output value, 'multiclass' or 'multilabel' for several, "
+            f"or 'regression'. Received: {task!r} for output '{output}' of shape {shape}"
+        )
+    return replace(classes, final=function, task=task, remark=remark)
+
+
+def centred(graph: Graph, output: str) -> str:
+    """Add the logit of a probability that has none, p − 1/2, as a vector; return its name."""
+    operation = source = graph.operations[output]
+    if not operation.shape:
+        source = _added(graph, operation, source, ":flat", _flattening(1), (1,))
+    return _added(
+        graph, operation, source, ":logits", constant_affine(1.0, -0.5), source.shape
+    ).name
+
+
+def tasks_of_losses(model: keras.Model, outputs: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
+    """Return what each output operation's loss says, and whether it takes logits.
+
+    Args:
+        model: The model; one that is not compiled may still have a loss.
+        outputs: Name of each output → its operation.
+
+    Returns:
+        Operation → a task, or "", for several values; whether the loss takes logits.
+    """
+    loss = getattr(model, "loss", None)
+    operations = list(dict.fromkeys(outputs.values()))
+    losses: dict[str, Any] = dict.fromkeys(operations, loss)
+    if isinstance(loss, Mapping) and "class_name" not in loss:
+        losses = {**dict.fromkeys(operations), **{outputs.get(k, k): v for k, v in loss.items()}}
+    elif isinstance(loss, (list, tuple)):
+        losses = {**dict.fromkeys(operations), **dict(zip(operations, loss, strict=False))}
+    return {operation: _task_of_loss(losses[operation]) for operation in operations}
+
+
+def _task_of_loss(loss: Any) -> tuple[str, bool]:
+    """Return the task of a loss: a name, a function, perhaps partial, an object or its config."""
+    options: Any = {}
+    if isinstance(loss, Mapping):
+        loss, options = loss.get("class_name"), loss.get("config")
+    elif hasattr(loss, "keywords"):  # of functools.partial
+        loss, options = loss.func, loss.keywords
+    elif isinstance(loss, keras.losses.Loss):
+        options = vars(loss)
+    names = [loss, getattr(loss, "__name__", ""), *(kind.__name__ for kind in type(loss).__mro__)]
+    plain = {str(name).replace("_", "").lower() for name in names}
+    from_logits = bool(isinstance(options, Mapping) and options.get("from_logits"))
+    for task, losses in _LOSSES.items():
+        if plain.intersection(losses):
+            return task, from_logits
+    return "", from_logits
+
+
+def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
+    """Insert logits before a final activation, as a vector if `flat`; return their name.
+
+    They are sign · (logit − threshold): a function of them rises and is 1/2 at 0.
+    """
+    assert ending.final is not None
+    final, sign, threshold = graph.operations[ending.final.name], ending.sign, ending.threshold
+    shape, source = final.input_shapes[0], graph.operations[final.inputs[0]]
+    operations = list(graph.operations.values())
+    _, *later = operations[operations.index(final) :]
+    for operation in (final, *later):
+        del graph.operations[operation.name]
+    if flat:
+        source = _added(graph, final, source, ":flat", _flattening(final.size), (final.size,))
+    moves = sign < 0 or threshold != 0
+    if moves:
+        step = constant_affine(sign, -sign * threshold)
+        source = _added(graph, final, source, ":logits", step, source.shape)
+
+    def compute_final(x: Any) -> Any:
+        x = ops.reshape(x, (-1, *shape)) if flat else x
+        return final.compute(sign * x + threshold if moves else x)
+
+    changed = replace(
+        final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,)
+    )
+    graph.add(changed, graph.wrappers[final.name].layer)
+    graph.operations.update({operation.name: operation for operation in later})
+    return source.name
+
+
+def _flattening(size: int) -> Step:
+    return Step("routing", lambda x: ops.reshape(x, (-1, size)))
+
+
+def _added(
+    graph: Graph, of: Operation, source: Operation, suffix: str, step: Step, shape: Shape
+) -> Operation:
+    """Add an operation on the values of `source` to the layer of another; return it."""
+    operation = replace(
+        of,
+        name=of.name.split(":")[0] + suffix,
+        kind=step.kind,
+        inputs=(source.name,),
+        input_shapes=(source.shape,),
+        shape=shape,
+        params=step.params,
+        compute=step.compute,
+        mask=of.mask if shape == of.shape else None,
+    )
+    graph.add(operation, graph.wrappers[of.name].layer)
+    return operation
+
+
+def _is_pointwise(operation: Operation) -> bool:
+    """Whether each output value depends on one input value, as far as it is known."""
+    if len(operation.inputs) != 1:
+        return False
+    params = operation.params
+    if operation.kind in ("elementwise", "rectify"):
+        return params is None or (isinstance(params, Elementwise) and not params.mixes)
+    return _keeps_values(operation) or (operation.kind == "scale" and isinstance(params, Affine))
+
+
+def _run(operations: Sequence[Operation], values: np.ndarray) -> np.ndarray | None:
+    """Return the values `(rows,)` of pointwise operations; None if they differ between units.
+
+    `values` `(rows,)` are given to all units. None is also returned for large operations.
+    """
+    shape = operations[0].input_shapes[0]
+    if len(values) * max(1, np.prod(shape)) > _MAX_PROBED:
+        return None
+    rows = np.broadcast_to(values.reshape(-1, *(1,) * len(shape)), (len(values), *shape))
+    result: Any = ops.convert_to_tensor(rows.astype(np.float32))
+    for operation in operations:
+        result = operation.compute(result)
+    array = ops.convert_to_numpy(result).astype(np.float64).reshape(len(values), -1)
+    return array[:, 0] if np.allclose(array, array[:, :1], atol=1e-6, equal_nan=True) else None
+
+
+def _pointwise_ending(tail: Sequence[Operation]) -> Ending | None:
+    """Return the ending of operations on single values, if they lead from 0 to 1 or back."""
+    values = _run(tail, _GRID)
+    if values is None or not np.isfinite(values).all():
+        return None
+    sign = 1 if values[-1] > values[0] else -1
+    rises = (np.diff(sign * values) >= -1e-6).all()
+    if not rises or not np.allclose(values[[0, -1]][::sign], (0, 1), atol=_CLOSE):
+        return None
+    if np.allclose(values, sigmoid(sign * _GRID), atol=1e-6):
+        return Ending("", tail[0], "sigmoid", sign)
+    low, high = -_FAR, _FAR
+    threshold = 0.0 if abs(values[len(values) // 2] - 0.5) < 1e-6 else np.nan
+    while np.isnan(threshold):
+        grid = np.linspace(low, high, 33)
+        values = _run(tail, grid)
+        assert values is not None  # as before
+        place = int(np.argmax(sign * (values - 0.5) > 0))
+        low, high = grid[max(place - 1, 0)], grid[place]
+        if high - low < 1e-6 * max(1, abs(low)):
+            threshold = float(low + high) / 2
+    name = getattr(tail[0].params, "function", "relu")
+    name = "probability" if name in FINAL_ACTIVATIONS else name  # it is not the sigmoid itself
+    return Ending("", tail[0], name, sign, threshold)
+
+
+def _is_identity(operation: Operation) -> bool:
+    """Whether an operation changes no probability: an identity, a reshape, or a clip."""
+    if _keeps_values(operation):
+        return True
+    if operation.kind not in ("elementwise", "rectify") or not _is_pointwise(operation):
+        return False
+    grid = np.linspace(0, 1, 9)
+    values = _run([operation], grid)
+    return values is not None and np.allclose(values, grid, atol=_CLOSE)
+
+
+def _range_of(
+    graph: Graph, name: str, sources: set[str], depth: int = _MAX_DEPTH
+) -> tuple[float, float]:
+    """Return the least and the largest value that an operation can have, as far as it is known.
+
+    The softmaxes that it depends on are added to `sources`.
+    """
+    operation = graph.operations[name]
+    kind, params, unknown = operation.kind, operation.params, (-np.inf, np.inf)
+    if getattr(params, "function", "") in ("softmax", "sparsemax"):
+        sources.add("softmax")
+        return 0.0, 1.0
+    kinds = ("routing", "average", "maximum", "maximum_merge", "minimum_merge", "add", "multiply")
+    if not depth or not (kind in kinds or _is_pointwise(operation)):
+        return unknown
+    ranges = [_range_of(graph, source, sources, depth - 1) for source in operation.inputs]
+    if kind in ("add", "multiply") and not np.isfinite(ranges).all():
+        return unknown
+    if kind == "add":
+        low, high = np.sum(ranges, axis=0)
+    elif kind == "multiply":
+        low, high = 1.0, 1.0
+        for other in ranges:
+            products = np.outer((low, high), other)
+            low, high = products.min(), products.max()
+    elif kind == "scale":
+        factor, offset = (np.asarray(v, np.float64) for v in params.read())
+        ends = np.stack([np.clip(end, -_FAR, _FAR) * factor + offset for end in ranges[0]])
+        low, high = ends.min(), ends.max()
+        if not np.isfinite(ranges[0]).all():
+            return unknown
+    elif kind in ("elementwise", "rectify"):
+        low, high = ranges[0]
+        inside = np.linspace(max(low, -_FAR), min(high, _FAR), 9)
+        grid = np.clip(np.append(_GRID, inside), low, high)
+        values = _run([operation], grid)
+        if values is None:
+            return unknown
+        low, high = values.min(), values.max()
+    else:
+        low, high = np.min(ranges), np.max(ranges)
+    return float(low), float(high)
 
 
 def _keeps_values(operation: Operation) -> bool:
@@ -100,5 +434,5 @@ def _keeps_values(operation: Operation) -> bool:
     if np.prod(shape) != operation.size:
         return False
     values = np.random.default_rng(0).uniform(1, 2, (1, *shape)).astype(np.float32)
-    moved = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(values)))
+    moved = ops.convert_to_numpy(operation.compute(ops.convert_to_tensor(values)))
     return np.array_equal(moved.ravel(), values.ravel())

@@ -90,7 +90,7 @@ class Attacker:
                 batch_size=self.batch_size,
                 rng=rng,
                 progress=self.progress,
-                from_logits=not im.classes.final,
+                from_logits=im.classes.are_logits,
             )
         finally:
             for variable, constraint in constraints:

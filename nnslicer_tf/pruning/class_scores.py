@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import as_array, check_labels, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -74,7 +74,7 @@ class ClassScores(ShownAsTable, dict[int, Scores]):
 
     def __repr__(self) -> str:
         synapses = sum(score.size for score in next(iter(self.values()), {}).values())
-        return f"ClassScores({len(self)} classes, {synapses:,} synapses)"
+        return f"ClassScores({counted(len(self), 'class')}, {counted(synapses, 'synapse')})"
 
 
 def check_classifier(im: InstrumentedModel) -> int:
@@ -83,8 +83,8 @@ def check_classifier(im: InstrumentedModel) -> int:
     if len(shape) != 1 or im.classes.is_number:
         raise InvalidArgumentError(
             f"Model '{im.model.name}' is not a classifier: its output has the shape {shape}, "
-            "expected one score for each class, or one sigmoid for two classes. If it tells two "
-            "classes apart, end it with a sigmoid."
+            "expected one score for each class, or one sigmoid for two classes. "
+            f"{im.classes.remark}"
         )
     return im.classes.count
 

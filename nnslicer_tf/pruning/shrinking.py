@@ -282,7 +282,8 @@ def _with_other(model: keras.Model, kind: OutputClasses, classes: list[int]) -> 
     """Return a model that outputs probabilities of the classes, and of all others together."""
     outputs = model.outputs[0]
     if not kind.final:
-        outputs = keras.layers.Softmax(name="probabilities")(outputs)
+        function = "sigmoid" if kind.is_binary else "softmax"
+        outputs = keras.layers.Activation(function, name="probabilities")(outputs)
     elif kind.final == "log_softmax":
         outputs = keras.layers.Activation("exponential", name="probabilities")(outputs)
     sums = np.zeros((kind.count, len(classes) + 1), np.float32)

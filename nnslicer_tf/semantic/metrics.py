@@ -252,7 +252,7 @@ def _backward_metric(
     if metric == "deeplift":
         backward = Backward(im, list(names.values()), label_logit, rescale_rule)
     else:
-        loss = partial(cross_entropy, sigmoid=im.classes.final == "sigmoid")
+        loss = partial(cross_entropy, sigmoid=im.classes.task != "multiclass")
         backward = Backward(im, list(names.values()), loss, gradient_rule)
     # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
     biases = {k: im[name].params.read_bias() if of_weights else None for k, name in names.items()}

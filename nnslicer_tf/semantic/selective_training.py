@@ -186,8 +186,9 @@ def train_neurons(
         if id(theirs) in masks
     }
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    from_logits = im.logit_operation in im.output_operations
-    compile_classifier(learner, selective, from_logits, multi_label=im.classes.is_multi_label)
+    compile_classifier(
+        learner, selective, im.classes.are_logits, multi_label=im.classes.is_multi_label
+    )
 
     def step(rows: np.ndarray, _: np.random.Generator) -> float:
         batch = x[rows]

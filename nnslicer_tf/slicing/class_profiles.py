@@ -6,7 +6,7 @@ paper itself uses one mean over the whole data set (NNSlicer, section 4.2).
 
 import numpy as np
 
-from nnslicer_tf._checks import check_labels
+from nnslicer_tf._checks import check_labels, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -46,6 +46,11 @@ class ClassProfiles(dict[int, Profile]):
         """
         im = instrumented(im)
         x = im.check(x)
+        if im.classes.is_number:
+            raise InvalidArgumentError(
+                f"Model '{im.model.name}' predicts a number, so that its samples have no classes. "
+                f"{im.classes.remark}"
+            )
         predicted = im.classes.from_logits(im.logits(x, batch_size))
         used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
         return cls(
@@ -56,4 +61,4 @@ class ClassProfiles(dict[int, Profile]):
         )
 
     def __repr__(self) -> str:
-        return f"ClassProfiles({len(self)} classes)"
+        return f"ClassProfiles({counted(len(self), 'class')})"

@@ -83,7 +83,8 @@ class Criterion:
 
         starts: dict[str, np.ndarray] = {}
         predicted = ""
-        logits = {im.logit_operation_of(name) for name in im.output_operations}
+        outputs = im.output_operations
+        logits = {im.logit_operation_of(name) for name in outputs}
         for name, indices in chosen.items():
             operation = operation_of(name)
             if len(chosen) == 1 and isinstance(indices, str) and indices == PREDICTED:
@@ -92,6 +93,14 @@ class Criterion:
                         f"'predicted' needs an output vector; '{operation}' has shape "
                         f"{im[operation].shape}. Name neurons instead: "
                         "outputs={'operation': [indices]}."
+                    )
+                classes = next(
+                    im.classes_of(o) for o in outputs if im.logit_operation_of(o) == operation
+                )
+                if classes.is_number and classes.count > 1:
+                    raise CriterionError(
+                        f"The model gives {classes.count} numbers, of which none is predicted. "
+                        f"Name neurons: outputs={{'operation': [indices]}}. {classes.remark}"
                     )
                 predicted = operation
                 continue

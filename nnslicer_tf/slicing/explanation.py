@@ -20,6 +20,7 @@ from nnslicer_tf.attributions import ATTRIBUTIONS, Target, metrics
 from nnslicer_tf.attributions.target import is_classifier, resolve_target
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import aligned, column_names
 from nnslicer_tf.report import save_figure
 from nnslicer_tf.report.attributions import InputPanel, attribution_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
@@ -89,7 +90,8 @@ class Explanation(ShownAsTable):
             text; empty if unknown.
         decisive: The smallest slice found that keeps the model's answer, with its certificate; None
             for a target that is not the model's answer.
-        finding: Why the slice is empty or nearly complete, or the network dead; else "".
+        finding: What was assumed about the outputs, and why the slice is empty or nearly complete,
+            or the network dead; else "".
         frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
             without usual samples.
         comparison: Other methods, judged on this sample; None if there are none.
@@ -367,8 +369,8 @@ class Explanation(ShownAsTable):
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
     if not columns:
-        labels = getattr(x, "columns", getattr(x, "index", ()))
-        columns = labels if len(getattr(labels, "shape", ())) == 1 else ()
+        x = aligned(x, im.columns)
+        columns = column_names(x)
     if len(im.input_operations) > 1:
         parts = x.items() if isinstance(x, Mapping) else enumerate(x)
         shapes = list(im.input_shapes.values())

@@ -5,7 +5,7 @@ activations, whatever the size of the data set.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +39,7 @@ class Profile(ShownAsTable):
             with a mask (`Operation.mask`) share their means over all positions.
         input_means: Smallest and largest mean of a single sample's values; None without an
             `input_range` and in files of older versions.
+        columns: Names of a table's columns; empty for other data.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Profile(ShownAsTable):
         input_range: tuple[float, float] | None = None,
         positions: str = "each",
         input_means: tuple[float, float] | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
         self.means = dict(means)
         self.samples = samples
@@ -56,6 +58,7 @@ class Profile(ShownAsTable):
         self.input_range = input_range
         self.positions = positions
         self.input_means = input_means
+        self.columns = tuple(columns)
 
     @classmethod
     def from_data(
@@ -76,8 +79,9 @@ class Profile(ShownAsTable):
             progress: Show a progress bar.
             positions: For operations with a mask: "pooled" (the default), one mean over all
                 positions, or "each", a mean for each position (of all positions where every sample
-                is padded). Causal attention's scores and probabilities, and all operations without
-                a mask, have a mean for each position.
+                is padded). Neurons with the same value in every sample, such as those of a first
+                token that never changes, causal attention's scores and probabilities, and all
+                operations without a mask, have a mean for each position.
 
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments or
@@ -94,13 +98,20 @@ class Profile(ShownAsTable):
         compile_rules(im.operations)  # for the slices that usually follow
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
+        # Least and largest values, by which constant neurons are recognised.
+        shapes = {name: sums[name].shape for name in masks}
+        extremes = {n: (np.full(s, np.inf), np.full(s, -np.inf)) for n, s in shapes.items()}
+        opened = im.samples(data)
         samples = 0
         ranges = np.array([[np.inf, -np.inf]] * 2)  # of values, and of the samples' means
-        for activations in im.capture_batches(data, batch_size, progress=progress):
+        for activations in im.capture_batches(opened, batch_size, progress=progress):
             for name, values in activations.items():
                 if name in masks:
                     mask = activations[masks[name]]
                     present = mask.reshape(*mask.shape, *(1,) * (values.ndim - mask.ndim)) > 0
+                    low, high = extremes[name]
+                    np.minimum(low, np.where(present, values, np.inf).min(axis=0), out=low)
+                    np.maximum(high, np.where(present, values, -np.inf).max(axis=0), out=high)
                     values = np.where(present, values, 0)
                     counts[name] += present.sum(axis=0)
                 sums[name] += values.sum(axis=0, dtype=np.float64)
@@ -122,12 +133,19 @@ class Profile(ShownAsTable):
             pooled = total.sum(axis=axes, keepdims=True) / np.maximum(of_all, 1)
             # A causal mask makes positions unequal: the first row of an attention is always 1.
             is_causal = im[masks[name]].params is not None
-            known = (count > 0) & (positions == "each" or is_causal)
+            # Nor does a position vary at which all samples have the same token.
+            low, high = extremes[name]
+            with np.errstate(invalid="ignore"):
+                varies = (count < samples) | (high - low > 1e-6 * np.abs(high))
+            rank = len(im[masks[name]].shape)
+            of_position = varies.any(axis=tuple(range(rank, varies.ndim)), keepdims=True)
+            is_constant = ~of_position & (samples > 1)
+            known = (count > 0) & (is_constant | (positions == "each" or is_causal))
             means[name] = np.where(known, total / np.maximum(count, 1), pooled)
         seen: list[tuple[float, float] | None] = [None, None]  # those of tokens mean nothing
         if len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None:
             seen = [(float(low), float(high)) for low, high in ranges]
-        return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])
+        return cls(means, samples, im.fingerprint, seen[0], positions, seen[1], opened.columns)
 
     def per_channel(self) -> "Profile":
         """Return a profile with the mean of each channel at all its positions.
@@ -136,10 +154,10 @@ class Profile(ShownAsTable):
         """
         means = {}
         for name, mean in self.means.items():
-            of_channels = mean.reshape(-1, mean.shape[-1]).mean(axis=0)
+            of_channels = mean.reshape(-1, *mean.shape[-1:]).mean(axis=0)
             means[name] = np.broadcast_to(of_channels, mean.shape).copy()
-        of_inputs = {"input_range": self.input_range, "input_means": self.input_means}
-        return Profile(means, self.samples, self.fingerprint, positions="pooled", **of_inputs)
+        seen = self.input_range, "pooled", self.input_means, self.columns
+        return Profile(means, self.samples, self.fingerprint, *seen)
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Raise ProfileMismatchError unless the model has the profiled weights and operations."""
@@ -177,6 +195,7 @@ class Profile(ShownAsTable):
             "input_range": self.input_range,
             "positions": self.positions,
             "input_means": self.input_means,
+            "columns": list(self.columns),
         }
         means = [np.asarray(mean, np.float64) for mean in self.means.values()]
         arrays = {f"mean{i}": mean for i, mean in enumerate(means)}
@@ -193,12 +212,15 @@ class Profile(ShownAsTable):
             # Files of older versions do not have all of these.
             positions = file.header.get("positions", "each")
             file.check(positions in POSITIONS, f"its positions are {positions!r}")
+            columns = file.header.get("columns", [])
+            is_list = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+            file.check(is_list, f"its columns are {columns!r}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
             for pair in filter(None, pairs):
                 low, high = map(float, pair)
                 file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
-        return cls(means, samples, fingerprint, input_range, positions, input_means)
+        return cls(means, samples, fingerprint, input_range, positions, input_means, columns)
 
     def __repr__(self) -> str:
         return (

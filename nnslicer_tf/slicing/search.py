@@ -2,8 +2,8 @@
 
 Units (synapses, neurons, channels or inputs) are ablated in rounds, those with the least effect
 first; effects are then estimated again. The effect of a unit is the absolute derivative of the
-answer's log-odds (for a number or a sigmoid, of the logit) with respect to its mask. The sign is
-ignored: a slice selected by sign could be made to give any answer.
+answer's log-odds (without a softmax, of the logit) with respect to its mask. The sign is ignored: a
+slice selected by sign could be made to give any answer.
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
 to 70. Threads search for several samples in parallel.
@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import available_cores
-from nnslicer_tf._numerics import OutputClasses, sigmoid, softmax
+from nnslicer_tf._numerics import sigmoid, softmax
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -39,14 +40,19 @@ _BISECTIONS = 4
 _MAX_FAILURES = 2
 _MIN_KEPT = 0.95  # of samples that share a slice
 _BATCH = 256
+_OF_SOFTMAX = ("", "softmax", "log_softmax")
 _ROUND = 3  # forward passes that a forward and a backward pass cost
 
 
 class Answers:
     """Answers of an output, their probabilities, and their divergences from the whole model's."""
 
-    def __init__(self, classes: OutputClasses, full: np.ndarray) -> None:
-        self._classes = classes
+    def __init__(self, im: InstrumentedModel, output: str | None, full: np.ndarray) -> None:
+        self._classes = classes = im.classes_of(output)
+        self._outputs = partial(im.outputs_from, output=output)
+        # Whether logits become probabilities by a softmax, or by a sigmoid; else by the model.
+        self.by_softmax = classes.task == "multiclass" and classes.final in _OF_SOFTMAX
+        self._by_sigmoid = classes.task != "multiclass" and classes.final in ("", "sigmoid")
         # The whole model's logits, (samples, logits).
         self.full = full.reshape(len(full), -1).astype(np.float64)
 
@@ -66,9 +72,11 @@ class Answers:
         if self.is_number:
             return np.full((len(logits), 1), np.nan)
         scores = self._classes.scores(logits).reshape(len(logits), -1).astype(np.float64)
-        if self._classes.is_binary:
-            return np.concatenate([sigmoid(scores[:, :1]), sigmoid(scores[:, 1:])], axis=1)
-        return sigmoid(scores) if self._classes.is_multi_label else softmax(scores)
+        if self.by_softmax:
+            return softmax(scores)
+        if self._by_sigmoid:
+            return sigmoid(scores)
+        return self._classes.probabilities(self._outputs(logits)).reshape(len(logits), -1)
 
     def probability(self, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return the probability of each sample's target, `(samples,)`; NaN for a number."""
@@ -230,11 +238,15 @@ def decisive_slices(
     if ablation == "resample" and samples < 2:
         raise InvalidArgumentError("ablation='resample' needs at least 2 samples. Received: 1")
     classes = im.classes_of(output)
-    answers = Answers(classes, full)
+    answers = Answers(im, output, full)
+    if answers.is_number and classes.count > 1:
+        raise CriterionError(
+            f"A decisive slice keeps a class or one number; '{name}' has {classes.count} numbers. "
+            f"{classes.remark}"
+        )
     targets = _targets(outputs, answers, together)
-    by_odds = classes.count > 1 and classes.final != "sigmoid"
-    key = "masked units", name, level, by_odds
-    model = im.prepared(key, lambda: MaskedUnits(im, name, level, by_odds))
+    key = "masked units", name, level, answers.by_softmax
+    model = im.prepared(key, lambda: MaskedUnits(im, name, level, answers.by_softmax))
 
     # One search for each sample, or one for all of them.
     donors = (np.arange(samples) + generator.integers(1, max(samples, 2), samples)) % samples

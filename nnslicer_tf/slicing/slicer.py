@@ -147,6 +147,7 @@ class Slicer:
             )
         self.profile = profile
         profile.check_model(im)
+        im.columns = profile.columns or im.columns
         check_rules(im, granularity)
         if theta > 0:
             compile_rules(im.operations)
@@ -161,12 +162,13 @@ class Slicer:
         """Return the model, the profile and the settings, without what was compiled."""
         names = ("workers", "ray_address", "progress")
         settings = self._settings | {name: getattr(self, name) for name in names}
-        return self.im.model, self.im.input_shapes, self.im.bounds, self.profile, settings
+        options = {"bounds": self.im.bounds, "task": self.im.given_task}
+        return self.im.model, self.im.input_shapes, options, self.profile, settings
 
     def __setstate__(self, state: tuple) -> None:
-        model, shapes, bounds, profile, settings = state
+        model, shapes, options, profile, settings = state
         shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-        Slicer.__init__(self, InstrumentedModel(model, shape, bounds=bounds), profile, **settings)
+        Slicer.__init__(self, InstrumentedModel(model, shape, **options), profile, **settings)
 
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
@@ -426,7 +428,8 @@ class Slicer:
         whole = answer(im, chosen, values[chosen.answer])
         if names and chosen.label is not None and len(names) != len(whole):
             raise InvalidArgumentError(
-                f"The model has {len(whole)} classes; received {counted(len(names), 'name')}."
+                f"The model has {counted(len(whole), 'class')}; received "
+                f"{counted(len(names), 'name')}."
             )
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         lengths = [im[name].shape[0] for name in tokens if im[name].shape]
@@ -481,6 +484,9 @@ class Slicer:
                 vector = self.at_theta(0.0).slice(batch, criterion).to_vector()
             return int(np.count_nonzero(vector))
 
+        # What was assumed about the outputs, and why the slice is empty or nearly complete
+        remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
+        unusual = unusual_size(im, one, self.theta, values, means, whole, chosen, unexcluded)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -496,7 +502,7 @@ class Slicer:
             columns=tuple(map(str, columns)),
             words=tuple(map(str, words)),
             decisive=self._decisive_for(chosen, batch, whole) if decisive else None,
-            finding=unusual_size(im, one, self.theta, values, means, whole, chosen, unexcluded),
+            finding=" ".join(filter(None, (remark, unusual))),
             frequencies=frequencies,
             comparison=compare_methods(im, sample, means, chosen, methods, contributions)
             if methods

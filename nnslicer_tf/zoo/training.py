@@ -253,8 +253,7 @@ def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
     classes = InstrumentedModel(model, data.x.shape[1:]).classes
     if classes.is_number:
         raise InvalidArgumentError(
-            f"Model '{model.name}' has one output without a sigmoid: it predicts numbers, which "
-            "have no accuracy. End it with a sigmoid if it tells two classes apart."
+            f"Model '{model.name}' predicts numbers, which have no accuracy. {classes.remark}"
         )
     return _numerics.accuracy(classes.from_outputs(outputs), data.y)
 

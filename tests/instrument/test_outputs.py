@@ -1,5 +1,7 @@
 """What a model's output says about classes, for each way in which models end."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -128,11 +130,246 @@ def test_several_sigmoids_are_independent_labels():
     np.testing.assert_array_equal(classes.from_outputs(outputs), outputs.argmax(axis=1))
 
 
-def test_one_plain_output_is_a_number():
-    classes = nns.InstrumentedModel(model_of(units=1)).classes
-    assert classes.is_number
-    with pytest.raises(InvalidArgumentError, match="predicts a number"):
-        classes.probabilities(np.ones((2, 1)))
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def falling(v):
+    return 1 - ops.sigmoid(v)
+
+
+def shifted(v):
+    return ops.sigmoid(2 * v - 1)
+
+
+def softmax(z):
+    powers = np.exp(z - z.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+# One value for two classes: the end of the model, the units before it, and P(class 1) of their
+# values in NumPy.
+ONE_VALUE = {
+    "hard_sigmoid": (layers.Activation("hard_sigmoid"), 1, lambda z: np.clip(z / 6 + 0.5, 0, 1)),
+    "hard_sigmoid operation": (ops.hard_sigmoid, 1, lambda z: np.clip(z / 6 + 0.5, 0, 1)),
+    "one minus": (lambda s: 1 - ops.sigmoid(s), 1, lambda z: sigmoid(-z)),
+    "own function": (layers.Activation(falling), 1, lambda z: sigmoid(-z)),
+    "own layer": (layers.Lambda(falling), 1, lambda z: sigmoid(-z)),
+    "of a negative": (lambda s: ops.sigmoid(-s), 1, lambda z: sigmoid(-z)),
+    "shifted": (layers.Activation(shifted), 1, lambda z: sigmoid(2 * z - 1)),
+    "tanh": (lambda s: (ops.tanh(s) + 1) / 2, 1, lambda z: (np.tanh(z) + 1) / 2),
+    "squared": (lambda s: ops.square(ops.sigmoid(s)), 1, lambda z: sigmoid(z) ** 2),
+    "clipped": (lambda s: ops.clip(ops.sigmoid(s), 1e-7, 1 - 1e-7), 1, sigmoid),
+    "a clip": (lambda s: ops.clip(s, 0.0, 1.0), 1, lambda z: np.clip(z, 0, 1)),
+    "mean": (
+        lambda s: (ops.sigmoid(s) + ops.sigmoid(3 * s - 1)) / 2,
+        1,
+        lambda z: (sigmoid(z) + sigmoid(3 * z - 1)) / 2,
+    ),
+    "ensemble": (
+        lambda s: layers.Average()([ops.sigmoid(s), ops.sigmoid(3 * s - 1)]),
+        1,
+        lambda z: (sigmoid(z) + sigmoid(3 * z - 1)) / 2,
+    ),
+    "one of two": (lambda s: layers.Softmax()(s)[:, 1:], 2, lambda z: softmax(z)[:, 1:]),
+    "one of two, a scalar": (lambda s: ops.softmax(s)[:, 0], 2, lambda z: softmax(z)[:, :1]),
+}
+
+
+@pytest.mark.parametrize("name", ONE_VALUE)
+def test_one_probability_is_two_classes(name):
+    tail, units, probability = ONE_VALUE[name]
+    model = functional(tail, units)
+    im = nns.InstrumentedModel(model)
+    z = keras.Model(model.inputs, model.get_layer("scores").output).predict(X, verbose=0)
+    p = probability(z.astype(np.float64))[:, 0]
+    assert 0 < (p > 0.5).sum() < len(X)
+    assert im.classes.is_binary
+    np.testing.assert_allclose(
+        im.classes.probabilities(im.predict(X)), np.stack([1 - p, p], axis=1), atol=1e-6
+    )
+    np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), p > 0.5)
+    scores = im.classes.scores(im.logits(X))
+    np.testing.assert_array_equal(im.classes.from_logits(im.logits(X)), p > 0.5)
+    np.testing.assert_allclose(scores[:, 0], -scores[:, 1])
+    assert (np.diff(scores[np.lexsort((scores[:, 1], p)), 1]) >= -1e-6).all()
+    np.testing.assert_allclose(
+        im.outputs_from(im.logits(X)).reshape(-1), im.predict(X).reshape(-1), atol=1e-6
+    )
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    np.testing.assert_array_equal(slicer.slice_each(X).predicted, p > 0.5)
+    found = slicer.explain(X[0])
+    assert found.predicted == int(p[0] > 0.5)
+    np.testing.assert_allclose(found.whole, [1 - p[0], p[0]], atol=1e-6)
+
+
+LABELS = {
+    "hard_sigmoid": (layers.Activation("hard_sigmoid"), lambda z: np.clip(z / 6 + 0.5, 0, 1)),
+    "one minus": (lambda s: 1 - ops.sigmoid(s), lambda z: sigmoid(-z)),
+    "ensemble": (
+        lambda s: layers.Average()([ops.sigmoid(s), ops.sigmoid(3 * s - 1)]),
+        lambda z: (sigmoid(z) + sigmoid(3 * z - 1)) / 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_several_probabilities_are_independent_labels(name):
+    tail, probability = LABELS[name]
+    model = functional(tail)
+    im = nns.InstrumentedModel(model)
+    z = keras.Model(model.inputs, model.get_layer("scores").output).predict(X, verbose=0)
+    p = probability(z.astype(np.float64))
+    assert im.classes.is_multi_label
+    np.testing.assert_allclose(im.classes.probabilities(im.predict(X)), p, atol=1e-6)
+    np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), p.argmax(axis=1))
+    np.testing.assert_array_equal(im.classes.from_logits(im.logits(X)), p.argmax(axis=1))
+
+
+@pytest.mark.parametrize("factor", [3.0, 1 / 3, -2.0])
+def test_a_softmax_of_multiples_is_one_of_its_scores(factor):
+    model = functional(layers.Activation(lambda s: ops.softmax(s * factor)))
+    im = nns.InstrumentedModel(model)
+    z = keras.Model(model.inputs, model.get_layer("scores").output).predict(X, verbose=0)
+    expected = softmax(factor * z.astype(np.float64))
+    assert im.classes.final == "softmax"
+    np.testing.assert_allclose(im.classes.probabilities(im.predict(X)), expected, atol=1e-5)
+    np.testing.assert_allclose(im.logits(X), factor * z, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(im.classes.from_logits(im.logits(X)), expected.argmax(axis=1))
+
+
+RATINGS = {
+    "of five stars": lambda s: 5 * ops.sigmoid(s),
+    "between -1 and 1": ops.tanh,
+    "linear": lambda s: s,
+}
+
+
+@pytest.mark.parametrize("name", RATINGS)
+def test_another_single_value_is_a_number_and_says_what_was_assumed(name):
+    im = nns.InstrumentedModel(functional(RATINGS[name], 1))
+    assert im.classes.is_number
+    with pytest.raises(InvalidArgumentError, match=r"predicts a number.*task='binary'"):
+        im.classes.probabilities(im.predict(X))
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+    assert (slicer.slice_each(X).predicted == -1).all()
+    assert "task='binary'" in slicer.explain(X[0]).summary()
+
+
+def test_a_softmax_over_one_unit_is_no_classifier():
+    with pytest.warns(UserWarning, match="size 1"):  # of Keras
+        im = nns.InstrumentedModel(model_of(layers.Softmax(), units=1))
+        with pytest.raises(InvalidArgumentError, match="one unit is always 1"):
+            im.classes.probabilities(np.ones((2, 1)))
+
+
+LOSSES = {
+    "object": (lambda: keras.losses.BinaryCrossentropy(from_logits=True), "binary", "multilabel"),
+    "focal": (
+        lambda: keras.losses.BinaryFocalCrossentropy(from_logits=True),
+        "binary",
+        "multilabel",
+    ),
+    "partial": (
+        lambda: partial(keras.losses.binary_crossentropy, from_logits=True),
+        "binary",
+        "multilabel",
+    ),
+    "probabilities": (lambda: "binary_crossentropy", "binary", "multilabel"),
+    "classes": (lambda: "sparse_categorical_crossentropy", "regression", "multiclass"),
+    "numbers": (lambda: "mse", "regression", "regression"),
+    "Huber": (lambda: keras.losses.Huber(), "regression", "regression"),
+    "none": (lambda: None, "regression", "multiclass"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_says_what_outputs_without_a_final_function_are(name):
+    build, *tasks = LOSSES[name]
+    for units, task in zip((1, 3), tasks, strict=True):
+        model = model_of(units=units)
+        model.compile("sgd", build())
+        assert nns.InstrumentedModel(model).classes.task == task
+
+
+def test_one_logit_of_a_compiled_model_is_two_classes(tmp_path):
+    model = model_of(units=1)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=[keras.metrics.BinaryAccuracy(threshold=0)])
+    z = model.predict(X, verbose=0)[:, 0].astype(np.float64)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    copies = {"copy": nns.instrument.copy_model(model), "file": nns.instrument.load_model(path)}
+    for one in (model, *copies.values()):
+        im = nns.InstrumentedModel(one)
+        np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), z > 0)
+        p = im.classes.probabilities(im.predict(X))
+        np.testing.assert_allclose(p, np.stack([sigmoid(-z), sigmoid(z)], axis=1), atol=1e-6)
+    # Another loss is noticed.
+    im = nns.instrument.instrumented(model)
+    assert im.classes.is_binary
+    model.compile("sgd", "mse")
+    assert nns.instrument.instrumented(model).classes.is_number
+
+
+def test_the_losses_of_several_outputs():
+    x = keras.Input((4,))
+    outputs = {"risk": layers.Dense(1, name="a")(x), "price": layers.Dense(1, name="b")(x)}
+    model = keras.Model(x, outputs)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("sgd", {"risk": loss, "price": "mse"})
+    im = nns.InstrumentedModel(model)
+    assert im.classes_of("risk").is_binary
+    assert im.classes_of("price").is_number
+
+
+def test_the_task_can_be_given():
+    z = model_of(units=1).predict(X, verbose=0)[:, 0]
+    im = nns.InstrumentedModel(model_of(units=1), task="binary")
+    np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), z > 0)
+    assert im.copy().classes.is_binary
+    three = nns.InstrumentedModel(model_of(), task="regression")
+    assert three.classes.is_number
+    slicer = nns.Slicer(three, nns.Profile.from_data(three, X, progress=False), progress=False)
+    with pytest.raises(nns.errors.CriterionError, match="3 numbers"):
+        slicer.slice(X)
+    assert nns.InstrumentedModel(model_of(), task="multilabel").classes.is_multi_label
+    for wrong in ("binary", "classes"):
+        with pytest.raises(InvalidArgumentError, match="task must be"):
+            nns.InstrumentedModel(model_of(), task=wrong)
+
+
+HEADS = {
+    "softmax": ("softmax", layers.Flatten(), 3),
+    "selected": ("softmax", lambda v: v[:, 0, 0], 3),
+    "sigmoid": ("sigmoid", layers.Flatten(), 1),
+    "labels": ("sigmoid", layers.Reshape((3,)), 3),
+    "own": (falling, layers.Flatten(), 1),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_convolution_of_one_position_is_a_vector(name):
+    activation, flatten, units = HEADS[name]
+    keras.utils.set_random_seed(0)
+    x = keras.Input((4,))
+    head = layers.Conv2D(units, 1, activation=activation)
+    model = keras.Model(x, flatten(head(layers.Reshape((1, 1, 4))(x))))
+    twin = keras.Sequential([keras.Input((4,)), layers.Dense(units, activation=activation)])
+    twin.set_weights([w.reshape(s.shape) for w, s in zip(model.get_weights(), twin.weights)])
+    slices, found = [], []
+    for one in (model, twin):
+        im = nns.InstrumentedModel(one)
+        assert im.logits(X).shape == (len(X), units)
+        np.testing.assert_allclose(im.predict(X), twin.predict(X, verbose=0), atol=1e-6)
+        slicer = nns.Slicer(im, nns.Profile.from_data(im, X, progress=False), progress=False)
+        slices.append(slicer.slice_each(X))
+        found.append(slicer.explain(X[3]))
+        assert nns.instrument.instrumented(im).classes == nns.InstrumentedModel(twin).classes
+    np.testing.assert_array_equal(slices[0].predicted, slices[1].predicted)
+    np.testing.assert_array_equal(slices[0].to_array(), slices[1].to_array())
+    np.testing.assert_allclose(found[0].whole, found[1].whole, atol=1e-6)
+    np.testing.assert_allclose(found[0].contributions, found[1].contributions, atol=1e-6)
 
 
 def test_maps_have_a_class_at_each_position():

@@ -307,3 +307,47 @@ def test_resampling_uses_other_samples(network):
     slicer, x = network
     table = slicer.decisive(x, ablation="resample", max_share=1.0, others=0, rng=1).to_frame()
     assert (table["answer with slice alone"] == table["answer"]).all()
+
+
+ENDS = {
+    "mean of softmaxes": lambda s: (keras.ops.softmax(s) + keras.ops.softmax(-2 * s)) / 2,
+    "some of a softmax": lambda s: keras.ops.softmax(s)[:, :3],
+    "sparsemax": keras.layers.Activation("sparsemax"),
+    "hard sigmoids": keras.ops.hard_sigmoid,
+    "mean of sigmoids": lambda s: (keras.ops.sigmoid(s) + keras.ops.sigmoid(2 * s - 1)) / 2,
+    "one of a softmax": lambda s: keras.ops.softmax(s)[:, :1],
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_certificates_have_the_probabilities_that_the_model_gives(name):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((5,))
+    scores = keras.layers.Dense(4)(keras.layers.Dense(8, activation="relu")(x))
+    model = keras.Model(x, ENDS[name](scores))
+    data = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    outputs = model.predict(data, verbose=0).astype(np.float64)
+    if outputs.shape[1] == 1:
+        outputs = np.concatenate([1 - outputs, outputs], axis=1)
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, data, progress=False), progress=False)
+    certificate = slicer.decisive(data, level="neuron").certificate
+    np.testing.assert_array_equal(certificate["answer"], outputs.argmax(axis=1))
+    np.testing.assert_allclose(certificate["probability"], outputs.max(axis=1), atol=1e-6)
+    # With the slice alone: the same computed in NumPy, up to the end of the model.
+    slices = slicer.decisive(data[:1], level="neuron")
+    (w1, b1, w2, b2), masks = model.get_weights(), slices.masks(0)
+    names = [f"{model.layers[1].name}:pre", model.layers[2].name]
+    assert set(masks) <= set(names)
+    hidden = data @ w1 + b1
+    scores = np.maximum(hidden, 0) @ w2 + b2
+    mean_scores = scores.mean(axis=0)
+    hidden = np.where(masks[names[0]], hidden[0], hidden.mean(axis=0))
+    scores = np.maximum(hidden, 0) @ w2 + b2
+    scores = np.where(masks.get(names[1], True), scores, mean_scores)
+    given = np.asarray(ENDS[name](keras.ops.convert_to_tensor(scores[None])), np.float64)
+    given = np.concatenate([1 - given, given], axis=1) if given.shape[1] == 1 else given
+    answer = int(slices.certificate["answer"][0])
+    assert slices.certificate["answer with slice alone"][0] == given[0].argmax()
+    np.testing.assert_allclose(
+        slices.certificate["probability with slice alone"][0], given[0, answer], atol=1e-5
+    )

@@ -390,22 +390,6 @@ def test_the_classes_of_a_single_sigmoid():
         slicer.slice(of_class_0, [1])
 
 
-@pytest.mark.parametrize("ending", ["hard_sigmoid", "complement"])
-def test_one_value_without_a_sigmoid_is_no_class(ending):
-    inputs = keras.Input((4,))
-    hidden = layers.Dense(5, "relu")(inputs)
-    if ending == "complement":
-        outputs = 1.0 - layers.Dense(1, "sigmoid")(hidden)
-    else:
-        outputs = layers.Dense(1, ending)(hidden)
-    im = nns.InstrumentedModel(keras.Model(inputs, outputs))
-    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    slicer = nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), theta=0, progress=False)
-    slices = slicer.slice_each(x, outputs="predicted")
-    np.testing.assert_array_equal(slices.predicted, im.classes.from_outputs(im.predict(x)))
-    assert not slices.predicted.any()
-
-
 def test_a_single_token_is_drawn(tmp_path):
     tokens = keras.Input((), dtype="int64")
     model = keras.Model(tokens, layers.Dense(3)(layers.Embedding(5, 4)(tokens)))

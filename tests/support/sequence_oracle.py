@@ -51,6 +51,7 @@ class SequenceOracle:
                 # A causal mask makes positions unequal, so that each has its own mean.
                 pair = self.is_pair(op.name) and self.im.model.get_layer(op.layer).causal
                 together = positions == "pooled" and not pair
+                together = together and not self.is_constant(op, i, pools, len(profile_data))
                 if (together or not found) and self.can_be_padding(op.name):
                     found = pooled[self.pool(op.name, i)]
                 self.mean[op.name][i] = math.fsum(found) / len(found) if found else 0.0
@@ -117,6 +118,14 @@ class SequenceOracle:
         if not self.can_be_padding(name):
             return i
         return i[:1] if self.is_pair(name) else i[1:]
+
+    def is_constant(self, op, i, pools, samples):
+        """Whether all samples have the same values at the position of index i."""
+        place = slice(1, None) if self.is_pair(op.name) else slice(1)
+        here = [pools.get(j, []) for j in indices(op.shape) if j[place] == i[place]]
+        return samples > 1 and all(
+            len(v) == samples and max(v) - min(v) <= 1e-6 * abs(max(v)) for v in here
+        )
 
     # --- what each operation computes --------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""Profiles: scalars, constant positions of texts, and names of a table's columns."""
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+
+NAMES = ["age", "height", "weight"]
+X = (np.random.default_rng(0).normal(size=(30, 3)) * [1, 5, 20]).astype(np.float32)
+
+
+def table_model():
+    keras.utils.set_random_seed(0)
+    hidden = layers.Dense(6, activation="relu")
+    return keras.Sequential([keras.Input((3,)), hidden, layers.Dense(2, activation="softmax")])
+
+
+def test_means_by_channel_of_scalars_are_the_means():
+    x = keras.Input((3,))
+    model = keras.Model(x, layers.Reshape(())(layers.Dense(1)(x)))
+    profile = nns.Profile.from_data(model, X, progress=False)
+    by_channel = profile.per_channel()
+    for name, mean in profile.means.items():
+        expected = mean.mean() if name.endswith("reshape") else mean
+        np.testing.assert_array_equal(by_channel.means[name], expected)
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+def test_a_first_token_that_never_changes_has_its_own_means(layer):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Embedding(9, 4, mask_zero=True, name="table"),
+            layer(3, return_sequences=True, name="states"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(2, activation="softmax"),
+        ]
+    )
+    tokens = np.random.default_rng(1).integers(2, 9, (40, 6))
+    tokens[:, 0] = 1
+    tokens[::3, 4:] = 0
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, tokens, progress=False)
+    table = model.get_layer("table").embeddings.numpy().astype(np.float64)
+    np.testing.assert_allclose(profile.means["table"][0], table[1], rtol=1e-6)
+    others = table[tokens[tokens != 0]].mean(axis=0)
+    np.testing.assert_allclose(profile.means["table"][1:], np.tile(others, (5, 1)), rtol=1e-6)
+    states = keras.Model(model.inputs, model.get_layer("states").output).predict(tokens, verbose=0)
+    np.testing.assert_allclose(profile.means["states"][0], states[0, 0], rtol=1e-5)
+    # What does not vary has no part in any slice.
+    slices = nns.Slicer(im, profile, theta=0.0, progress=False).slice(tokens)
+    assert not slices.neurons["table"][0].any()
+    assert slices.neurons["table"][1:].any()
+
+
+def sliced(slicer, x):
+    return slicer.slice_each(x).to_array()
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(X, columns=NAMES)
+
+
+@pytest.fixture
+def slicer(frame, tmp_path):
+    model = table_model()
+    nns.Profile.from_data(model, frame, progress=False).save(tmp_path / "profile.npz")
+    profile = nns.Profile.load(tmp_path / "profile.npz")
+    assert profile.columns == tuple(NAMES)
+    return nns.Slicer(nns.InstrumentedModel(model), profile, theta=0.1, progress=False)
+
+
+FORMS = {
+    "data frame": lambda frame, folder: frame,
+    "file": lambda frame, folder: frame.to_csv(folder / "x.csv", index=False) or folder / "x.csv",
+    "data set": lambda frame, folder: nns.datasets.Dataset(
+        frame.to_numpy(),
+        np.zeros(len(frame), int),
+        "mine",
+        split="",
+        normalise="none",
+        classes=1,
+        columns=tuple(frame),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_in_another_order_are_put_into_that_of_the_profile(slicer, frame, form, tmp_path):
+    expected = sliced(slicer, X)
+    np.testing.assert_array_equal(sliced(slicer, FORMS[form](frame, tmp_path)), expected)
+    swapped = FORMS[form](frame[["weight", "age", "height"]], tmp_path)
+    with pytest.warns(UserWarning, match="order of the table that was profiled: age, height"):
+        np.testing.assert_array_equal(sliced(slicer, swapped), expected)
+
+
+def test_a_row_in_another_order_is_explained_in_that_of_the_profile(slicer, frame):
+    expected = slicer.explain(frame.iloc[2])
+    with pytest.warns(UserWarning, match="order of the table"):
+        found = slicer.explain(frame[["weight", "age", "height"]].iloc[2])
+    assert found.columns == tuple(NAMES)
+    np.testing.assert_array_equal(found.contributions, expected.contributions)
+
+
+def test_other_columns_are_refused_by_name(slicer, frame):
+    other = frame.rename(columns={"weight": "size"})
+    with pytest.raises(nns.errors.InputShapeError, match=r"Missing here: \['weight'\], .*'size'"):
+        slicer.slice(other)
+    np.testing.assert_array_equal(sliced(slicer, other.to_numpy()), sliced(slicer, X))
+
+
+def test_labelled_tables_are_put_into_order(slicer, frame):
+    y = np.arange(len(X)) % 2
+    with pytest.warns(UserWarning, match="order of the table"):
+        x, _ = slicer.im.labelled(frame[["weight", "age", "height"]], y)
+    np.testing.assert_array_equal(x, X)
+
+
+def test_a_pickled_slicer_knows_the_columns_and_the_task(frame):
+    import pickle
+
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(1)])
+    im = nns.InstrumentedModel(model, task="binary")
+    profile = nns.Profile.from_data(im, frame, progress=False)
+    other = pickle.loads(pickle.dumps(nns.Slicer(im, profile, progress=False)))
+    assert other.im.columns == tuple(NAMES)
+    assert other.im.classes.is_binary
