@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -81,8 +80,7 @@ def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
         )
     if not isinstance(target, (int, np.integer)) or not 0 <= target < im.classes.count:
         raise InvalidArgumentError(
-            f"target must be the index of one of {counted(im.classes.count, 'output')}. Received: "
-            f"{target!r}"
+            f"target must be the index of one of {im.classes.count} logits. Received: {target!r}"
         )
     neuron, sign = im.classes.neuron(int(target))
     label = int(target) if is_classifier(im) else None

@@ -267,9 +267,9 @@ def follow_boundaries(
                 bar.set_postfix_str(f"{counted(visited, 'region')}, {len(fronts)} ends")
             if most is not None and visited > most:
                 raise TooManyRegionsError(
-                    f"More than {most:,} regions were visited: {visited:,}, with {found:,} "
-                    f"segments of boundaries, and {len(fronts)} ends to follow. Choose a smaller "
-                    "polygon, or a larger max_regions."
+                    f"More than {counted(most, 'region')} had to be visited: {visited:,}, with "
+                    f"{found:,} segments of boundaries, and {len(fronts)} ends to follow. "
+                    "Choose a smaller polygon, or a larger max_regions."
                 )
     return PlanarBoundary(*plane, np.concatenate(segments), np.concatenate(labels), visited)
 

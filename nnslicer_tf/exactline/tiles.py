@@ -228,8 +228,8 @@ class FinishedTiles:
     def _check_count(self) -> None:
         if self._most is not None and self._regions > self._most:
             raise TooManyRegionsError(
-                f"The polygon has more than {self._most:,} regions: {self._regions:,} were "
-                f"found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
+                f"The polygon has more than {counted(self._most, 'region')}: {self._regions:,} "
+                f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
                 "or a larger max_regions, or boundary_only=True."
             )
 

@@ -36,7 +36,7 @@ _UNKNOWN = "and the model is not compiled with a loss that says otherwise."
 _REMARKS = {
     "number": (
         f"Its one output is not a probability, {_UNKNOWN} If it is the logit of two classes, end "
-        "the model with a sigmoid, or wrap it: InstrumentedModel(model, task='binary')."
+        "it with a sigmoid, or wrap the model: InstrumentedModel(model, task='binary')."
     ),
     "classes": (
         f"Its outputs are taken for logits of classes: it does not end in a softmax, {_UNKNOWN} If "

@@ -111,7 +111,9 @@ def test_boundary_is_saved_and_limited(tmp_path):
     np.testing.assert_array_equal(loaded.segments, boundary.segments)
     assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
     assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
-    with pytest.raises(nns.errors.TooManyRegionsError, match="More than 1 regions were visited"):
+    with pytest.raises(
+        nns.errors.TooManyRegionsError, match="More than 1 region had to be visited"
+    ):
         exact_plane(im, corners, boundary_only=True, max_regions=1)
     with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
         exact_plane(relu_of([[1, 0]], [0]), SQUARE, boundary_only=True)

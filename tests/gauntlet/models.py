@@ -74,33 +74,6 @@ case("two logits", 2)(lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(
 case("log-softmax", 3)(lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(3, "log_softmax")))
 case("multi-label")(lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(3, "sigmoid")))
 case("regression")(lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(1)))
-case("hard sigmoid", 2)(
-    lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(1, "hard_sigmoid"))
-)
-
-
-@case("falling sigmoid", 2)
-def falling_sigmoid() -> keras.Model:
-    x = keras.Input((5,))
-    return keras.Model(x, 1 - layers.Dense(1, "sigmoid")(layers.Dense(8, "relu")(x)))
-
-
-@case("ensemble of sigmoids", 2)
-def ensemble_of_sigmoids() -> keras.Model:
-    x = keras.Input((5,))
-    parts = [layers.Dense(1, "sigmoid")(layers.Dense(8, "relu")(x)) for _ in range(3)]
-    return keras.Model(x, layers.Average()(parts))
-
-
-case("softmax of 1 × 1 maps", 3)(
-    lambda: stack(
-        (6, 6, 2),
-        layers.Conv2D(4, 3, activation="relu"),
-        layers.GlobalAveragePooling2D(keepdims=True),
-        layers.Conv2D(3, 1, activation="softmax"),
-        layers.Flatten(),
-    )
-)
 case("mixed-precision recipe", 3)(
     lambda: stack(
         (5,),
