@@ -156,7 +156,7 @@ class Slicer:
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
-        self._captures: dict[int, AmountCapture] = {}
+        self._captures: dict[tuple, AmountCapture] = {}  # also for slicers with other settings
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
@@ -173,7 +173,7 @@ class Slicer:
     def _like(self, **settings: Any) -> "Slicer":
         """Return a slicer of the same model with some other settings."""
         other = object.__new__(type(self))
-        caches: dict[str, dict] = {n: {} for n in ("_plans", "_work", "_walks", "_captures")}
+        caches: dict[str, dict] = {name: {} for name in ("_plans", "_work", "_walks")}
         other.__dict__ = {**self.__dict__, **settings, **caches}
         other.__dict__.pop("_by_amounts", None)
         check_options(workers=other.workers, **other._settings)
@@ -575,9 +575,10 @@ class Slicer:
         if by_exclusion:
             capture: Callable[..., dict[str, np.ndarray]] = self.im.forward
             if plan.amounts is not None:
-                if id(plan) not in self._captures:
-                    self._captures[id(plan)] = AmountCapture(self.im, self.profile, plan)
-                capture = self._captures[id(plan)]
+                read = plan.captured, plan.amounts.slopes
+                if read not in self._captures:
+                    self._captures[read] = AmountCapture(self.im, self.profile, plan)
+                capture = self._captures[read]
             engine = make_engine(self.workers, self.ray_address)
             return Work(ExclusionWalk(plan, collector), engine, size, capture, self.profile)
         if key not in self._work:
