@@ -59,7 +59,7 @@ def test_probabilities_are_keras_own(name):
     im = nns.InstrumentedModel(model)
     assert im.classes.final == final
     assert im.classes.count == 3
-    outputs = model.predict(X, verbose=0)
+    outputs = model(X).numpy()
     expected = outputs.reshape(-1, 3).astype(np.float64)
     if final == "log_softmax":
         expected = np.exp(expected)
@@ -70,7 +70,7 @@ def test_probabilities_are_keras_own(name):
     np.testing.assert_array_equal(im.classes.from_logits(im.logits(X)), expected.argmax(axis=1))
     if final not in ("distribution", "") and name != "nested":
         scores = keras.Model(model.inputs, model.get_layer("scores").output)
-        np.testing.assert_allclose(im.logits(X), scores.predict(X, verbose=0), atol=1e-6)
+        np.testing.assert_allclose(im.logits(X), scores([X]).numpy(), atol=1e-6)
 
 
 def test_an_axis_of_size_1_before_the_softmax_makes_no_map():
@@ -105,9 +105,9 @@ def test_one_sigmoid_is_two_classes(tail):
     classes = nns.InstrumentedModel(model).classes
     assert classes.is_binary
     assert classes.count == 2
-    p = model.predict(X, verbose=0).reshape(-1).astype(np.float64)
+    p = model(X).numpy().reshape(-1).astype(np.float64)
     assert 0 < (p > 0.5).sum() < len(X)
-    outputs = model.predict(X, verbose=0)
+    outputs = model(X).numpy()
     np.testing.assert_array_equal(classes.from_outputs(outputs), p > 0.5)
     np.testing.assert_allclose(
         classes.probabilities(outputs), np.stack([1 - p, p], axis=1), atol=1e-6
@@ -125,7 +125,7 @@ def test_several_sigmoids_are_independent_labels():
     classes = nns.InstrumentedModel(model).classes
     assert classes.is_multi_label
     assert classes.count == 3
-    outputs = model.predict(X, verbose=0)
+    outputs = model(X).numpy()
     np.testing.assert_allclose(classes.probabilities(outputs), outputs, atol=1e-7)
     np.testing.assert_array_equal(classes.from_outputs(outputs), outputs.argmax(axis=1))
 
@@ -376,7 +376,7 @@ def test_maps_have_a_class_at_each_position():
     x = keras.Input((5, 5, 2))
     model = keras.Model(x, layers.Conv2D(3, 1, activation="softmax")(x))
     images = np.random.default_rng(0).normal(size=(2, 5, 5, 2)).astype(np.float32)
-    outputs = model.predict(images, verbose=0)
+    outputs = model(images).numpy()
     classes = nns.InstrumentedModel(model).classes
     assert classes.count == 3
     np.testing.assert_array_equal(classes.from_outputs(outputs), outputs.argmax(axis=-1))
@@ -386,7 +386,7 @@ def test_a_softmax_over_the_first_axis():
     x = keras.Input((3, 5))
     model = keras.Model(x, layers.Softmax(axis=1)(layers.Dense(5)(x)))
     values = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-    outputs = model.predict(values, verbose=0)
+    outputs = model(values).numpy()
     classes = nns.InstrumentedModel(model).classes
     assert classes.count == 3
     np.testing.assert_array_equal(classes.from_outputs(outputs), outputs.argmax(axis=1))
@@ -406,6 +406,6 @@ def test_each_output_has_its_own_classes():
 def test_some_of_the_probabilities_get_no_second_softmax(function):
     model = functional(lambda scores: layers.Activation(function)(scores)[:, :2])
     im = nns.InstrumentedModel(model)
-    outputs = model.predict(X, verbose=0)
+    outputs = model(X).numpy()
     np.testing.assert_allclose(im.classes.probabilities(im.predict(X)), outputs, atol=1e-6)
     np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), outputs.argmax(axis=1))

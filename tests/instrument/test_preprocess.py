@@ -38,7 +38,7 @@ def test_the_analyses_see_prepared_inputs(model, pixels, preprocess, kind):
     of_pixels = bound.gradients(pixels, of=2)[bound.input_operation]
     of_scaled = plain.gradients(scaled, of=2)[plain.input_operation]
     np.testing.assert_allclose(of_pixels, of_scaled / 255, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(bound.model.predict(pixels, verbose=0), bound.predict(pixels), 1e-5)
+    np.testing.assert_allclose(bound.model(pixels).numpy(), bound.predict(pixels), 1e-5)
 
 
 @pytest.mark.parametrize("low, high", [(-1, 100), (5, 256), (-0.5, 255.5)])

@@ -150,7 +150,7 @@ def test_a_registered_elementwise_step_is_tried_out():
 def test_at_the_end_they_are_the_final_activation(ending):
     model = model_with(ending, units=3, last=False)
     im = nns.InstrumentedModel(model)
-    outputs = model.predict(X, verbose=0)
+    outputs = model(X).numpy()
     expected = np.exp(outputs) if ending == "log_softmax" else outputs
     np.testing.assert_allclose(im.classes.probabilities(im.predict(X)), expected, atol=1e-5)
     assert im.logit_operation == "own:pre"
@@ -162,7 +162,7 @@ def test_compact_keeps_outputs_of_a_network_with_an_unnamed_softmax():
     kernel[:, 2] = bias[2] = 0  # a zero that the softmax turns into a probability
     model.get_layer("own").set_weights([kernel, bias])
     small = nns.pruning.compact(model)
-    np.testing.assert_allclose(small.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(small(X).numpy(), model(X).numpy(), atol=1e-6)
 
 
 LAMBDAS = {
@@ -184,7 +184,7 @@ def test_lambdas_are_what_they_do(name):
     )
     im = nns.InstrumentedModel(model)
     assert im["own"].kind == kind
-    np.testing.assert_allclose(im.predict(X), model.predict(X, verbose=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(im.predict(X), model(X).numpy(), rtol=1e-5, atol=1e-5)
 
 
 OPERATIONS = {
@@ -200,7 +200,7 @@ def test_operations_of_one_tensor_need_no_rule_of_their_own(name):
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2)(OPERATIONS[name](x)))
     im = nns.InstrumentedModel(model)
-    np.testing.assert_allclose(im.predict(X), model.predict(X, verbose=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(im.predict(X), model(X).numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_an_operation_that_mixes_samples_is_refused():
@@ -217,7 +217,7 @@ def test_recurrent_layers_with_functions_of_ones_own(cell):
     model = keras.Sequential([keras.Input((3, 6)), rnn, layers.Dense(2)])
     x = X[:6].reshape(2, 3, 6)
     im = nns.InstrumentedModel(model)
-    np.testing.assert_allclose(im.predict(x), model.predict(x, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(im.predict(x), model(x).numpy(), atol=1e-5)
     with pytest.raises(nns.errors.UnsupportedLayerError, match="depend on several inputs"):
         rnn = cell(4, activation=MIXING["centred"])
         nns.InstrumentedModel(keras.Sequential([keras.Input((3, 6)), rnn, layers.Dense(2)]))

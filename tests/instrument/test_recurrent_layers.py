@@ -82,7 +82,7 @@ def test_values_are_those_of_keras(name):
     x = np.random.default_rng(1).normal(size=(4, *im.input_shape)).astype(np.float32)
     x[1, -2:] = 0
     x[2, 0] = 0
-    np.testing.assert_allclose(im.predict(x), model.predict(x, verbose=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(im.predict(x), model(x).numpy(), rtol=1e-4, atol=1e-5)
     for operation, values in im.capture(x).items():
         assert values.shape == (4, *im[operation].shape)
     exact = im.graph.in_dtype_of_input().run(x.astype(np.float64), im.output_operations)
@@ -139,7 +139,7 @@ def test_states_from_one_layer_to_another():
     im = nns.InstrumentedModel(model)
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(3, *shape)).astype(np.float32) for shape in ((5, 3), (4, 2))]
-    np.testing.assert_allclose(im.predict(x), model.predict(x, verbose=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(im.predict(x), model(x).numpy(), rtol=1e-4, atol=1e-5)
     profile = nns.Profile.from_data(im, x, progress=False)
     found = [
         nns.Slicer(im, profile, theta, workers=0, progress=False).slice(x, {"logits": [0]})
@@ -158,7 +158,7 @@ def test_all_outputs_of_a_layer(merge_mode):
     model = randomised(keras.Model(inputs, list(layer(inputs))))
     im = nns.InstrumentedModel(model)
     x = np.random.default_rng(0).normal(size=(3, 5, 3)).astype(np.float32)
-    expected = model.predict(x, verbose=0)
+    expected = model(x)
     acts = im.capture(x, of=im.output_operations)
     for name, values in zip(im.output_operations, expected, strict=True):
         np.testing.assert_allclose(acts[name], values, rtol=1e-4, atol=1e-5)

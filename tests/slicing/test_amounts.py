@@ -50,16 +50,58 @@ def check_complete(slicer, x, outputs=(1,)):
     return change
 
 
+class Case:
+    """A wrapped model with dyadic weights, its profile and two samples to slice."""
+
+    def __init__(self, model, rng):
+        set_dyadic_weights(model, rng)
+        self.im = nns.InstrumentedModel(model)
+        self.profile_data, self.x = data(rng, model, 4), data(rng, model, 2)
+        self.profile = nns.Profile.from_data(self.im, self.profile_data, progress=False)
+
+        options = {"workers": 0, "progress": False, "contribution": "amount"}
+        self.slicers = {
+            granularity: nns.Slicer(self.im, self.profile, 0.0, granularity, **options)
+            for granularity in ("activation", "channel")
+        }
+
+    def check(self, granularity, thetas):
+        """Compare all amounts with the oracle's."""
+        oracles = {"activation": AmountOracle, "channel": ChannelAmountOracle}
+        oracle = oracles[granularity](self.im, self.profile_data)
+        seeds = {self.im.logit_operation: [(0,), (2,)]}
+        for theta in thetas:
+            slicer = self.slicers[granularity].at_theta(theta)
+            for sample, one in enumerate(self.x):
+                found = slicer.slice(self.x[sample : sample + 1], outputs=[0, 2])
+                expected = oracle.slice(one, seeds, theta)
+                for arrays, by_name in zip((found.neurons, found.synapses), expected, strict=True):
+                    for name, values in arrays.items():
+                        wanted = np.zeros_like(values)
+                        for i, amount in by_name[name].items():
+                            wanted[i] = amount
+                        np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
+
+
+# Over the whole module, so that pytest orders the tests by model and wraps each only once.
+@pytest.fixture(scope="module", params=MODELS)
+def case(request):
+    name = request.param
+    return Case(MODELS[name](), np.random.default_rng(sorted(MODELS).index(name)))
+
+
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("name", MODELS)
-def test_amounts_add_up_at_every_cut(name, granularity):
-    rng = np.random.default_rng(sorted(MODELS).index(name))
-    model = set_dyadic_weights(MODELS[name](), rng)
-    slicer = slicer_of(model, data(rng, model, 6), granularity=granularity)
-    x = data(rng, model, 3)
-    mean = slicer.profile.means[slicer.im.input_operation][None].astype(np.float32)
-    expected = slicer.im.logits(x)[:, 1].sum() - 3 * slicer.im.logits(mean)[0, 1]
-    assert check_complete(slicer, x) == pytest.approx(expected, abs=2e-5)
+def test_amounts_add_up_at_every_cut(case, granularity):
+    mean = case.profile.means[case.im.input_operation][None].astype(np.float32)
+    changes = case.im.logits(case.x)[:, 1] - case.im.logits(mean)[0, 1]
+    for sample, expected in enumerate(changes):  # one by one, as `test_table` compiles the walk
+        one = case.x[sample : sample + 1]
+        assert check_complete(case.slicers[granularity], one) == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_table(case, granularity):
+    case.check(granularity, (0.0, 0.125, 0.5))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -120,34 +162,8 @@ def test_amounts_through_time_add_up(layer, masked):
     assert found.neurons[slicer.im.input_operation].sum() == pytest.approx(change, abs=2e-5)
 
 
-def check_against_oracle(model, rng, granularity, thetas):
-    """Compare all amounts of two samples with the oracle's."""
-    set_dyadic_weights(model, rng)
-    profile_data, x = data(rng, model, 4), data(rng, model, 2)
-    oracles = {"activation": AmountOracle, "channel": ChannelAmountOracle}
-    for theta in thetas:
-        slicer = slicer_of(model, profile_data, theta, granularity=granularity)
-        oracle = oracles[granularity](slicer.im, profile_data)
-        for sample, one in enumerate(x):
-            found = slicer.slice(x[sample : sample + 1], outputs=[0, 2])
-            expected = oracle.slice(one, {slicer.im.logit_operation: [(0,), (2,)]}, theta)
-            for arrays, by_name in zip((found.neurons, found.synapses), expected, strict=True):
-                for name, values in arrays.items():
-                    wanted = np.zeros_like(values)
-                    for i, amount in by_name[name].items():
-                        wanted[i] = amount
-                    np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("name", MODELS)
-def test_table(name, granularity):
-    rng = np.random.default_rng(sorted(MODELS).index(name))
-    check_against_oracle(MODELS[name](), rng, granularity, (0.0, 0.125, 0.5))
-
-
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_models(seed, granularity):
     rng = np.random.default_rng(4000 + seed)
-    check_against_oracle(random_model(rng), rng, granularity, (0.25, 1.0))
+    Case(random_model(rng), rng).check(granularity, (0.25, 1.0))

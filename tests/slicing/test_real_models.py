@@ -16,7 +16,8 @@ def real(request, shared_data):
         path, images = "lenet1.h5", datasets.load("mnist", "test[:64]").x
     else:
         path = "resnet.h5"
-        images = datasets.load("cifar10", "test[:64]", normalise="standard").x
+        images = datasets.load("cifar10", "test[:64]", normalise="none").x
+        images = ((images - [125.31, 122.95, 113.87]) / [62.99, 62.09, 66.70]).astype(np.float32)
     model = keras.models.load_model(shared_data / "models" / "diffchaser" / path, compile=False)
     im = nns.InstrumentedModel(model)
     return im, nns.Profile.from_data(im, images, progress=False), images[:8]

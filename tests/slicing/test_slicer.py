@@ -352,30 +352,48 @@ def test_fewer_samples_than_a_checkpoint_has(slicer, x, tmp_path, monkeypatch, s
     assert slicer.slice_each(x[:12], folder=tmp_path / "rows").sum() == slicer.slice(x[:12])
 
 
-@pytest.mark.parametrize("options", [{"theta": 0.0}, {"theta": 0.0, "contribution": "amount"}])
-@pytest.mark.parametrize("floats", ["layers", "inputs", "everything"])
-def test_models_in_float64_are_analysed_in_float32(floats, options):
-    def built(dtype):
-        inputs = keras.Input((5, 3), dtype="float32" if floats == "layers" else dtype)
-        of_layers = "float32" if floats == "inputs" else dtype
-        y = keras.layers.LSTM(4, dtype=of_layers, name="lstm")(inputs)
-        return keras.Model(inputs, keras.layers.Dense(3, dtype=of_layers, name="end")(y))
+def recurrent(of_inputs, of_layers):
+    """A model whose input and layers have these dtypes."""
+    inputs = keras.Input((5, 3), dtype=of_inputs)
+    y = keras.layers.LSTM(4, dtype=of_layers, name="lstm")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3, dtype=of_layers, name="end")(y))
 
+
+def counts_and_amounts(model):
+    """Slices at θ = 0 of both kinds, of twelve samples that the profile is of, too."""
     x = np.random.default_rng(0).normal(size=(12, 5, 3))
-    models, slices = [built("float64"), built("float32")], []
-    models[0].set_weights(models[1].get_weights())
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    return [
+        nns.Slicer(im, profile, 0.0, progress=False, contribution=kind).slice(x)
+        for kind in ("count", "amount")
+    ]
+
+
+@pytest.fixture(scope="module")
+def in_float32():
+    """(weights, slices) of a model in float32."""
+    model = recurrent("float32", "float32")
+    return model.get_weights(), counts_and_amounts(model)
+
+
+@pytest.mark.parametrize("floats", ["layers", "inputs", "everything"])
+def test_models_in_float64_are_analysed_in_float32(floats, in_float32):
+    weights, slices = in_float32
+    model = recurrent(
+        "float32" if floats == "layers" else "float64",
+        "float32" if floats == "inputs" else "float64",
+    )
+    model.set_weights(weights)
     default = keras.config.floatx()
-    for model, floatx in zip(models, ("float64", "float32"), strict=True):
-        keras.config.set_floatx(floatx if floats == "everything" else default)
-        try:
-            im = nns.InstrumentedModel(model)
-            profile = nns.Profile.from_data(im, x, progress=False)
-            slicer = nns.Slicer(im, profile, progress=False, **options)
-            slices.append(slicer.slice(x, outputs="predicted"))
-        finally:
-            keras.config.set_floatx(default)
-    for name, found in slices[0].synapses.items():
-        np.testing.assert_allclose(found, slices[1].synapses[name], rtol=1e-5, atol=1e-6)
+    keras.config.set_floatx("float64" if floats == "everything" else default)
+    try:
+        found = counts_and_amounts(model)
+    finally:
+        keras.config.set_floatx(default)
+    for one, other in zip(found, slices, strict=True):
+        for name, synapses in one.synapses.items():
+            np.testing.assert_allclose(synapses, other.synapses[name], rtol=1e-5, atol=1e-6)
 
 
 def test_data_in_bfloat16(slicer, x):
