@@ -19,6 +19,8 @@ from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
     weighted_sum,
 )
 from nnslicer_tf.kinds.kind import (
+    KERNELS,
+    TENSORS,
     Kind,
     Layout,
     Neurons,
@@ -32,6 +34,8 @@ from nnslicer_tf.kinds.kind import (
 )
 
 __all__ = [
+    "KERNELS",
+    "TENSORS",
     "Kind",
     "Layout",
     "Neurons",

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._kernels import sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation
@@ -98,7 +97,7 @@ def expand_gates(
     deltas = gather([x.delta for x in inputs])
     changes = np.concatenate(gather([x.change for x in inputs]), axis=2) if amounts else None
     shape = (batch, positions, -1)
-    received, collected = sums.weighted_sum(
+    received, collected = inputs[0].sums.weighted_sum(
         signs.reshape(shape),
         reference.reshape(shape),
         np.concatenate(deltas, axis=2),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._kernels import pools, sums
+from nnslicer_tf._kernels import pools
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
@@ -81,7 +81,7 @@ def _exclusion(
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
-    received, synapses = sums.weighted_sum(
+    received, synapses = x.sums.weighted_sum(
         signs.reshape(shape),
         output.reference.reshape(shape),
         dx,

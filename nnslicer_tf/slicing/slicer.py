@@ -25,11 +25,12 @@ from nnslicer_tf.engine import Store, make_engine
 from nnslicer_tf.engine.engines import ThreadEngine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
+from nnslicer_tf.instrument.backend import has_float64, is_on_gpu
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds import Layout, compile_rules
+from nnslicer_tf.kinds import KERNELS, TENSORS, Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
 from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
@@ -104,6 +105,10 @@ class Slicer:
             synapse raised the target above its value for the mean input, in the target's unit. At
             θ = 0, the amounts at every cut through the network add up to the target's change; θ > 0
             excludes the same inputs as with counts. `rectify` has no effect on amounts.
+        device: What computes the exclusion: "kernels", compiled loops on the CPU, or "tensors",
+            operations of the Keras backend, with equal results. None: tensors if the model's
+            weights are on a GPU and the backend has float64 (JAX: `JAX_ENABLE_X64=1`), else
+            kernels. With tensors, `workers` has no effect.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -125,6 +130,7 @@ class Slicer:
         rectify: str = "sign",
         product: str = "value",
         contribution: str = "count",
+        device: str | None = None,
     ) -> None:
         self.theta = theta
         self.granularity = granularity
@@ -135,7 +141,14 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
+        self.device = device
         check_options(workers=workers, **self._settings)
+        if device is not None:
+            check_name("device", device, (KERNELS, TENSORS))
+        if device == TENSORS and not has_float64():
+            raise InvalidArgumentError(
+                "device='tensors' needs float64: set JAX_ENABLE_X64=1 before JAX is imported."
+            )
         self.theta = float(theta)
         self.im = im = instrumented(im)
         if isinstance(profile, (str, os.PathLike)):
@@ -160,7 +173,7 @@ class Slicer:
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
-        names = ("workers", "ray_address", "progress")
+        names = ("workers", "ray_address", "progress", "device")
         settings = self._settings | {name: getattr(self, name) for name in names}
         options = {"bounds": self.im.bounds, "task": self.im.given_task}
         return self.im.model, self.im.input_shapes, options, self.profile, settings
@@ -579,20 +592,26 @@ class Slicer:
                 if read not in self._captures:
                     self._captures[read] = AmountCapture(self.im, self.profile, plan)
                 capture = self._captures[read]
-            engine = make_engine(self.workers, self.ray_address)
-            return Work(ExclusionWalk(plan, collector), engine, size, capture, self.profile)
+            device = self.device
+            if device is None:
+                on_gpu = is_on_gpu(self.im.model.variables) and has_float64()
+                device = TENSORS if on_gpu else KERNELS
+            workers, address = self.workers, self.ray_address
+            engine = make_engine(0) if device == TENSORS else make_engine(workers, address)
+            job = ExclusionWalk(plan, collector, device)
+            return Work(job, engine, size, capture, self.profile)
         if key not in self._work:
             if isinstance(collector, EachRow):
                 collector = replace(collector, dense=True)
             walk = partial(AmountWalk, profile=self.profile) if plan.is_amount else CountWalk
-            job = walk(self.im, plan, collector)
+            on_backend = walk(self.im, plan, collector)
             # Walks that differ only in the neurons at which they start share what is compiled.
             nodes = tuple(node.name for node in plan.expanded)
             alike = (plan.logits, plan.start.predicted, tuple(plan.start.neurons), nodes, *key[1:])
             if alike in self._walks:
-                job.share(self._walks[alike])
-            self._walks[alike] = job
-            self._work[key] = Work(job, ThreadEngine(), size, self.im.forward, self.profile)
+                on_backend.share(self._walks[alike])
+            self._walks[alike] = on_backend
+            self._work[key] = Work(on_backend, ThreadEngine(), size, self.im.forward, self.profile)
         return self._work[key]
 
     def _warn_if_empty(self, plan: Plan, synapses: Sequence[Any]) -> None:
