@@ -1,0 +1,132 @@
+"""The exclusion by tensor operations, beside the kernels and a forward pass, in one run.
+
+    KERAS_BACKEND=torch python benchmarks/bench_devices.py --output data/results/benchmarks/devices
+
+Tensor operations run where the backend does: on a GPU if it has one. Figures are wall-clock
+milliseconds for each sample, the kernels' on all cores: they need an idle machine.
+Each row comes from a process of its own, so that its peaks of memory are its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+
+import keras
+import numpy as np
+import typer
+from memory import peak_mb
+from timing import median_seconds
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._environment import available_cores
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._tables import cell_text, text_table
+from nnslicer_tf.instrument.backend import device_name
+from nnslicer_tf.kinds import tensor_exclusion
+
+THETA = 0.3
+
+
+def gpu_peak_mb() -> float:
+    """Return the most memory in MB that the backend has held on a GPU; NaN without one."""
+    if device_name() == "CPU":
+        return float("nan")
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**20
+    if backend == "jax":
+        import jax
+
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
+
+
+def measure(name: str, samples: int, runs: int) -> dict[str, float | str]:
+    """Return the figures of a model for batches of some samples; fail if the slices differ."""
+    x = datasets.load("mnist" if name.startswith("lenet") else "cifar10", "train[:256]").x
+    im = nns.InstrumentedModel(zoo.load(name))
+    profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
+    batch = np.resize(x, (samples, *x.shape[1:]))
+
+    def slicer(theta: float, **settings: object) -> nns.Slicer:
+        return nns.Slicer(im, profile, theta, progress=False, **settings)
+
+    zero, tensors, kernels = (
+        slicer(0),
+        slicer(THETA, device="tensors"),
+        slicer(THETA, device="kernels"),
+    )
+    amounts = slicer(THETA, device="tensors", contribution="amount")
+    if tensors.slice(batch) != kernels.slice(batch):
+        raise SystemExit(f"{name}: tensors and kernels disagree.")
+    work = {
+        "forward": lambda: im.predict(batch, samples),
+        "θ=0": lambda: zero.slice(batch),
+        "tensors": lambda: tensors.slice(batch),
+        "tensors, each sample": lambda: tensors.slice_each(batch, operations=()),
+        "tensors, amounts": lambda: amounts.slice(batch),
+        "kernels": lambda: kernels.slice(batch),
+    }
+    row: dict[str, float | str] = {"model": name, "samples": samples}
+    for what, function in work.items():
+        wall, processor = median_seconds(function, runs)
+        row[what] = wall * 1e3 / samples
+        if what in ("tensors", "kernels"):
+            row[f"{what}, CPU"] = processor * 1e3 / samples
+    row["kernels / tensors"] = row["kernels"] / row["tensors"]
+    return row | {"GPU MB": gpu_peak_mb(), "process MB": peak_mb()}
+
+
+def main(
+    models: Annotated[str, typer.Option(help="Names.")] = "lenet5,resnet10,resnet18",
+    batches: Annotated[str, typer.Option(help="Numbers of samples in a batch.")] = "16,64,256",
+    block: Annotated[int, typer.Option(help="Local values in a block.")] = 1 << 22,
+    runs: Annotated[int, typer.Option(help="How often each is timed.")] = 5,
+    row: Annotated[bool, typer.Option(help="Print one row as JSON.", hidden=True)] = False,
+    output: Annotated[Path | None, typer.Option(help="The table, a .md file.")] = None,
+) -> None:
+    """Measure, and print a table."""
+    if output is not None:
+        check_writable(output)
+    if row:
+        tensor_exclusion.BLOCK_VALUES = block
+        print(json.dumps(measure(models, int(batches), runs)))
+        return
+    rows = []
+    for model in models.split(","):
+        for samples in batches.split(","):
+            chosen = ["--models", model, "--batches", samples]
+            command = [sys.executable, __file__, "--row", *chosen, "--block", block, "--runs", runs]
+            done = subprocess.run(
+                list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True
+            )
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+    table = text_table(list(rows[0]), [[cell_text(v) for v in row.values()] for row in rows])
+    text = (
+        "# Slicing on a device\n\n"
+        f"`python benchmarks/bench_devices.py {' '.join(sys.argv[1:])}`, {date.today()}, "
+        f"Keras {keras.__version__} on {keras.backend.backend()}, {device_name()}, "
+        f"{available_cores()} cores, θ = {THETA}, load average {os.getloadavg()[0]:.1f} at the "
+        "end. Milliseconds per sample, medians.\n\n"
+        f"```\n{table}\n```\n"
+    )
+    print(text)
+    if output is not None:
+        with atomic_path(output) as temporary:
+            temporary.write_text(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
