@@ -52,7 +52,7 @@ def runs(binary):
 
 def test_runs_are_split_by_the_class(binary, runs):
     model, x, y = binary
-    wrong = (model.predict(x, verbose=0)[:, 0] > 0.5).astype(int) != y
+    wrong = (model(x).numpy()[:, 0] > 0.5).astype(int) != y
     assert 0.02 < wrong.mean() < 0.5
     np.testing.assert_array_equal(runs.failing.x, x[wrong])
     np.testing.assert_array_equal(runs.failing.predicted, 1 - y[wrong])
@@ -86,7 +86,7 @@ def test_layers_are_compared_as_the_twins(binary):
     one = compare_layers(nns.InstrumentedModel(model), rounded(model), x, progress=False)
     twin, copy = twin_of(model), twin_of(rounded(model))
     two = compare_layers(nns.InstrumentedModel(twin), copy, x, progress=False)
-    outputs = [m.predict(x, verbose=0)[:, 0] > 0.5 for m in (model, rounded(model))]
+    outputs = [m(x).numpy()[:, 0] > 0.5 for m in (model, rounded(model))]
     np.testing.assert_array_equal(one.rows, np.flatnonzero(outputs[0] != outputs[1]))
     np.testing.assert_array_equal(one.labels, two.labels)
     assert f"{len(one.rows)} of 400 samples deviate" in repr(one)
@@ -103,7 +103,7 @@ def test_layers_are_compared_as_the_twins(binary):
 def test_files_of_binary_models(binary, integers):
     model, x, _ = binary
     file = compress(model, "int8", x[:100]) if integers else compress(rounded(model), "dynamic")
-    near = x[np.argsort(np.abs(model.predict(x, verbose=0)[:, 0] - 0.5))[:60]]
+    near = x[np.argsort(np.abs(model(x).numpy()[:, 0] - 0.5))[:60]]
     im = nns.InstrumentedModel(model)
     compared = compare_layers(im, file, np.concatenate([near, x]), progress=False)
     assert 0 < len(compared.rows) < compared.given == 460
@@ -117,7 +117,7 @@ def test_a_repair_is_right_for_both_classes(binary, runs):
     rows = np.concatenate(chosen)
     x, y = runs.failing.x[rows], runs.failing.right[rows]
     repaired = repair(im, "out", x, y, margin=0.1)
-    z = np.log(p / (1 - p)) if (p := repaired.model.predict(x, verbose=0)[:, 0]).any() else p
+    z = np.log(p / (1 - p)) if (p := repaired.model(x).numpy()[:, 0]).any() else p
     assert len(rows) == 2 and ((2 * y - 1) * 2 * z >= 0.099).all()
     two = repair(nns.InstrumentedModel(twin_of(model)), "b", x, y, margin=0.1)
     one = repair(im, "b", x, y, margin=0.1)
@@ -136,9 +136,9 @@ def test_mending_is_that_of_the_twin(binary, runs, how):
         im = nns.InstrumentedModel(one)
         parts = [(part.x, part.right) for part in (runs.failing, runs.passing)]
         suspicion = suspicious(im, *parts, progress=False)
-        outputs.append(mend(im, suspicion, x, y, how, epochs=3).predict(x, verbose=0)[:, -1])
+        outputs.append(mend(im, suspicion, x, y, how, epochs=3)(x).numpy()[:, -1])
     np.testing.assert_allclose(*outputs, atol=1e-3)
-    assert not np.allclose(outputs[0], model.predict(x, verbose=0)[:, 0], atol=1e-4)
+    assert not np.allclose(outputs[0], model(x).numpy()[:, 0], atol=1e-4)
 
 
 @pytest.mark.parametrize("outputs", [("linear", 1), ("sigmoid", 3)])

@@ -73,7 +73,7 @@ def test_linear_networks_have_the_closed_form(linear):
     fall = by_first.sum() + by_second.sum()
     np.testing.assert_allclose(found.channels["first"], by_first.sum(axis=0) / fall, rtol=1e-4)
     np.testing.assert_allclose(found.channels["second"], by_second.sum(axis=0) / fall, rtol=1e-4)
-    outputs = copy.predict(x, verbose=0), linear.predict(x, verbose=0)
+    outputs = copy(x).numpy(), linear(x).numpy()
     labels = np.stack([outputs[1].argmax(axis=1), outputs[0].argmax(axis=1)], axis=1)
     np.testing.assert_array_equal(found.labels, labels[labels[:, 0] != labels[:, 1]])
     # Without the error of the first layer: the second one's, on the first one's values, is held.
@@ -174,9 +174,7 @@ def test_normalisations_that_were_folded_into_weights(im, samples):
     for name, kernel in found.kernels().items():
         np.testing.assert_allclose(kernel, im.kernels[name].kernel(), rtol=1e-4, atol=1e-5)
     twin = found.twin()
-    np.testing.assert_allclose(
-        twin.predict(samples, verbose=0), im.model.predict(samples, verbose=0), atol=1e-3
-    )
+    np.testing.assert_allclose(twin(samples).numpy(), im.model(samples).numpy(), atol=1e-3)
 
 
 def test_a_badly_rounded_layer_of_a_file(im, samples):
@@ -249,7 +247,7 @@ def test_recipes(im, samples):
     small = recipe(found, share * 1.01)
     assert small.layers == ("first",) and small.weights == pytest.approx(share)
     # What it predicts is what a model without that error does, but for the held error of the rest.
-    only = changed(im.model, "hidden", coarse(6)).predict(found.x, verbose=0).argmax(axis=1)
+    only = changed(im.model, "hidden", coarse(6))(found.x).numpy().argmax(axis=1)
     assert small.mended == pytest.approx((only == found.labels[:, 0]).mean(), abs=0.1)
     whole = recipe(found, 1.0)
     assert set(whole.layers) == {"first", "hidden"} and whole.mended == 1
@@ -346,7 +344,7 @@ def transformer(sentences):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(0, w.size**-0.25, w.shape) for w in model.get_weights()])
     bias = model.get_layer("logits").bias
-    bias.assign(bias - model.predict(sentences, verbose=0).mean(axis=0))
+    bias.assign(bias - model(sentences).numpy().mean(axis=0))
     return nns.InstrumentedModel(model)
 
 

@@ -49,8 +49,8 @@ def test_twins_of_models_that_keras_quantised(mode, sequential):
         own = im.kernels[name].kernel()
         levels = {"int8": 127, "int4": 7}[mode]
         np.testing.assert_allclose(kernel, own, atol=np.abs(own).max() / levels)
-    twin = found.twin().predict(x, verbose=0)
-    outputs, exact = (m.predict(x, verbose=0) for m in (quantised, model))
+    twin = found.twin()(x).numpy()
+    outputs, exact = (m(x).numpy() for m in (quantised, model))
     near, far = (np.linalg.norm(part - outputs) for part in (twin, exact))
     # Rounded weights are all that Keras's int4 layers have; those of int8 round inputs as well.
     assert near < 1e-3 * np.linalg.norm(outputs) if mode == "int4" else near < 2 * far
@@ -88,9 +88,9 @@ def test_a_twin_has_all_weights_of_a_keras_copy(im, samples):
     copy = copy_model(im.model)
     rng = np.random.default_rng(0)
     copy.set_weights([w + 0.1 * rng.random(w.shape) for w in copy.get_weights()])
-    expected = copy.predict(samples, verbose=0)
+    expected = copy(samples).numpy()
     twin = compare_layers(im, copy, samples, progress=False).twin
-    np.testing.assert_allclose(twin.predict(samples, verbose=0), expected, rtol=1e-5)
+    np.testing.assert_allclose(twin(samples).numpy(), expected, rtol=1e-5)
     quantised = copy_model(copy)
     quantised.quantize("int8", filters="hidden")
     twin = counterpart_of(im, quantised, samples).twin()

@@ -66,7 +66,7 @@ def test_one_sigmoid_is_two_classes():
     np.testing.assert_array_equal(found.predictions, expected)
     np.testing.assert_array_equal(found.labels, labels[found.seed_index])
     trained = retrain(models[0], seeds, 1 - labels, epochs=200, learning_rate=0.3)
-    outputs = trained.predict(seeds, verbose=0)[:, 0]
+    outputs = trained(seeds).numpy()[:, 0]
     np.testing.assert_array_equal(outputs > 0.5, 1 - labels)
     coverage = NeuronCoverage(nns.InstrumentedModel(models[0]), 0.5, of=["one"])
     assert coverage.update(seeds[:5]) == 0 and coverage.update(seeds[5:]) == 1
@@ -75,7 +75,7 @@ def test_one_sigmoid_is_two_classes():
 def test_the_models_disagree_indeed(found, models, digits):
     _, found = found
     assert found.generated.sum() > 5 and len(set(found.seed_index)) == len(found)
-    asked = [np.argmax(m.predict(found.inputs, verbose=0), axis=1) for m in models]
+    asked = [np.argmax(m(found.inputs).numpy(), axis=1) for m in models]
     np.testing.assert_array_equal(found.predictions, np.stack(asked, axis=1))
     assert (found.predictions[:, 0] != found.predictions[:, 1]).all()
     assert found.inputs.min() >= 0 and found.inputs.max() <= 1
@@ -104,7 +104,7 @@ def test_inputs_change_as_the_constraint_allows(found, digits):
 
 def test_seeds_on_which_models_disagree_are_reported(found, models, digits):
     _, found = found
-    labels = [np.argmax(m.predict(digits.x[:60], verbose=0), axis=1) for m in models]
+    labels = [np.argmax(m(digits.x[:60]).numpy(), axis=1) for m in models]
     apart = np.flatnonzero(labels[0] != labels[1])
     assert len(apart) > 0
     np.testing.assert_array_equal(np.sort(found.seed_index[~found.generated]), apart)
@@ -305,7 +305,7 @@ def test_retraining_mends_what_was_found(models, digits):
     before = models[0].get_weights()
     both = np.concatenate([train.x, x]), np.concatenate([train.y, y])
     better = retrain(models[0], *both, epochs=10, learning_rate=1e-3)
-    assert np.mean(better.predict(x, verbose=0).argmax(axis=1) == y) > 0.4  # it was 0
+    assert np.mean(better(x).numpy().argmax(axis=1) == y) > 0.4  # it was 0
     assert zoo.accuracy(better, digits) > zoo.accuracy(models[0], digits) - 0.02
     for weights, kept in zip(models[0].get_weights(), before, strict=True):
         np.testing.assert_array_equal(weights, kept)

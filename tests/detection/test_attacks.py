@@ -57,8 +57,8 @@ def test_every_attack_on_a_real_model(model, data, name):
     result = generate(model, spec, data.x, data.y, batch_size=8, progress=False)
     assert result.x.shape == data.x.shape
     assert (result.x.min() >= 0) and (result.x.max() <= 1)
-    before = model.predict(data.x, verbose=0).argmax(axis=1)
-    after = model.predict(result.x, verbose=0).argmax(axis=1)
+    before = model(data.x).numpy().argmax(axis=1)
+    after = model(result.x).numpy().argmax(axis=1)
     assert np.array_equal(result.success, (before == data.y) & (after != data.y))
     assert np.array_equal(result.predicted, after)
     assert result.success.any() or name in ("FGSM_2", "RPGD_2", "SinglePixel")
@@ -364,11 +364,11 @@ def _reshaped():
 def test_logits_are_what_the_softmax_was_taken_of(build):
     model = build()
     x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    probabilities = model.predict(x, verbose=0)
-    logits = logits_model(model).predict(x, verbose=0)
+    probabilities = model(x).numpy()
+    logits = logits_model(model)(x).numpy()
     assert not np.allclose(logits.sum(axis=1), 1)
     np.testing.assert_allclose(keras.ops.softmax(logits), probabilities, atol=1e-6)
-    assert np.array_equal(model.predict(x, verbose=0), probabilities)
+    assert np.array_equal(model(x).numpy(), probabilities)
 
 
 def test_a_model_with_logits_is_taken_as_it_is(model):
@@ -378,12 +378,12 @@ def test_a_model_with_logits_is_taken_as_it_is(model):
 def test_logits_before_a_log_softmax_and_two_for_one_sigmoid():
     x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="log_softmax")])
-    logits = logits_model(model).predict(x, verbose=0)
-    expected = np.exp(model.predict(x, verbose=0))
+    logits = logits_model(model)(x).numpy()
+    expected = np.exp(model(x).numpy())
     np.testing.assert_allclose(keras.ops.softmax(logits), expected, atol=1e-6)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(1, activation="sigmoid")])
-    logits = logits_model(model).predict(x, verbose=0)
-    expected = model.predict(x, verbose=0)
+    logits = logits_model(model)(x).numpy()
+    expected = model(x).numpy()
     np.testing.assert_allclose(keras.ops.softmax(logits)[:, 1:], expected, atol=1e-6)
 
 

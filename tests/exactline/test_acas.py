@@ -52,7 +52,7 @@ def test_keras_model_is_the_file(path, dtype):
     model = acas.to_keras(nnet, dtype)
     x = np.random.default_rng(0).uniform(nnet.minima, nnet.maxima, (50, 2))
     # Keras rounds the numbers of a Rescaling layer to float32 whatever its dtype.
-    np.testing.assert_allclose(model.predict(x, verbose=0), nnet.evaluate(x), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(model(x).numpy(), nnet.evaluate(x), rtol=0, atol=1e-5)
 
 
 def test_line_is_the_file(path):

@@ -27,7 +27,7 @@ def profile(digits):
 
 def accuracy(model, data, classes):
     chosen = np.isin(data.y, classes)
-    predicted = model.predict(data.x[chosen], verbose=0).argmax(axis=1)
+    predicted = model(data.x[chosen]).numpy().argmax(axis=1)
     return np.mean(predicted == data.y[chosen])
 
 
@@ -60,9 +60,7 @@ def test_pruning_zeroes_what_the_masks_say(digits):
         expected = np.where(keep, im.kernels[name].kernel(), 0)
         np.testing.assert_array_equal(kernels[name].kernel(), expected)
     whole = pruning.prune(im.model, scores, 0.0)
-    np.testing.assert_array_equal(
-        whole.predict(test.x[:9], verbose=0), im.model.predict(test.x[:9], verbose=0)
-    )
+    np.testing.assert_array_equal(whole(test.x[:9]).numpy(), im.model(test.x[:9]).numpy())
 
 
 def test_kernels_without_scores_stay(digits):
@@ -352,6 +350,4 @@ def test_a_scalar_output_is_one_channel():
     small = pruning.compact(model)
     assert small.count_params() < model.count_params()
     for copy in (pruning.prune(model, whole, 0.0), small):
-        np.testing.assert_allclose(
-            copy.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6
-        )
+        np.testing.assert_allclose(copy(x).numpy(), model(x).numpy(), atol=1e-6)

@@ -55,7 +55,7 @@ def check_frozen(model, trained, neurons):
 @pytest.mark.parametrize("name", MODELS)
 def test_frozen_parameters_are_bit_identical(name):
     model = make(name)
-    x, y = samples(model, 24)
+    x, y = samples(model, 20)
     trained = train_neurons(
         model, half(model), x, y, optimizer=OPTIMIZERS["adam with decay"](), epochs=2, batch_size=10
     )
@@ -120,7 +120,7 @@ def test_training_is_reproducible_and_leaves_the_model_alone():
     before = model.get_weights()
     x, y = samples(model, 20)
     first, second, other = (
-        train_neurons(model, half(model), x, y, rng=rng, epochs=1, batch_size=6)
+        train_neurons(model, half(model), x, y, rng=rng, epochs=1, batch_size=5)
         for rng in (3, 3, 4)
     )
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))

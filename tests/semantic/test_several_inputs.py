@@ -15,7 +15,7 @@ CRITICAL = {"hidden": np.arange(6) < 4}
 def made():
     keras.utils.set_random_seed(0)
     question, picture = keras.Input((6, 2), name="question"), keras.Input((4,), name="picture")
-    read = layers.GRU(5, name="read")(question)
+    read = layers.SimpleRNN(5, name="read")(question)
     seen = layers.Dense(4, activation="relu", name="see")(picture)
     x = layers.Concatenate(name="both")([read, seen])
     x = layers.Dense(6, activation="relu", name="hidden")(x)
@@ -29,8 +29,10 @@ def made():
     return model, nns.InstrumentedModel(model), data, np.arange(30) % 3
 
 
-def joined(model, data):
+@pytest.fixture(scope="module")
+def joined(made):
     """The same network with one input, which it cuts, and with the first output alone."""
+    model, _, data, _ = made
     flat = keras.Input((16,))
     question = layers.Reshape((6, 2))(flat[:, :12])
     outputs = model([question, flat[:, 12:]])
@@ -39,9 +41,9 @@ def joined(model, data):
 
 
 @pytest.mark.parametrize("metric", ["avg", "var", "taylor"])
-def test_scores_and_slices_are_those_of_the_joined_model(made, metric):
+def test_scores_and_slices_are_those_of_the_joined_model(made, joined, metric):
     model, im, data, y = made
-    one, x = joined(model, data)
+    one, x = joined
     found = semantic.contributions(im, data, metric, y, batch_size=7)
     expected = semantic.contributions(one, x, metric, y)
     prefix = f"{model.name}/"
