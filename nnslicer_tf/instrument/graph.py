@@ -269,7 +269,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     else:
         # A layer makes two masks if the one that it receives is not the padding mask.
         suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
-        steps = (mask_step(call.mask_function, suffix=suffix),)
+        steps = (mask_step(call.mask_function, suffix),)
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 from keras import activations, layers
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape, registered
-from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Source, Step
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, registered
+from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Step
 
 # Inputs at which the piecewise-linear functions change their slope.
 _KNOTS = {
@@ -20,6 +20,7 @@ _KNOTS = {
     "hard_sigmoid": (-3.0, 3.0),
     "hard_tanh": (-1.0, 1.0),
     "soft_shrink": (-0.5, 0.5),
+    "absolute": (0.0,),
 }
 _MIXING = ("softmax", "log_softmax", "sparsemax", "glu")
 # Input of a softmax for a masked entry, which makes its probability exactly 0.
@@ -41,14 +42,11 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     return Step(kind, compute or function, params, suffix)
 
 
-def softmax_step(
-    axis: int | Sequence[int],
-    suffix: str = "",
-    sources: Sequence[Source] | None = None,
-    shape: Shape | None = None,
-    mask: Source | None = None,
-) -> Step:
-    """Return the step of a softmax; axes as in Keras, a second source masks the entries."""
+def softmax_step(axis: int | Sequence[int], *place: Any) -> Step:
+    """Return the step of a softmax; axes as in Keras, a second source masks the entries.
+
+    `place` are the step's suffix, sources, shape and mask.
+    """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
     def compute(x: Any, *masks: Any) -> Any:
@@ -59,7 +57,7 @@ def softmax_step(
         rows = keras.ops.exp(x - keras.ops.max(x, axis=axes, keepdims=True))
         return rows / keras.ops.sum(rows, axis=axes, keepdims=True)
 
-    return Step("softmax", compute, Softmax("softmax", axes=axes), suffix, sources, shape, mask)
+    return Step("softmax", compute, Softmax("softmax", axes=axes), *place)
 
 
 def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]:
@@ -93,11 +91,6 @@ def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step(kind, compute, Elementwise("relu", knots, mixes=False)),)
 
 
-def _leaky_relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    compute = partial(activations.leaky_relu, negative_slope=layer.negative_slope)
-    return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,), mixes=False)),)
-
-
 def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
     def compute(x: Any) -> Any:
         alpha = keras.ops.cast(layer.alpha, x.dtype)
@@ -106,20 +99,16 @@ def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", compute, Elementwise("prelu", (0.0,), mixes=False)),)
 
 
-def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
-    compute = partial(activations.elu, alpha=layer.alpha)
-    return (Step("elementwise", compute, Elementwise("elu", mixes=False)),)
-
-
 def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    return (softmax_step(layer.axis, sources=(0, MaskOf(0)) if any(call.masks) else None),)
+    return (softmax_step(layer.axis, "", (0, MaskOf(0)) if any(call.masks) else None),)
 
 
-def _known(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of a `keras.ops` activation that `keras.activations` also has."""
-    return (
-        activation_step(getattr(activations, _FUNCTIONS[type(operation).__name__]), operation.call),
-    )
+def _function(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step of a function by its class, such as `ELU` or that behind `keras.ops.tanh`."""
+    class_name = type(layer).__name__
+    name = _NAMES.get(class_name, class_name.lower())
+    params = Elementwise(name, _KNOTS.get(name), mixes=name in _MIXING)
+    return (Step("rectify" if name == "relu6" else "elementwise", layer.call, params),)
 
 
 def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -127,39 +116,29 @@ def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", operation.call, Elementwise("clip", knots, mixes=False)),)
 
 
-def _smooth(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of another elementwise `keras.ops` call."""
-    name = type(operation).__name__.lower()
-    knots = (0.0,) if name == "absolute" else None
-    return (Step("elementwise", operation.call, Elementwise(name, knots, mixes=False)),)
-
-
-_FUNCTIONS = {
-    "Relu6": "relu6",
+# Functions whose name is not that of their class in lower case.
+_NAMES = {
+    **dict.fromkeys(("LeakyReLU", "LeakyRelu"), "leaky_relu"),
     "HardSigmoid": "hard_sigmoid",
     "HardTanh": "hard_tanh",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
     "LogSoftmax": "log_softmax",
 }
 LAYERS: LayerTable = {
     layers.Activation: _activation,
     layers.ReLU: _relu,
-    layers.LeakyReLU: _leaky_relu,
     layers.PReLU: _prelu,
-    layers.ELU: _elu,
     layers.Softmax: _softmax,
+    **dict.fromkeys((layers.ELU, layers.LeakyReLU), _function),
     # keras.ops and keras.activations called in a functional model
     **dict.fromkeys(("ReLU", "Relu"), _relu),
-    "LeakyRelu": _leaky_relu,
     "Softmax": _softmax,
     "Clip": _clip,
-    **dict.fromkeys(_FUNCTIONS, _known),
     **dict.fromkeys(
         (
+            *("LeakyRelu", "Relu6", "HardSigmoid", "HardTanh", "Sigmoid", "Tanh", "LogSoftmax"),
             *("Celu", "Elu", "Exp", "Gelu", "HardSilu", "HardSwish", "LogSigmoid", "Log"),
             *("Mish", "Selu", "Silu", "Softplus", "Softsign", "Sqrt", "Square", "Absolute"),
         ),
-        _smooth,
+        _function,
     ),
 }

@@ -8,6 +8,7 @@ Keras fuses them; as operations, scores and probabilities can be captured. For a
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,7 +19,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
-from nnslicer_tf.instrument.layers.normalisation import affine_step, constant_affine
+from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
@@ -35,7 +36,6 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     groups = layer.num_key_value_heads if grouped else layer.num_heads
     scale = 1 / math.sqrt(layer.head_dim if grouped else layer.key_dim)
     arguments, shapes = call.arguments, call.input_shapes
-    _check_scores_stay_inside(layer, call)
     if any(len(shape) != 2 for shape in shapes[:2]):
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) attends over inputs of shapes {shapes}; "
@@ -56,29 +56,14 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         source = name
         if place == query and name == "/query":
             source = "/query:scaled"
-            steps.append(constant_affine(scale, 0.0, source, (name,), step.shape, mask))
+            steps.append(affine_step(scale, 0.0, source, (name,), step.shape, mask))
         steps.append(_split(source, f"{name}:heads", step.shape, count, heads // count, mask))
 
     # Scores, probabilities and their means of the values
-    window = getattr(layer, "sliding_window", getattr(layer, "_sliding_window", None))
-    causal = bool(arguments.get("use_causal_mask"))
-    pairs = arguments.get("attention_mask")
-    constant = None
-    if pairs is not None and not isinstance(pairs, TensorAt):
-        constant = _constant_mask(call, pairs, (queries, keys))
     positions = [(query, "queries"), (value, "keys")]
     if "key" in arguments:  # Keras ignores the mask of the keys if they are the values
         positions.append((key, "keys"))
-    masks, counting, neurons = _score_masks(
-        call,
-        (queries, keys),
-        positions,
-        causal,
-        window,
-        pairs.place if isinstance(pairs, TensorAt) else None,
-        constant,
-        heads=True,
-    )
+    masks, counting, neurons = _score_masks(layer, call, (queries, keys), positions, heads=True)
     scores, context = (heads, queries, keys), (queries, heads, dense[2].kernel.shape[-1])
     probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
     steps += [
@@ -104,39 +89,16 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (*steps, *output.steps("", result))
 
 
-def _check_scores_stay_inside(layer: Any, call: LayerCall) -> None:
-    if call.arguments.get("return_attention_scores"):
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
-            f"operation '{call.path}/probabilities' has them."
-        )
-
-
-def _constant_mask(call: LayerCall, mask: Any, extents: tuple[int, int]) -> np.ndarray:
-    """Return a mask of pairs that is the same for all samples and heads, bool."""
-    mask = ops.convert_to_numpy(mask).astype(np.float32) > 0.5
-    if any(extent != 1 for extent in mask.shape[:-2]):
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' has a constant attention_mask of shape {mask.shape}. Only one "
-            f"mask for all samples and heads is supported, of shape (1, {extents[0]}, "
-            f"{extents[1]}); pass other masks as an input of the model."
-        )
-    return np.broadcast_to(mask.reshape(mask.shape[-2:]), extents)
-
-
 def _mask_of(call: LayerCall, place: int) -> Source:
     """Return the padding mask of an input as a source."""
     return PaddingOf(place) if call.paddings[place] else NO_MASK
 
 
 def _score_masks(
+    layer: Any,
     call: LayerCall,
     extents: tuple[int, int],  # numbers of queries and keys
     positions: Sequence[tuple[int, str]],  # masked inputs, each with "queries" or "keys"
-    causal: bool,
-    window: int | None = None,  # distance from which positions are ignored
-    pairs: int | None = None,  # index of the input that masks pairs
-    constant: np.ndarray | None = None,  # which pairs count in all samples
     heads: bool = False,  # whether the scores have a leading axis of heads
 ) -> tuple[list[Step], Source, Source]:
     """Return the steps of the scores' masks, and two of the masks as sources.
@@ -144,10 +106,28 @@ def _score_masks(
     The first source masks the pairs that Keras attends to, the second the pairs that are neurons.
     They differ where Keras has dropped a mask and so attends to padding.
     """
+    if call.arguments.get("return_attention_scores"):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
+            f"operation '{call.path}/probabilities' has them."
+        )
+    # Pairs that count in all samples
     row, column = np.arange(extents[0])[:, None], np.arange(extents[1])
-    near = np.ones(extents, bool) if constant is None else constant.copy()
-    if causal:
+    near = np.ones(extents, bool)
+    pairs = call.arguments.get("attention_mask")
+    if pairs is not None and not isinstance(pairs, TensorAt):
+        constant = ops.convert_to_numpy(pairs).astype(np.float32) > 0.5
+        if any(extent != 1 for extent in constant.shape[:-2]):
+            raise UnsupportedLayerError(
+                f"Layer '{call.path}' has a constant attention_mask of shape {constant.shape}. "
+                f"Only one mask for all samples and heads is supported, of shape (1, {extents[0]}, "
+                f"{extents[1]}); pass other masks as an input of the model."
+            )
+        near &= constant.reshape(constant.shape[-2:])
+    if call.arguments.get("use_causal_mask"):
         near &= row >= column
+    # From this distance, positions are ignored.
+    window = getattr(layer, "sliding_window", getattr(layer, "_sliding_window", None))
     if window:
         near &= np.abs(row - column) < window
     whole = (1, *extents) if heads else extents
@@ -161,10 +141,10 @@ def _score_masks(
             return ops.reshape(counts, (-1, *whole))
 
         sources = (positions[0][0], *(source for source, _ in masks))
-        between_positions = None if near.all() else near
-        return replace(mask_step(compute, suffix, sources, whole), params=between_positions)
+        params = None if near.all() else near
+        return replace(mask_step(compute, suffix, sources, whole), params=params)
 
-    between: list[tuple[Source, str]] = [] if pairs is None else [(pairs, "pairs")]
+    between = [(pairs.place, "pairs")] if isinstance(pairs, TensorAt) else []
     received = [(MaskOf(place), axis) for place, axis in positions if call.masks[place]]
     padding = [(PaddingOf(place), axis) for place, axis in positions if call.paddings[place]]
     steps: list[Step] = []
@@ -201,14 +181,12 @@ def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask:
 
 def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of dot-product or additive attention without projections."""
-    _check_scores_stay_inside(layer, call)
     places = [tensor.place for tensor in call.arguments["inputs"]]
     query, value = places[:2]
     key = places[2] if len(places) > 2 else value
     shape = (call.input_shapes[query][0], call.input_shapes[value][0])
-    causal = bool(call.arguments.get("use_causal_mask"))
     positions = [(query, "queries"), (value, "keys")]
-    masks, counting, neurons = _score_masks(call, shape, positions, causal)
+    masks, counting, neurons = _score_masks(layer, call, shape, positions)
     if isinstance(layer, layers.AdditiveAttention):
         scores = _additive_scores(layer, call, query, key, shape, neurons)
     elif layer.score_mode != "dot":
@@ -219,16 +197,9 @@ def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     elif layer.scale is None:
         scores = [product_step("bke,bqe->bqk", "/scores", (key, query), shape, neurons)]
     else:
-
-        def read() -> tuple[np.ndarray, np.ndarray]:
-            factor = ops.convert_to_numpy(layer.scale).astype(np.float64)
-            return factor, np.zeros_like(factor)
-
-        scaled = affine_step(read, lambda x: x * ops.cast(layer.scale, x.dtype))
-        scores = [
-            product_step("bke,bqe->bqk", "/products", (key, query), shape, neurons),
-            replace(scaled, suffix="/scores", sources=("/products",), shape=shape, mask=neurons),
-        ]
+        products = product_step("bke,bqe->bqk", "/products", (key, query), shape, neurons)
+        place = ("/scores", ("/products",), shape, neurons)
+        scores = [products, affine_step(lambda: layer.scale, 0.0, *place)]
     probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
     steps = [*masks, *scores, softmax_step(-1, "/probabilities", probable, shape, neurons)]
     context = product_step("bqk,bke->bqe", "", ("/probabilities", value))
@@ -262,20 +233,13 @@ def _additive_scores(
         rows = mask_step(lambda m: is_set(m)[:, None], mask_of_keys, (PaddingOf(key),), (1, keys))
         steps.append(rows)
     tanh = activation_step(keras.activations.tanh, suffix="/tanh")
-    at_queries, at_keys = (queries, 1, channels), (1, keys, channels)
+    for axis, name, place, extents, mask_of_input in (
+        (2, "/query", query, (queries, 1, channels), _mask_of(call, query)),
+        (1, "/key", key, (1, keys, channels), mask_of_keys),
+    ):
+        spread = partial(ops.expand_dims, axis=axis)
+        steps.append(Step("routing", spread, None, name, (place,), extents, mask_of_input))
     steps += [
-        Step(
-            "routing",
-            lambda x: ops.expand_dims(x, 2),
-            None,
-            "/query",
-            (query,),
-            at_queries,
-            _mask_of(call, query),
-        ),
-        Step(
-            "routing", lambda x: ops.expand_dims(x, 1), None, "/key", (key,), at_keys, mask_of_keys
-        ),
         Step("add", ops.add, None, "/sums", ("/query", "/key"), pairs, mask),
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
@@ -306,7 +270,7 @@ def _additive_scores(
         Step("routing", to_front, None, channel, ("/tanh",), front),
         Step("average", lambda x: ops.mean(x, axis=1), pooling, average, (channel,), flat),
         Step("routing", to_pairs, None, pair, (average,), shape, mask),
-        constant_affine(float(channels), 0.0, "/scores", (pair,), shape, mask),
+        affine_step(float(channels), 0.0, "/scores", (pair,), shape, mask),
     ]
 
 

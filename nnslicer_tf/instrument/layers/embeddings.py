@@ -66,10 +66,7 @@ def adds_table(table: Callable[[Any], Any]) -> OperationsFunction:
     """
 
     def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-        def read() -> tuple[np.ndarray, np.ndarray]:
-            return np.asarray(1.0), ops.convert_to_numpy(table(layer)).astype(np.float64)
-
-        return (affine_step(read, lambda x: x + ops.cast(table(layer), x.dtype)),)
+        return (affine_step(offset=lambda: table(layer)),)
 
     return operations_fn
 

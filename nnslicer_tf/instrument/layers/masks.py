@@ -4,30 +4,28 @@ A mask is an operation of kind "mask" and carries no contributions. Its values a
 dtype of the graph, so that an analysis can run in float64.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import layers, ops
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.operations import Source, Step
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
+from nnslicer_tf.instrument.operations import Step
 
 
-def mask_step(
-    function: Callable[..., Any],
-    suffix: str = "",
-    sources: Sequence[Source] | None = None,
-    shape: Shape | None = None,
-) -> Step:
-    """Return the step of a mask; `function` maps tensors to a boolean tensor."""
+def mask_step(function: Callable[..., Any], *place: Any) -> Step:
+    """Return the step of a mask; `function` maps tensors to a boolean tensor.
+
+    `place` are the step's suffix, sources and shape.
+    """
 
     def compute(*inputs: Any) -> Any:
         dtype = keras.backend.standardize_dtype(inputs[0].dtype)
         is_floating = dtype.startswith(("float", "bfloat"))
         return ops.cast(function(*inputs), dtype if is_floating else "float32")
 
-    return Step("mask", compute, None, suffix, sources, shape)
+    return Step("mask", compute, None, *place)
 
 
 def is_set(mask: Any) -> Any:
@@ -50,11 +48,6 @@ def _logical(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     return (mask_step(lambda *masks: operation.call(*map(is_set, masks))),)
 
 
-def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a mask for a cast to bool, otherwise no step: a graph computes in one dtype."""
-    return (mask_step(lambda x: ops.not_equal(x, 0)),) if operation.dtype == "bool" else ()
-
-
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
     """Return a scale whose factors are 1, and 0 at masked positions."""
 
@@ -71,5 +64,8 @@ LAYERS: LayerTable = {
         ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual"), _comparison
     ),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _logical),
-    "Cast": _cast,
+    # A cast to bool is a mask, another one is no step: a graph computes in one dtype.
+    "Cast": lambda operation, call: (
+        (mask_step(lambda x: ops.not_equal(x, 0)),) if operation.dtype == "bool" else ()
+    ),
 }

@@ -9,7 +9,7 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.normalisation import constant_affine
+from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.operations import Step
@@ -73,7 +73,7 @@ def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return a sum, divided by the number of tensors."""
     count = len(keras.tree.flatten(call.arguments["inputs"]))
     *before, total = _merge("add")(layer, call)
-    mean = constant_affine(1 / count, compute=lambda x: x / count)
+    mean = affine_step(1 / count, compute=lambda x: x / count)
     return (*before, replace(total, suffix=":sum"), mean)
 
 
@@ -102,5 +102,5 @@ LAYERS: LayerTable = {
     "TrueDivide": _divide,
     "Maximum": _merge("maximum_merge"),
     "Minimum": _merge("minimum_merge"),
-    "Negative": lambda operation, call: (constant_affine(-1.0, compute=operation.call),),
+    "Negative": lambda operation, call: (affine_step(-1.0, compute=operation.call),),
 }

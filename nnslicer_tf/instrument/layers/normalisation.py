@@ -8,30 +8,29 @@ from keras import layers, ops
 from keras.config import epsilon
 
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.operations import Affine, Source, Statistics, Step
+from nnslicer_tf.instrument.operations import Affine, Statistics, Step
 
 
-def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
-    """Return a scale step x · factor + offset; `read` returns (factor, offset)."""
-    return Step("scale", compute, Affine(read))
-
-
-def constant_affine(
-    factor: float,
-    offset: float = 0.0,
-    suffix: str = "",
-    sources: Sequence[Source] | None = None,
-    shape: Shape | None = None,
-    mask: Source | None = None,
-    compute: Callable | None = None,
+def affine_step(
+    factor: Any = 1.0, offset: Any = 0.0, *place: Any, compute: Callable | None = None
 ) -> Step:
-    """Return a scale step x · factor + offset for two constants."""
+    """Return a scale step x · factor + offset: constants, or functions that return weights.
+
+    `place` are the step's suffix, sources, shape and mask.
+    """
+
+    def terms() -> list[Any]:
+        return [term() if callable(term) else term for term in (factor, offset)]
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        a, b = (ops.convert_to_numpy(term).astype(np.float64) for term in terms())
+        return a, b
 
     def apply(x: Any) -> Any:
-        return x * factor + offset if offset else x * factor
+        a, b = (t if isinstance(t, float) else ops.cast(t, x.dtype) for t in terms())
+        return x * a + b
 
-    params = Affine(lambda: (np.asarray(factor, np.float64), np.asarray(offset, np.float64)))
-    return Step("scale", compute or apply, params, suffix, sources, shape, mask)
+    return Step("scale", compute or apply, Affine(read), *place)
 
 
 def affine_of(compute: Callable, shape: Shape) -> Step:
@@ -45,42 +44,32 @@ def affine_of(compute: Callable, shape: Shape) -> Step:
         )
         return at_one - offset, offset
 
-    return affine_step(read, compute)
+    return Step("scale", compute, Affine(read))
 
 
 def _batch_normalization(layer: layers.BatchNormalization, call: LayerCall) -> tuple[Step, ...]:
     rank = len(call.output_shape) + 1
     axis = layer.axis % rank
     spread = tuple(-1 if a == axis else 1 for a in range(1, rank))
-    names = ("moving_mean", "moving_variance", "beta", "gamma")
+
+    def weights(convert: Callable) -> list[Any]:
+        names = ("moving_mean", "moving_variance", "beta", "gamma")
+        values = (getattr(layer, name) for name in names)
+        return [None if value is None else convert(value) for value in values]
 
     def compute(x: Any) -> Any:
-        weights = (getattr(layer, name) for name in names)
-        values = (None if weight is None else ops.cast(weight, x.dtype) for weight in weights)
-        mean, variance, offset, scale = values
-        return ops.batch_normalization(x, mean, variance, axis, offset, scale, layer.epsilon)
+        mean, variance, beta, gamma = weights(lambda value: ops.cast(value, x.dtype))
+        return ops.batch_normalization(x, mean, variance, axis, beta, gamma, layer.epsilon)
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        weights = (getattr(layer, name) for name in names)
-        mean, variance, beta, gamma = (
-            None if weight is None else ops.convert_to_numpy(weight).astype(np.float64)
-            for weight in weights
+        mean, variance, beta, gamma = weights(
+            lambda value: ops.convert_to_numpy(value).astype(np.float64)
         )
         factor = (1.0 if gamma is None else gamma) / np.sqrt(variance + layer.epsilon)
         offset = (0.0 if beta is None else beta) - mean * factor
         return factor.reshape(spread), offset.reshape(spread)
 
-    return (affine_step(read, compute),)
-
-
-def _rescaling(layer: layers.Rescaling, call: LayerCall) -> tuple[Step, ...]:
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        return np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)
-
-    def compute(x: Any) -> Any:
-        return x * ops.cast(layer.scale, x.dtype) + ops.cast(layer.offset, x.dtype)
-
-    return (affine_step(read, compute),)
+    return (Step("scale", compute, Affine(read)),)
 
 
 def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, ...]:
@@ -91,16 +80,6 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
         return mean + x * deviation if layer.invert else (x - mean) / deviation
 
     return (affine_of(compute, call.output_shape),)
-
-
-def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Multiply each channel by a weight (ConvNeXt)."""
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        gamma = ops.convert_to_numpy(layer.gamma).astype(np.float64)
-        return gamma, np.zeros_like(gamma)
-
-    return (affine_step(read, lambda x: x * ops.cast(layer.gamma, x.dtype)),)
 
 
 def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -139,20 +118,19 @@ def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
-    return (
-        constant_affine(float(layer.scale), suffix=":scaled", sources=(1,)),
-        Step("add", ops.add, sources=(0, ":scaled")),
-    )
+    scaled = affine_step(float(layer.scale), 0.0, ":scaled", (1,))
+    return (scaled, Step("add", ops.add, sources=(0, ":scaled")))
 
 
 LAYERS: LayerTable = {
     layers.BatchNormalization: _batch_normalization,
-    layers.Rescaling: _rescaling,
+    layers.Rescaling: lambda layer, call: (affine_step(lambda: layer.scale, lambda: layer.offset),),
     layers.Normalization: _normalization,
     layers.LayerNormalization: _statistics,
     layers.GroupNormalization: _statistics,
     layers.UnitNormalization: _statistics,
     "RMSNormalization": _statistics,
-    "LayerScale": _layer_scale,
+    # A weight for each channel (ConvNeXt)
+    "LayerScale": lambda layer, call: (affine_step(lambda: layer.gamma),),
     "CustomScaleLayer": _residual_scale,
 }

@@ -1,7 +1,6 @@
 """Sums of products of two activations: `Dot`, `matmul` and `einsum`."""
 
 import string
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,20 +9,16 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.operations import ProductSum, Source, Step
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
+from nnslicer_tf.instrument.operations import ProductSum, Step
 
 
-def product_step(
-    equation: str,
-    suffix: str = "",
-    sources: Sequence[Source] | None = None,
-    shape: Shape | None = None,
-    mask: Source | None = None,
-) -> Step:
-    """Return the step of a sum of products of two tensors; `equation` as in `ProductSum`."""
-    compute = partial(ops.einsum, equation)
-    return Step("product_sum", compute, ProductSum(equation), suffix, sources, shape, mask)
+def product_step(equation: str, *place: Any) -> Step:
+    """Return the step of a sum of products of two tensors, as in `ProductSum`.
+
+    `place` are the step's suffix, sources, shape and mask.
+    """
+    return Step("product_sum", partial(ops.einsum, equation), ProductSum(equation), *place)
 
 
 def _dot(layer: layers.Dot, call: LayerCall) -> tuple[Step, ...]:
@@ -41,17 +36,14 @@ def _dot(layer: layers.Dot, call: LayerCall) -> tuple[Step, ...]:
         step = replace(step, compute=lambda x, y: inner(x, y)[:, None])
     if not layer.normalize:
         return (step,)
+    suffixes = (":first", ":second")
     normalised = (
-        Step(
-            "scale",
-            partial(ops.normalize, axis=axis),
-            suffix=suffix,
-            sources=(place,),
-            shape=call.input_shapes[place],
+        Step("scale", partial(ops.normalize, axis=axis), None, suffix, (place,), shape)
+        for place, (axis, suffix, shape) in enumerate(
+            zip((first, second), suffixes, call.input_shapes, strict=True)
         )
-        for place, (axis, suffix) in enumerate(((first, ":first"), (second, ":second")))
     )
-    return (*normalised, replace(step, sources=(":first", ":second")))
+    return (*normalised, replace(step, sources=suffixes))
 
 
 def _matmul(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:

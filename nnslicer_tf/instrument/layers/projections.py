@@ -105,12 +105,8 @@ class Projection:
 
             tail.append(Step("routing", unfold, None, ":axes", shape=self._output_shape))
         if self._bias_varies:
-
-            def read() -> tuple[np.ndarray, np.ndarray]:
-                return np.asarray(1.0), ops.convert_to_numpy(layer.bias).astype(np.float64)
-
-            biased = affine_step(read, lambda x: x + ops.cast(layer.bias, x.dtype))
-            tail.append(replace(biased, suffix=":bias", shape=self._output_shape))
+            place = (":bias", None, self._output_shape)
+            tail.append(affine_step(1.0, lambda: layer.bias, *place))
         last = replace(tail.pop(), suffix="")
         tail.extend(with_activation(last, layer.activation))
         return (*head, *(replace(step, suffix=suffix + step.suffix) for step in tail))

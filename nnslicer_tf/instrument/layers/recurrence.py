@@ -18,7 +18,7 @@ states are given, Keras holds outputs starting from zeros instead of these state
 affects only padding before all data, which has no neurons.
 """  # noqa: E501
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
-from nnslicer_tf.instrument.layers.normalisation import constant_affine
+from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses
@@ -45,7 +45,6 @@ from nnslicer_tf.instrument.recurrence import (
     Unrolled,
     Weights,
     before,
-    expand_to,
     hold,
 )
 
@@ -121,6 +120,17 @@ class _Cell:
         result = self.add(step, name if is_linear else f"{name}:pre", *inputs, shape=shape)
         return self.activation(name, result, activation)
 
+    def gates(
+        self, cell: Any, prefix: str, names: str, sources: Sequence, shape: Shape
+    ) -> Iterator[str]:
+        """Add the first gates of a cell, one for each letter; "g" has the cell's activation."""
+        for k, name in enumerate(names):
+            columns = (k * shape[-1], (k + 1) * shape[-1])
+            function = cell.activation if name == "g" else cell.recurrent_activation
+            yield self.gate(
+                f"{prefix}:{name}", shape, columns, sources, lambda: cell.bias, function
+            )
+
     def activation(self, name: str, source: str, function: Callable | None) -> str:
         """Add an activation; return the source if the function is linear."""
         if function is None or function is activations.linear:
@@ -135,13 +145,8 @@ class _Cell:
             )
         return self.add(steps[0], name, source)
 
-    def multiply(self, name: str, first: str, second: str) -> str:
-        """Add a product."""
-        return self.add(Step("multiply", ops.multiply), name, first, second)
 
-    def plus(self, name: str, first: str, second: str) -> str:
-        """Add a sum of two values."""
-        return self.add(Step("add", ops.add), name, first, second)
+_PLUS, _TIMES = Step("add", ops.add), Step("multiply", ops.multiply)
 
 
 def _kernels(cell: Any, path: str) -> tuple[Synapses, Synapses]:
@@ -183,75 +188,45 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
                 build_taps=lambda: windows.sliding(space, size, one, "same", one),
             ),
         )
-    units = shape[-1]
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
     sources = ((x, kernels[0]), (h, kernels[1]))
-    i, f, g, o = (
-        into.gate(
-            f"{prefix}:{name}",
-            shape,
-            (k * units, (k + 1) * units),
-            sources,
-            lambda: cell.bias,
-            cell.activation if name == "g" else cell.recurrent_activation,
-        )
-        for k, name in enumerate("ifgo")
-    )
-    kept = into.multiply(f"{prefix}:kept", f, c)
-    added = into.multiply(f"{prefix}:added", i, g)
-    new = into.plus(f"{prefix}:c", kept, added)
+    i, f, g, o = into.gates(cell, prefix, "ifgo", sources, shape)
+    kept = into.add(_TIMES, f"{prefix}:kept", f, c)
+    added = into.add(_TIMES, f"{prefix}:added", i, g)
+    new = into.add(_PLUS, f"{prefix}:c", kept, added)
     out = into.activation(f"{prefix}:c:out", new, cell.activation)
-    return into.multiply(f"{prefix}:h", o, out)
+    return into.add(_TIMES, f"{prefix}:h", o, out)
 
 
 def _gru(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     kernel, recurrent = _kernels(cell, path)
-    units, shape = cell.units, (cell.units,)
+    units, shape, name = cell.units, (cell.units,), f"{prefix}:g"
     h = into.state(f"{prefix}:h", shape)
-    sources = ((x, kernel), (h, recurrent))
-    z, r = (
-        into.gate(
-            f"{prefix}:{name}",
-            shape,
-            (k * units, (k + 1) * units),
-            sources,
-            lambda: cell.bias,
-            cell.recurrent_activation,
-        )
-        for k, name in enumerate("zr")
-    )
-    columns, name = (2 * units, 3 * units), f"{prefix}:g"
+    z, r = into.gates(cell, prefix, "zr", ((x, kernel), (h, recurrent)), shape)
+    columns = (2 * units, 3 * units)
     if cell.reset_after:
         # The input and the recurrent part have a bias each.
         row = [lambda k=k: None if cell.bias is None else cell.bias[k] for k in (0, 1)]
         read = into.gate(f"{name}:input", shape, columns, [(x, kernel)], row[0])
         sums = into.gate(f"{name}:recurrent", shape, columns, [(h, recurrent)], row[1])
-        reset = into.multiply(f"{name}:reset", r, sums)
+        reset = into.add(_TIMES, f"{name}:reset", r, sums)
         is_linear = cell.activation is activations.linear
-        pre = into.plus(name if is_linear else f"{name}:pre", read, reset)
+        pre = into.add(_PLUS, name if is_linear else f"{name}:pre", read, reset)
         g = into.activation(name, pre, cell.activation)
     else:
-        reset = into.multiply(f"{prefix}:reset", r, h)
+        reset = into.add(_TIMES, f"{prefix}:reset", r, h)
         both = ((x, kernel), (reset, recurrent))
         g = into.gate(name, shape, columns, both, lambda: cell.bias, cell.activation)
-    opened = constant_affine(-1.0, 1.0, compute=lambda v: 1 - v)
-    closed = into.add(opened, f"{prefix}:open", z)
-    kept = into.multiply(f"{prefix}:kept", z, h)
-    added = into.multiply(f"{prefix}:added", closed, g)
-    return into.plus(f"{prefix}:h", kept, added)
-
-
-def _stacked(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
-    for k, inner in enumerate(cell.cells):
-        x = _add_cell(inner, into, f"{path}/cell{k}", f"{prefix}:cell{k}", x)
-    return x
+    closed = into.add(affine_step(-1.0, 1.0, compute=lambda v: 1 - v), f"{prefix}:open", z)
+    kept = into.add(_TIMES, f"{prefix}:kept", z, h)
+    added = into.add(_TIMES, f"{prefix}:added", closed, g)
+    return into.add(_PLUS, f"{prefix}:h", kept, added)
 
 
 _CELLS: dict[str, Callable[..., str]] = {
     "SimpleRNNCell": _simple,
     "LSTMCell": _lstm,
     "GRUCell": _gru,
-    "StackedRNNCells": _stacked,
     "ConvLSTMCell": _lstm,
 }
 
@@ -259,6 +234,10 @@ _CELLS: dict[str, Callable[..., str]] = {
 def _add_cell(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     """Add a cell's operations; return the name of its output."""
     name = type(cell).__name__
+    if isinstance(cell, layers.StackedRNNCells):
+        for k, inner in enumerate(cell.cells):
+            x = _add_cell(inner, into, f"{path}/cell{k}", f"{prefix}:cell{k}", x)
+        return x
     if name not in _CELLS or not type(cell).__module__.startswith("keras."):
         raise UnsupportedLayerError(
             f"Layer '{path}' has the cell {name}, for which there are no operations. There are "
@@ -297,16 +276,13 @@ def _through_time(
     if mask is not None and layer.zero_output_for_mask:
         sources, shape = (output, mask), (sequence[0], *unrolled.shapes[output])
         output = f"{prefix}:zeroed"
-        steps.append(Step(ZEROED, _zeroed, None, output, sources, shape, mask))
+        zeroed = lambda h, mask: hold(h, ops.zeros_like(h), mask)  # noqa: E731
+        steps.append(Step(ZEROED, zeroed, None, output, sources, shape, mask))
     states = [
         Step("routing", _last, None, f"{name}:last", (name,), shape, NO_MASK)
         for name, shape in unrolled.states.items()
     ]
     return steps, output, states if layer.return_state else []
-
-
-def _zeroed(h: Any, mask: Any) -> Any:
-    return ops.where(expand_to(mask, h) > 0.5, h, ops.zeros_like(h))
 
 
 def _last(h: Any) -> Any:
@@ -331,41 +307,40 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     half = len(initial) // 2
     steps: list[Step] = []
     states: list[Step] = []
-    directions = (
+    for name, inner, places in (
         ("forward", layer.forward_layer, initial[:half]),
         ("backward", layer.backward_layer, initial[half:]),
-    )
-    for name, inner, places in directions:
+    ):
         if not isinstance(inner, layers.RNN):
             raise UnsupportedLayerError(
                 f"Layer '{call.path}' wraps {with_article(type(inner).__name__)}; only "
                 "recurrent layers of Keras have operations."
             )
-        through, source, last = _through_time(
-            inner, call, f"{call.path}/{name}", f":{name}", places
-        )
+        path, prefix = f"{call.path}/{name}", f":{name}"
+        through, source, last = _through_time(inner, call, path, prefix, places)
         shape = inner.compute_output_shape((None, *call.input_shapes[0]))
         shape = tuple((shape[0] if layer.return_state else shape)[1:])
         select: Callable = _whole if layer.return_sequences else _last
         if layer.return_sequences and name == "backward":
             # Keras always reverses the second direction's sequence, whichever way it runs.
             select = lambda h: h[:, ::-1]  # noqa: E731
-        steps += [*through, Step("routing", select, None, f":{name}", (source,), shape)]
+        steps += [*through, Step("routing", select, None, prefix, (source,), shape)]
         states += last if layer.return_state else []
-    both, shape = (":forward", ":backward"), call.output_shape
+    both = (":forward", ":backward")
+    merges = {
+        "concat": ("routing", lambda a, b: ops.concatenate([a, b], axis=-1)),
+        "mul": ("multiply", ops.multiply),
+        "sum": ("add", ops.add),
+        "ave": ("add", ops.add),
+    }
     if layer.merge_mode is None:
-        for (name, *_), shape in zip(directions, call.output_shapes, strict=False):
-            steps.append(Step("routing", _whole, None, f":{name}:out", (f":{name}",), shape))
-    elif layer.merge_mode == "concat":
-        concatenate = lambda a, b: ops.concatenate([a, b], axis=-1)  # noqa: E731
-        steps.append(Step("routing", concatenate, sources=both, shape=shape))
-    elif layer.merge_mode == "mul":
-        steps.append(Step("multiply", ops.multiply, sources=both, shape=shape))
-    elif layer.merge_mode == "sum":
-        steps.append(Step("add", ops.add, sources=both, shape=shape))
-    else:
-        steps.append(Step("add", ops.add, suffix=":sum", sources=both, shape=shape))
-        steps.append(constant_affine(0.5, compute=lambda x: x / 2))
+        for name, shape in zip(both, call.output_shapes, strict=False):
+            steps.append(Step("routing", _whole, None, f"{name}:out", (name,), shape))
+        return (*steps, *states)
+    suffix = ":sum" if layer.merge_mode == "ave" else ""
+    steps.append(Step(*merges[layer.merge_mode], None, suffix, both, call.output_shape))
+    if suffix:
+        steps.append(affine_step(0.5, compute=lambda x: x / 2))
     return (*steps, *states)
 
 

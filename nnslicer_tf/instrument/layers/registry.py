@@ -138,34 +138,21 @@ _FOREIGN = (
 )
 _SPECTRUM = "it computes in the frequency domain; apply it to the data, before the model"
 REASONS = {
-    "AutoContrast": _BY_HISTOGRAM,
-    "CategoryEncoding": _BEFORE,
+    **dict.fromkeys(("CategoryEncoding", "Discretization", "HashedCrossing", "Hashing"), _BEFORE),
+    **dict.fromkeys(("IntegerLookup", "StringLookup", "TextVectorization"), _BEFORE),
     "ContrastLimitedAdaptiveHistogramEqualization": _BY_HISTOGRAM,
-    "Discretization": _BEFORE,
-    "Equalization": _BY_HISTOGRAM,
-    "FlaxLayer": _FOREIGN,
-    "GRUCell": _CELL,
-    "HashedCrossing": _BEFORE,
-    "Hashing": _BEFORE,
-    "IntegerLookup": _BEFORE,
-    "JaxLayer": _FOREIGN,
-    "LSTMCell": _CELL,
+    **dict.fromkeys(("AutoContrast", "Equalization"), _BY_HISTOGRAM),
+    **dict.fromkeys(("FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper"), _FOREIGN),
+    **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), _CELL),
+    **dict.fromkeys(("MelSpectrogram", "STFTSpectrogram"), _SPECTRUM),
     "Layer": "the base class",
     "MaxNumBoundingBoxes": "it changes bounding boxes, not images",
-    "MelSpectrogram": _SPECTRUM,
     "Pipeline": "a chain of preprocessing: apply it to the data, before the model",
     "RandomCrop": "it interpolates between pixels; apply it to the data, before the model",
-    "STFTSpectrogram": _SPECTRUM,
-    "SimpleRNNCell": _CELL,
     "Solarization": "it inverts values above a threshold; apply it before the model",
     "SpectralNormalization": (
         "it computes its kernel. Build the model without it, from the layers that it wraps, and "
         "set_weights of those"
     ),
-    "StackedRNNCells": _CELL,
-    "StringLookup": _BEFORE,
-    "TFSMLayer": _FOREIGN,
-    "TextVectorization": _BEFORE,
-    "TorchModuleWrapper": _FOREIGN,
     "Wrapper": "the base class of wrappers",
 }

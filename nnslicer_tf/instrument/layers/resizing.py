@@ -36,6 +36,7 @@ def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             f"Layer '{call.path}' ({type(layer).__name__}) does more than weight rows and columns, "
             "such as padding. Apply it to the data, before the model."
         )
+    total = lambda *parts: sum(parts[1:], parts[0])  # noqa: E731
     steps: list[Step] = []
     source: Source = 0
     for axis, name, matrix in ((1, ":rows", rows), (2, ":columns", columns)):
@@ -48,30 +49,16 @@ def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         for t in range(taps):
             move = partial(ops.take, indices=order[:, t], axis=axis)
             factor = weights[:, t].reshape(-1, *(1,) * (3 - axis))
-            scale = partial(_scaled, factor=factor)
-            scaled = affine_step(partial(_constants, factor), scale)
             parts.append(f"{name}{t}")
             moved = f"{parts[-1]}:moved"
             steps.append(Step("routing", move, None, moved, (source,), shape))
-            steps.append(replace(scaled, suffix=parts[-1], sources=(moved,), shape=shape))
+            steps.append(affine_step(factor, 0.0, parts[-1], (moved,), shape))
         if (weights == 1).all():
             steps = steps[:-1]
         elif len(parts) > 1:
-            steps.append(Step("add", _total, None, name, tuple(parts), shape))
+            steps.append(Step("add", total, None, name, tuple(parts), shape))
         source = steps[-1].suffix
     return (*steps[:-1], replace(steps[-1], suffix=""))
-
-
-def _scaled(x: Any, factor: np.ndarray) -> Any:
-    return x * ops.cast(factor, x.dtype)
-
-
-def _constants(factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return factor, np.zeros_like(factor)
-
-
-def _total(*parts: Any) -> Any:
-    return sum(parts[1:], parts[0])
 
 
 LAYERS: LayerTable = {layers.UpSampling2D: _resize, layers.Resizing: _resize}
