@@ -155,33 +155,23 @@ def over_time(
     and the results `(time, …)` in the order of the sequences. `keras.ops.scan` cannot be used: on
     TensorFlow, results must have the carry's structure.
     """
-    if keras.backend.backend() == "tensorflow":
-        return _over_time_tensorflow(step, list(carry), list(sequences), reverse)
-    if keras.backend.backend() == "jax":
+    backend, state, length = keras.backend.backend(), list(carry), sequences[0].shape[0]
+    if backend == "jax":
         import jax
 
-        return jax.lax.scan(step, list(carry), list(sequences), reverse=reverse)
-    state, results = list(carry), []
-    order = range(len(sequences[0]))
-    for t in reversed(order) if reverse else order:
-        state, found = step(state, [sequence[t] for sequence in sequences])
-        results.append(found)
-    if reverse:
-        results.reverse()
-    return state, [keras.ops.stack(values) for values in zip(*results, strict=True)]
-
-
-def _over_time_tensorflow(
-    step: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]],
-    carry: list[Any],
-    sequences: list[Any],
-    reverse: bool,
-) -> tuple[list[Any], list[Any]]:
+        return jax.lax.scan(step, state, list(sequences), reverse=reverse)
+    if backend == "torch":
+        results = []
+        for t in reversed(range(length)) if reverse else range(length):
+            state, found = step(state, [sequence[t] for sequence in sequences])
+            results.append(found)
+        if reverse:
+            results.reverse()
+        return state, [keras.ops.stack(values) for values in zip(*results, strict=True)]
     import tensorflow as tf
 
-    length = sequences[0].shape[0]
     # Traced once to learn the number and dtypes of the results; the graph's unused part is pruned.
-    _, found = step(carry, [sequence[0] for sequence in sequences])
+    _, found = step(state, [sequence[0] for sequence in sequences])
     arrays = [tf.TensorArray(v.dtype, length, element_shape=v.shape) for v in found]
 
     def body(i: Any, state: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
@@ -193,7 +183,7 @@ def _over_time_tensorflow(
     _, state, arrays = tf.while_loop(
         lambda i, *_: i < length,
         body,
-        (tf.constant(0), carry, arrays),
+        (tf.constant(0), state, arrays),
         shape_invariants=(tf.TensorShape(()), invariants, [tf.TensorShape(None)] * len(arrays)),
         maximum_iterations=length,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.data import Bounds
 from nnslicer_tf.instrument.graph import Graph, in_half_precision
-from nnslicer_tf.instrument.tracing import Call, TensorAt, Trace, functional_class, structure_of
+from nnslicer_tf.instrument.tracing import TensorAt, Trace, functional_class, structure_of
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
 MIN_VALUES = 2048  # in all samples together
@@ -129,7 +129,17 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
     for call in trace.calls:
         if call.mask_function is not None:
             continue
-        theirs = _values_of(call, graph, values)
+        # What the layer itself computes
+        tensors = []
+        for tensor, dtype, mask in zip(call.inputs, call.input_dtypes, call.masks, strict=True):
+            tensors.append(keras.ops.cast(values[graph.names[tensor]], dtype))
+            if mask is not None:
+                tensors[-1]._keras_mask = keras.ops.cast(values[graph.names[mask]], "bool")
+        first, *others = keras.tree.map_structure(
+            lambda v, tensors=tensors: tensors[v.place] if isinstance(v, TensorAt) else v,
+            dict(call.arguments),
+        ).items()
+        theirs = keras.tree.flatten(call.layer(first[1], **dict(others)))
         for tensor, original in zip(call.outputs, theirs, strict=False):
             ours = values[graph.names[tensor]]
             if difference(original, ours, tolerance, finite_rows=1) <= 1:
@@ -139,31 +149,14 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
             what = "Layer" if isinstance(call.layer, keras.layers.Layer) else "Operation"
             integers = [t for t in (*call.input_dtypes, original.dtype.name) if "int" in t]
             remedy = (
-                "If it is your own, correct what you registered with nnslicer_tf.register_layer; "
-                "otherwise register operations that compute it."
+                f"The model computes in {integers[0]} there, without fractions; cast to float32 "
+                "before."
+                if integers
+                else "If it is your own, correct what you registered with "
+                "nnslicer_tf.register_layer; otherwise register operations that compute it."
             )
-            if integers:
-                remedy = (
-                    f"The model computes in {integers[0]} there, without fractions; cast to "
-                    "float32 before."
-                )
             raise UnsupportedLayerError(
                 f"{what} '{call.path}' ({type(call.layer).__name__}) computes something else "
                 "than the operations that are known for it: its output differs by "
                 f"{worst:.3g} on the same input. {remedy}"
             )
-
-
-def _values_of(call: Call, graph: Graph, values: dict[str, Any]) -> list[Any]:
-    """Return what a layer itself computes, from the graph's values of its inputs."""
-    tensors = []
-    for tensor, dtype, mask in zip(call.inputs, call.input_dtypes, call.masks, strict=True):
-        value = keras.ops.cast(values[graph.names[tensor]], dtype)
-        if mask is not None:
-            value._keras_mask = keras.ops.cast(values[graph.names[mask]], "bool")
-        tensors.append(value)
-    arguments = keras.tree.map_structure(
-        lambda v: tensors[v.place] if isinstance(v, TensorAt) else v, dict(call.arguments)
-    )
-    first, *_ = arguments
-    return keras.tree.flatten(call.layer(arguments.pop(first), **arguments))

@@ -437,8 +437,15 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         x = _dense(data)
         if x.ndim:
             return x, None
-    elif isinstance(data, (list, tuple)):
-        return _from_sequence(data, shape)
+    elif isinstance(data, (list, tuple)):  # of samples, batches or pairs, or one pair (x, y)
+        ranks = [_rank(item) for item in data]
+        of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
+        if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
+            return _dense(data[0]), data[1]
+        has_keys = any(isinstance(item, Mapping) for item in data)
+        if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
+            return as_array(data), None
+        return data, None
     elif hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
         return _Items(data, data.num_batches), None
     elif isinstance(data, Iterable):
@@ -476,18 +483,6 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
             f"{', '.join(_KEYS)}."
         )
     return _dense(x), y
-
-
-def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the samples in a list or tuple of samples, batches or pairs, or in one pair (x, y)."""
-    ranks = [_rank(item) for item in data]
-    of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
-    if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
-        return _dense(data[0]), data[1]
-    has_keys = any(isinstance(item, Mapping) for item in data)
-    if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
-        return as_array(data), None
-    return data, None
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:

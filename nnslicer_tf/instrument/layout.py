@@ -43,52 +43,28 @@ class KernelLayout:
         """Number of synapses."""
         return int(np.prod(self.shape))
 
-    def from_kernel(self, kernel: np.ndarray) -> np.ndarray:
-        """Reshape an array of the kernel's shape to `(taps, inputs per group, outputs)`."""
+    def from_kernel(self, kernel: Any) -> Any:
+        """Reshape an array or tensor from the kernel's shape to `(taps, inputs, outputs)`."""
+        xp: Any = np if isinstance(kernel, np.ndarray) else ops
         if self.order:
             inputs = int(np.prod([self.shape[axis] for axis in self.order[: self.summed]]))
-            return np.ascontiguousarray(kernel.transpose(self.order)).reshape(1, inputs, -1)
-        matrices = kernel.reshape(-1, *self.shape[-2:])
+            return xp.reshape(xp.transpose(kernel, self.order), (1, inputs, -1))
+        matrices = xp.reshape(kernel, (-1, *self.shape[-2:]))
         if self.axes == OUTPUTS_INPUTS:
-            return matrices.transpose(0, 2, 1)
+            return xp.swapaxes(matrices, -1, -2)
         if self.axes == DEPTHWISE:
-            return matrices.reshape(len(matrices), 1, -1)
+            return xp.reshape(matrices, (matrices.shape[0], 1, -1))
         return matrices
 
-    def tensor_from_kernel(self, kernel: Any) -> Any:
-        """Reshape a tensor of the kernel's shape to `(taps, inputs per group, outputs)`."""
-        if self.order:
-            inputs = int(np.prod([self.shape[axis] for axis in self.order[: self.summed]]))
-            return ops.reshape(ops.transpose(kernel, self.order), (1, inputs, -1))
-        matrices = ops.reshape(kernel, (-1, *self.shape[-2:]))
+    def to_kernel(self, matrix: Any) -> Any:
+        """Reshape an array or tensor `([batch,] taps, inputs, outputs)` to the kernel's shape."""
+        xp: Any = np if isinstance(matrix, np.ndarray) else ops
+        lead = (-1,) if len(matrix.shape) == 4 else ()
         if self.axes == OUTPUTS_INPUTS:
-            return ops.swapaxes(matrices, -1, -2)
-        if self.axes == DEPTHWISE:
-            return ops.reshape(matrices, (matrices.shape[0], 1, -1))
-        return matrices
-
-    def to_kernel(self, matrix: np.ndarray) -> np.ndarray:
-        """Reshape `(…, taps, inputs per group, outputs)` to the kernel's shape."""
-        lead = matrix.shape[:-3]
-        if self.axes == OUTPUTS_INPUTS:
-            matrix = np.swapaxes(matrix, -1, -2)
+            matrix = xp.swapaxes(matrix, -1, -2)
+        order = self.order or range(len(self.shape))
+        kernel = xp.reshape(matrix, (*lead, *(self.shape[axis] for axis in order)))
         if self.order:
-            matrix = matrix.reshape(*lead, *(self.shape[axis] for axis in self.order))
-            last = range(-len(self.order), 0)
-            return np.ascontiguousarray(np.moveaxis(matrix, last, self._axes_of_order))
-        return np.ascontiguousarray(matrix).reshape(*lead, *self.shape)
-
-    def tensor_to_kernel(self, matrices: Any) -> Any:
-        """Reshape a tensor `(batch, taps, inputs per group, outputs)` to the kernel's shape."""
-        if self.axes == OUTPUTS_INPUTS:
-            matrices = ops.swapaxes(matrices, -1, -2)
-        if self.order:
-            matrices = ops.reshape(matrices, (-1, *(self.shape[axis] for axis in self.order)))
-            back = np.argsort(self.order)
-            return ops.transpose(matrices, (0, *(int(axis) + 1 for axis in back)))
-        return ops.reshape(matrices, (-1, *self.shape))
-
-    @property
-    def _axes_of_order(self) -> list[int]:
-        """The kernel's axes in the order of its matrix, counted from the end."""
-        return [axis - len(self.order) for axis in self.order]
+            back = (int(axis) + len(lead) for axis in np.argsort(self.order))
+            kernel = xp.transpose(kernel, (*range(len(lead)), *back))
+        return np.ascontiguousarray(kernel) if xp is np else kernel

@@ -138,11 +138,13 @@ class MaskedModel:
         x = self.im.check(x)
         name = self.im[of or self.im.logit_operation].name
         masks, each = self._checked(keep, neurons or {}, ablation, len(x))
-        factors = {id(variable): factor for variable, factor in variables}
-        own = self.im.functional.variables
-        for i, variable in enumerate(own):
-            if id(variable) in factors:
-                masks[f"{_VARIABLE}{i}"] = np.asarray(factors[id(variable)], np.float32)
+        places = {id(v): i for i, v in enumerate(self.im.functional.variables)}
+        masks |= {
+            f"{_VARIABLE}{places[id(variable)]}": np.asarray(factor, np.float32)
+            for variable, factor in variables
+            if id(variable) in places
+        }
+        shared = {key: mask for key, mask in masks.items() if key not in each}
 
         def run(what: str, samples: Any, *of_samples: Masks) -> Any:
             function = self._function(what, name, ablation)
@@ -150,17 +152,15 @@ class MaskedModel:
             return function(tensors, *map(_floats, of_samples))
 
         if renormalise_on is not None:
-            whole = {key: mask for key, mask in masks.items() if key not in each}
-            measured = run("statistics", self.im.check(renormalise_on), whole)
-            masks |= {f"{_VALUE}{i}": value for i, value in measured.items()}
+            measured = run("statistics", self.im.check(renormalise_on), shared)
+            shared |= {f"{_VALUE}{i}": value for i, value in measured.items()}
         parts = []
         for start in range(0, len(x), batch_size):
             rows = slice(start, start + batch_size)
-            shared = {key: mask for key, mask in masks.items() if key not in each}
-            single = {key: masks[key][rows] for key in each}
-            values = (
-                run("each", x[rows], shared, single) if each else run("values", x[rows], shared)
-            )
+            if each:
+                values = run("each", x[rows], shared, {key: masks[key][rows] for key in each})
+            else:
+                values = run("values", x[rows], shared)
             parts.append(keras.ops.convert_to_numpy(values))
         return np.concatenate(parts)
 
@@ -423,24 +423,19 @@ def masked_copy(
     configs |= {key: {**configs.get(key, {}), "activation": None} for key in inputs}
     shapes = list(im.input_shapes.values())  # those of the constants
     copy = rebuild(im.functional, values, configs, after=after, shapes=shapes)
-    _check_masked(copy, MaskedModel(im, means), keep)
-    return copy
-
-
-def _check_masked(copy: keras.Model, model: MaskedModel, keep: Masks) -> None:
-    """Raise UnsupportedLayerError if a masked copy differs from the masked model with means."""
-    im = model.im
-    x = examples(im.functional, list(im.input_shapes.values()))
+    x = examples(im.functional, shapes)
     if x is None:
-        return
-    inputs = [keras.ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
-    values = model.values(inputs, _floats(keep), ablation="mean", of=im.output_operations)
+        return copy
+    tensors = [keras.ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
+    outputs = im.output_operations
+    expected = MaskedModel(im, means).values(tensors, _floats(keep), ablation="mean", of=outputs)
     halves = any(in_half_precision(step.layer) for step in im.graph.wrappers.values())
-    outputs = keras.tree.flatten(copy(x, training=False))
-    for name, output in zip(im.output_operations, outputs, strict=True):
-        if difference(values[name], output, tolerance=0.1 if halves else 1e-3) > 1:
+    found = keras.tree.flatten(copy(x, training=False))
+    for name, output in zip(outputs, found, strict=True):
+        if difference(expected[name], output, tolerance=0.1 if halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}': a nested model may be called more than once, each time with "
                 "other means. Leave the means out, or build the model without nested models."
             )
+    return copy

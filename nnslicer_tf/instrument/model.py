@@ -36,7 +36,7 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
+from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.tracing import Shapes, as_functional, input_name, structure_of, trace
@@ -117,8 +117,7 @@ class InstrumentedModel(ShownAsTable):
             by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
             tokens = self.graph.vocabulary(name)
             limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
-            whole = by_dtype is not None
-            self._bounds[name] = WholeBounds(limits) if whole and limits else limits
+            self._bounds[name] = WholeBounds(limits) if by_dtype and limits else limits
         if len(self._bounds) == 1:
             (known,) = self._bounds.values()
             self.bounds = known if known is None or np.isfinite(known).all() else None
@@ -128,7 +127,8 @@ class InstrumentedModel(ShownAsTable):
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         given = {None: task} if isinstance(task, str) else dict(task or {})
         tasks = {self.output_operation_of(name): one for name, one in given.items()}
-        losses = tasks_of_losses(compiled, self.outputs)
+        by_name = {name: name for name in self.graph.outputs} | self.outputs
+        losses = tasks_of_losses(compiled, by_name)
         self._classes = {
             name: classes_of(
                 self.graph, name, ending, examples[name], tasks.get(name), *losses[name]
@@ -446,16 +446,16 @@ class InstrumentedModel(ShownAsTable):
                     "what it does through later steps. Take the layer's output or an input."
                 )
         stream = list(self.samples(x).batches(batch_size))
+        logits = self.logit_operation
         target: Callable[..., Any]
         if callable(of):
             target = of
-            needed = self._names([self.logit_operation] if needs is None else needs)
+            needed = self._names([logits] if needs is None else needs)
             extra: list[tuple[np.ndarray, ...]] = [()] * len(stream)
         else:
-            target, needed = self._indexed_logit, (self.logit_operation,)
+            needed = (logits,)
             ends = np.cumsum([len(batch) for batch in stream])
-            index, samples = np.asarray(of), int(ends[-1])
-            shape = self[self.logit_operation].shape
+            index, samples, shape = np.asarray(of), int(ends[-1]), self[logits].shape
             valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(shape) == 1
             if not valid or index.min() < 0 or index.max() >= shape[0]:
                 raise InvalidArgumentError(
@@ -464,6 +464,11 @@ class InstrumentedModel(ShownAsTable):
                 )
             indices = np.broadcast_to(index, (samples,)).astype(np.int32)
             extra = [(part,) for part in np.split(indices, ends[:-1])]
+
+            def chosen(values: Mapping[str, Any], index: Any) -> Any:
+                return keras.ops.take_along_axis(values[logits], index[:, None], axis=1)[:, 0]
+
+            target = chosen
         key = (of if callable(of) else None, needed, names)
         if key not in self._gradients:
             self._gradients[key] = GradientFunction(self.graph, target, needed, names)
@@ -473,23 +478,29 @@ class InstrumentedModel(ShownAsTable):
             {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
         )
 
-    def _indexed_logit(self, values: Mapping[str, Any], index: Any) -> Any:
-        logits = values[self.logit_operation]
-        return keras.ops.take_along_axis(logits, index[:, None], axis=1)[:, 0]
-
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        rows = [
-            (*names, f"{synapses:,}" if synapses else "")
-            for *names, synapses in overview(self.operations)
-        ]
-        return text_table(OVERVIEW, rows)
+        rows = [[*row[:-1], f"{row[-1]:,}" if row[-1] else ""] for row in self._rows()]
+        return text_table(_COLUMNS, rows)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the operations as a table: name, kind, layer, shape, synapses."""
         import pandas as pd
 
-        return pd.DataFrame(overview(self.operations), columns=list(OVERVIEW))
+        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
+
+    def _rows(self) -> list[list[Any]]:
+        """Return the rows of the table; a layer's entry is its class."""
+        return [
+            [
+                operation.name,
+                operation.kind,
+                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
+                "×".join(map(str, operation.shape)),
+                operation.synapses,
+            ]
+            for operation in self.operations
+        ]
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -519,6 +530,7 @@ class InstrumentedModel(ShownAsTable):
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
 """An instrumented model, or a Keras model, which will be instrumented."""
 
+_COLUMNS = ("operation", "kind", "layer", "shape", "synapses")
 _INSTRUMENTED = "_nnslicer_instrumented"
 # Attributes of models that training changes.
 _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training", "compiled")
@@ -537,8 +549,13 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
         return model
     if _INSTRUMENTED not in getattr(model, "__dict__", ()):
         return InstrumentedModel(model)
-    known, state = vars(model)[_INSTRUMENTED]
-    if _same_state(state, _state_of(model)):
+    known, before = vars(model)[_INSTRUMENTED]
+    now = _state_of(model)
+    plain = (bool, int, float, str, tuple)
+    if len(before) == len(now) and all(
+        a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
+        for a, b in zip(before, now, strict=True)
+    ):
         return known
     return InstrumentedModel(model, known.given_shape, task=known.given_task)
 
@@ -559,14 +576,6 @@ def _state_of(model: keras.Model) -> list[Any]:
                 if not name.startswith("_") and name not in ("built", *of_training)
             ]
     return state
-
-
-def _same_state(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    plain = (bool, int, float, str, tuple)
-    return len(first) == len(second) and all(
-        a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
-        for a, b in zip(first, second, strict=True)
-    )
 
 
 def _range(bounds: Any) -> Bounds:

@@ -4,7 +4,7 @@ A layer has one or more `Step`s (a computation and its kind). Wrapping a model t
 each call into an `Operation`, a node of the data-flow graph. No Keras layer class is needed here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,25 +17,9 @@ from nnslicer_tf.instrument.layout import KernelLayout
 keras: Any = LazyModule("keras")
 
 KINDS = (
-    "input",
-    "weighted_sum",
-    "average",
-    "maximum",
-    "rectify",
-    "elementwise",
-    "scale",
-    "add",
-    "subtract",
-    "multiply",
-    "maximum_merge",
-    "minimum_merge",
-    "routing",
-    "product_sum",
-    "softmax",
-    "lookup",
-    "mask",
-    "recurrence",
-    "zeroed",
+    *("input", "weighted_sum", "average", "maximum", "rectify", "elementwise", "scale"),
+    *("add", "subtract", "multiply", "maximum_merge", "minimum_merge", "routing", "product_sum"),
+    *("softmax", "lookup", "mask", "recurrence", "zeroed"),
 )
 
 
@@ -265,21 +249,3 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"Operation({self.name!r}, {self.kind}, shape={self.shape}, inputs={self.inputs})"
-
-
-OVERVIEW = ("operation", "kind", "layer", "shape", "synapses")
-"""Titles of the columns of `overview`."""
-
-
-def overview(operations: Iterable[Operation]) -> list[tuple[str, str, str, str, int]]:
-    """Return the rows of a table of operations; `layer` is the class of the Keras layer."""
-    return [
-        (
-            operation.name,
-            operation.kind,
-            type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
-            "×".join(map(str, operation.shape)),
-            operation.synapses,
-        )
-        for operation in operations
-    ]

@@ -11,7 +11,7 @@ from keras import ops
 from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
-from nnslicer_tf.instrument.layers.normalisation import constant_affine
+from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import Shape
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation, Softmax, Step
 
@@ -222,9 +222,7 @@ def centred(graph: Graph, output: str) -> str:
     operation = source = graph.operations[output]
     if not operation.shape:
         source = _added(graph, operation, source, ":flat", _flattening(1), (1,))
-    return _added(
-        graph, operation, source, ":logits", constant_affine(1.0, -0.5), source.shape
-    ).name
+    return _added(graph, operation, source, ":logits", affine_step(1.0, -0.5), source.shape).name
 
 
 def tasks_of_losses(model: keras.Model, outputs: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
@@ -281,7 +279,7 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
         source = _added(graph, final, source, ":flat", _flattening(final.size), (final.size,))
     moves = sign < 0 or threshold != 0
     if moves:
-        step = constant_affine(sign, -sign * threshold)
+        step = affine_step(float(sign), float(-sign * threshold))
         source = _added(graph, final, source, ":logits", step, source.shape)
 
     def compute_final(x: Any) -> Any:
@@ -335,7 +333,7 @@ def _run(operations: Sequence[Operation], values: np.ndarray) -> np.ndarray | No
     `values` `(rows,)` are given to all units. None is also returned for large operations.
     """
     shape = operations[0].input_shapes[0]
-    if len(values) * max(1, np.prod(shape)) > _MAX_PROBED:
+    if len(values) * max(1, int(np.prod(shape))) > _MAX_PROBED:
         return None
     rows = np.broadcast_to(values.reshape(-1, *(1,) * len(shape)), (len(values), *shape))
     result: Any = ops.convert_to_tensor(rows.astype(np.float32))

@@ -18,6 +18,7 @@ from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import Neurons, Node
 from nnslicer_tf.kinds.lookup import add_rows
 from nnslicer_tf.kinds.merges import excluded
+from nnslicer_tf.kinds.pooling import expand_average
 from nnslicer_tf.kinds.products import expand_products, expand_softmax
 from nnslicer_tf.kinds.weighted_sum import synapses_by_kernel
 from nnslicer_tf.kinds.windows import flat
@@ -125,19 +126,8 @@ def _weighted_sum_by_channel(
 
 
 def _average(at: Expansion) -> Parts:
-    x, *mask = at.inputs
-    counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
-    received = x.sums.average(
-        flat(at.given),
-        flat(at.output.reference),
-        flat(x.delta),
-        at.node.table,
-        0.0 if at.by_channel else at.theta,
-        counts,
-        by_sum=at.output.is_relative_to_sum and x.mask is not None,
-        changes=flat(x.change),
-    )
-    return [received.reshape(x.captured.shape), *(None for _ in mask)], {}
+    theta = 0.0 if at.by_channel else at.theta
+    return expand_average(at.node, theta, at.given, at.output, at.inputs, amounts=True), {}
 
 
 def _maximum(at: Expansion) -> Parts:

@@ -187,6 +187,6 @@ class GatesAtZero:
             read = ops.reshape(x, (batch, steps * len(taps), taps.shape[1], shape[-1]))
             by_position = ops.reshape(g, (batch, steps * len(taps), g.shape[-1]))
             gradient = ops.einsum("bpti,bpo->btio", read, by_position)
-            of_kernel = w.kernel.tensor_from_kernel(weight_signs(w.kernel))
+            of_kernel = w.kernel.from_kernel(weight_signs(w.kernel))
             parts[w.kernel.name] = w.start, gradient * w.columns(of_kernel)
         return parts

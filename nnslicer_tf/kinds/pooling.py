@@ -17,10 +17,18 @@ from nnslicer_tf.kinds.windows import flat, windows
 ops: Any = LazyModule("keras.ops")
 
 
-def _average(
-    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+def expand_average(
+    node: Node,
+    theta: float,
+    signs: np.ndarray,
+    output: Neurons,
+    inputs: Sequence[Neurons],
+    amounts: bool = False,
 ) -> list[np.ndarray | None]:
-    """Propagate CONTRIB, with exclusion, using local values Δx / k; padding does not count."""
+    """Propagate CONTRIB, with exclusion, using local values Δx / k; padding does not count.
+
+    For amounts, `signs` are multipliers.
+    """
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = x.sums.average(
@@ -31,8 +39,9 @@ def _average(
         theta,
         counts,
         by_sum=output.is_relative_to_sum and x.mask is not None,
+        changes=flat(x.change) if amounts else None,
     )
-    return [received.reshape(x.value.shape), *(None for _ in mask)]
+    return [received.reshape(x.captured.shape), *(None for _ in mask)]
 
 
 def _maximum(
@@ -63,7 +72,10 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
     return [signs[0] * received, *(None for _ in operation.inputs[1:])]
 
 
-for _name, _rule, _rescale in (("average", _average, midpoint), ("maximum", _maximum, largest)):
+for _name, _rule, _rescale in (
+    ("average", expand_average, midpoint),
+    ("maximum", _maximum, largest),
+):
     register_kind(
         Kind(
             _name,

@@ -453,11 +453,15 @@ def _zeroed(operation: Any, contribution: Any, *_: Any) -> list[Any]:
     return [contribution, None]
 
 
-def _rescale_zeroed(operation: Operation, *values: Any) -> list[Any]:
-    return [midpoint(operation, *values)[0], None]
-
-
 register_kind(Kind(GATE))
 register_kind(Kind(HELD))
-register_kind(Kind(ZEROED, reach="element", move=_zeroed, at_zero=_zeroed, rescale=_rescale_zeroed))
+register_kind(
+    Kind(
+        ZEROED,
+        reach="element",
+        move=_zeroed,
+        at_zero=_zeroed,
+        rescale=lambda *values: [midpoint(*values)[0], None],
+    )
+)
 register_kind(Kind(RECURRENCE, through_time=True))

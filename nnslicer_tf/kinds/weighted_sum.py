@@ -126,7 +126,7 @@ def _samples_at_zero(
     """Return sign(W) ⊙ (weight gradient of each sample)."""
     kernel: Synapses = operation.params
     gradients = sample_gradients(operation, signs[0], g)
-    return {kernel.name: gradients * kernel.tensor_from_kernel(weight_signs(kernel))}
+    return {kernel.name: gradients * kernel.from_kernel(weight_signs(kernel))}
 
 
 def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:

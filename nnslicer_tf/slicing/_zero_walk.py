@@ -143,13 +143,13 @@ class _BackendWalk(Job):
                 matrices, layout = parts[kernel.name], self._plan.kernels[kernel.name]
                 if kernel.axes != layout.axes:  # it is used transposed here
                     matrices = ops.swapaxes(matrices, -1, -2)
-                add(kernel.name, layout.tensor_to_kernel(matrices))
+                add(kernel.name, layout.to_kernel(matrices))
 
         def on_gates(name: str, contributions: Any) -> None:
             if name in wanted:
                 if not each:
                     contributions = ops.sum(contributions, axis=0, keepdims=True)
-                add(name, self._plan.kernels[name].tensor_to_kernel(contributions))
+                add(name, self._plan.kernels[name].to_kernel(contributions))
 
         neurons, logits = self.contributions(x, on_sum, on_gates)
         if not each:

@@ -38,6 +38,7 @@ def wrapped(monkeypatch):
 
 def test_a_model_is_instrumented_once(wrapped):
     model = made()
+    model.compile("sgd", "mse")
     im = instrument.instrumented(model)
     assert instrument.instrumented(model) is im
     profile = nns.Profile.from_data(model, X, progress=False)
@@ -45,7 +46,6 @@ def test_a_model_is_instrumented_once(wrapped):
     small = one.apply(model)
     np.testing.assert_array_equal(one.apply(model)(X), small(X))
     assert wrapped == [model.name]
-    model.compile("sgd", "mse")
     model.fit(X, np.zeros((40, 3)), verbose=0)  # weights are read when they are needed
     assert instrument.instrumented(model) is im
     np.testing.assert_allclose(im.predict(X), model(X), atol=1e-6)

@@ -93,6 +93,8 @@ def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
     def compute(x: Any) -> Any:
+        if not layer.built:  # an activation inside another layer, before its first call
+            layer.build(x.shape)
         alpha = keras.ops.cast(layer.alpha, x.dtype)
         return keras.ops.maximum(x, 0) + alpha * keras.ops.minimum(x, 0)
 

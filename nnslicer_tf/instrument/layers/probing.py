@@ -16,7 +16,7 @@ from keras import activations, ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
-from nnslicer_tf.instrument.layers.normalisation import affine_of, constant_affine
+from nnslicer_tf.instrument.layers.normalisation import affine_of, affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
 from nnslicer_tf.instrument.tracing import TensorAt
@@ -252,7 +252,7 @@ def _mixing_steps(function: Function, compute: Callable, shape: Shape) -> tuple[
             # The factor or the temperature that was probably written
             short = [float(f"{v:.5g}") for v in (factor, 1 / factor)]
             factor = 1 / short[1] if len(str(short[1])) < len(str(short[0])) else short[0]
-            softmax, scaled = softmax_step(axis), constant_affine(factor)
+            softmax, scaled = softmax_step(axis), affine_step(factor)
             if equals(partial(_composed, softmax.compute, scaled.compute)):
                 return (scaled, softmax)
     for known in ("log_softmax", "sparsemax"):
