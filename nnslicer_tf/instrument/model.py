@@ -127,8 +127,7 @@ class InstrumentedModel(ShownAsTable):
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         given = {None: task} if isinstance(task, str) else dict(task or {})
         tasks = {self.output_operation_of(name): one for name, one in given.items()}
-        by_name = {name: name for name in self.graph.outputs} | self.outputs
-        losses = tasks_of_losses(compiled, by_name)
+        losses = tasks_of_losses(compiled, self.outputs, self.graph.outputs)
         self._classes = {
             name: classes_of(
                 self.graph, name, ending, examples[name], tasks.get(name), *losses[name]

@@ -225,18 +225,21 @@ def centred(graph: Graph, output: str) -> str:
     return _added(graph, operation, source, ":logits", affine_step(1.0, -0.5), source.shape).name
 
 
-def tasks_of_losses(model: keras.Model, outputs: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
+def tasks_of_losses(
+    model: keras.Model, outputs: Mapping[str, str], operations: Sequence[str] = ()
+) -> dict[str, tuple[str, bool]]:
     """Return what each output operation's loss says, and whether it takes logits.
 
     Args:
         model: The model; one that is not compiled may still have a loss.
         outputs: Name of each output → its operation.
+        operations: All of them, if several outputs have one name.
 
     Returns:
         Operation → a task, or "", for several values; whether the loss takes logits.
     """
     loss = getattr(model, "loss", None)
-    operations = list(dict.fromkeys(outputs.values()))
+    operations = operations or list(dict.fromkeys(outputs.values()))
     losses: dict[str, Any] = dict.fromkeys(operations, loss)
     if isinstance(loss, Mapping) and "class_name" not in loss:
         losses = {**dict.fromkeys(operations), **{outputs.get(k, k): v for k, v in loss.items()}}

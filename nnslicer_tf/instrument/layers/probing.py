@@ -50,7 +50,7 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ..
     unknown = isinstance(params, Elementwise) and params.mixes is None
     if step.kind not in ("elementwise", "rectify") or not unknown:
         return (step,)
-    function = _on_arrays(step.compute, shapes[1:], name)
+    function = _on_arrays(step.compute, shapes[1:], name, params.function)
     if not _is_elementwise(function, shapes[0], name):
         mixing = _mixing_steps(function, step.compute, shapes[0])
         if not mixing:
@@ -101,7 +101,7 @@ def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
     return function_steps(layer.call, call.input_shapes[0], call.path, "a Lambda's function")
 
 
-def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function:
+def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str, what: str = "") -> Function:
     """Return a step's function of one array, with masks that are all ones."""
 
     def function(x: np.ndarray) -> np.ndarray:
@@ -110,16 +110,16 @@ def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Function
             result = compute(ops.convert_to_tensor(x.astype(np.float32)), *others)
         except Exception as error:  # whatever a user's function raises
             raise UnsupportedLayerError(
-                f"Operation '{name}' fails on a tensor of shape {x.shape}: {error}"
+                f"Operation '{name}' fails on a batch of shape {x.shape}: {error}"
             ) from error
         shape = getattr(result, "shape", type(result).__name__)
         if not isinstance(shape, str) and len(shape) == x.ndim and shape[1:] == x.shape[1:]:
             return ops.convert_to_numpy(result).astype(np.float64)
         raise UnsupportedLayerError(
-            f"Operation '{name}' maps a tensor of shape {x.shape} to "
-            f"{'a ' if isinstance(shape, str) else ''}{shape}: it is neither a function of single "
-            "values nor a move of values. Write it with Keras's layers, or as a layer whose "
-            "operations you register with nnslicer_tf.register_layer."
+            f"Operation '{name}' ({what}) maps samples of shape {x.shape[1:]} to "
+            f"{f'a {shape}' if isinstance(shape, str) else tuple(shape[1:])}: it is neither a "
+            "function of single values nor a move of values. Write it with Keras's layers, or as "
+            "a layer whose operations you register with nnslicer_tf.register_layer."
         )
 
     return function
