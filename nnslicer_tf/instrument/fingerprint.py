@@ -61,7 +61,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
             for _, value in sorted(vars(part).items())
-            if isinstance(value, FunctionType) and not value.__module__.startswith("keras.")
+            if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("keras.")
         ]
         return [*found, *filter(None, functions)]
     # Layers are identified by their position, so that the wiring does not depend on names.
@@ -89,7 +89,7 @@ def _behaviour(function: Callable) -> list[float]:
         try:
             result = keras.ops.convert_to_numpy(of(keras.ops.convert_to_tensor(x)))
             return np.round(result.astype(np.float64), 3).ravel().tolist()
-        except Exception:  # a function of other arguments
+        except Exception:  # whatever a user's function raises, such as for its number of arguments
             return []
 
     own = values(function)

@@ -64,7 +64,7 @@ class Answers:
     def of(self, logits: np.ndarray) -> np.ndarray:
         """Return the answers, `(samples,)`: classes, or numbers."""
         if self.is_number:
-            return logits.reshape(-1).astype(np.float64)
+            return self._outputs(logits.astype(np.float32)).reshape(-1).astype(np.float64)
         return self._classes.from_logits(logits)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ class Answers:
     def divergence(self, logits: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return the KL divergence of outputs from the model's, `(samples,)`; for a number, |Δ|."""
         if self.is_number:
-            return np.abs(logits.reshape(-1) - self.full[rows].reshape(-1))
+            return np.abs(self.of(logits) - self.of(self.full[rows]))
         p, q = self.probabilities(self.full[rows]), self.probabilities(logits)
         if self._classes.is_multi_label:
             p, q = (np.concatenate([v, 1 - v], axis=1) for v in (p, q))

@@ -39,6 +39,19 @@ def tensorflow(name):
     return getattr(tf.nn, name)
 
 
+def test_a_small_constant_is_not_lost():
+    """Added before a logarithm, it is what keeps the values finite."""
+    inputs = keras.Input((6,))
+    value = ops.log(layers.Dense(5, activation="softmax")(inputs) + 1e-7)
+    model = keras.Model(inputs, layers.Dense(3)(value))
+    im = nns.InstrumentedModel(model)
+    assert im["add"].kind == "scale"
+    factor, offset = im["add"].params.read()
+    np.testing.assert_allclose(factor, np.ones(5), rtol=1e-6)
+    np.testing.assert_allclose(offset, np.full(5, 1e-7), rtol=1e-6)
+    np.testing.assert_allclose(im.predict(40 * X), model(40 * X), rtol=1e-4)
+
+
 # One function, written in ways that share no name, and its Keras twin.
 TWINS = {
     "tf relu": (lambda: tensorflow("relu"), "relu"),

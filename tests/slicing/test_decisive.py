@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import nnslicer_tf as nns
 from support.sequence_models import LENGTH, TOKENS, random_sequence_model
@@ -256,6 +256,25 @@ def test_a_number_is_kept_within_the_tolerance():
     change = np.abs(table["answer with slice alone"] - full)
     assert (change <= 0.2 * np.abs(full - mean) + 1e-5).all()
     assert "the model gives" in found.summary()
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "clip"])
+def test_a_number_is_the_models_output_not_its_logit(activation):
+    inputs = keras.Input((4,))
+    value = layers.Dense(1)(layers.Dense(6, activation="relu")(inputs))
+    value = ops.clip(value, 0, 1) if activation == "clip" else layers.Activation(activation)(value)
+    rng = np.random.default_rng(1)
+    model = keras.Model(inputs, value)
+    model.compile(loss="mse")
+    im = nns.InstrumentedModel(model, task="regression")
+    profile = nns.Profile.from_data(im, rng.normal(size=(32, 4)), progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    x = rng.normal(size=(3, 4)).clip(-1.5, 1.5).astype(np.float32)
+    table = slicer.decisive(x, max_share=1.0).to_frame()
+    np.testing.assert_allclose(table["answer"], model(x)[:, 0], rtol=1e-5)
+    if activation != "tanh":
+        for part in ("slice alone", "slice removed"):
+            assert table[f"answer with {part}"].between(0, 1).all()
 
 
 def test_several_outputs():
