@@ -102,7 +102,7 @@ SLOW = (
         f"slicing/test_recurrence.py::test_table[{name}]"
         for name in (
             *("lstm without bias", "gru without bias"),
-            *("two layers", "conv 1d", "both ways sum"),
+            *("two layers", "conv 1d", "both ways sum", "stacked cells", "one cell"),
         )
     ),
     "slicing/test_recurrence.py::test_usual_activations[GRU",

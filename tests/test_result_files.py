@@ -23,7 +23,7 @@ from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
-OPTIONAL |= {"seeds", "truth", "confidences"}
+OPTIONAL |= {"seeds", "truth", "confidences", "columns"}
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,10 @@ def test_training_leaves_no_graphs(data, tmp_path, train):
         return sum(type(found).__name__ == "FuncGraph" for found in gc.get_objects())
 
     counts = []
-    for run in range(2):
+    for run in range(3):
         train(data, tmp_path / str(run))
         counts.append(graphs())
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] == counts[2]
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -150,9 +150,9 @@ def test_slices_are_attacked_by_every_attack(slicer, data, normal):
         normal,
         attacks=None,
         substitute=other,
-        steps=8,
-        queries=10,
-        rounds=1,
+        steps=15,
+        queries=20,
+        rounds=2,
         budgets={"l2": [1.5]},
         norms=["l2"],
     )

@@ -15,7 +15,7 @@ CRITICAL = {"hidden": np.arange(6) < 4}
 def made():
     keras.utils.set_random_seed(0)
     question, picture = keras.Input((6, 2), name="question"), keras.Input((4,), name="picture")
-    read = layers.SimpleRNN(5, name="read")(question)
+    read = layers.GRU(5, name="read")(question)
     seen = layers.Dense(4, activation="relu", name="see")(picture)
     x = layers.Concatenate(name="both")([read, seen])
     x = layers.Dense(6, activation="relu", name="hidden")(x)

@@ -287,9 +287,9 @@ def sequence(layer):
         (mapped, np.s_[1:3, 2:5, 0], "the mean of 6 neurons of map"),
         (mapped, nns.Criterion({"inner": [7]}), "inner[0, 2, 1]"),
         (lambda: sequence(layers.GlobalAveragePooling1D()), 0, "0"),
-        (lambda: sequence(layers.SimpleRNN(3)), 1, "1"),
+        (lambda: sequence(layers.LSTM(3)), 1, "1"),
     ],
-    ids=["nested", "pixel", "region", "inner", "text", "recurrent"],
+    ids=["nested", "pixel", "region", "inner", "text", "lstm"],
 )
 def test_any_target_of_any_model(made, target, question, tmp_path):
     model, x = made()

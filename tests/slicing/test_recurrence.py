@@ -32,11 +32,11 @@ MODELS = {
     "gru": lambda: sequential(layers.GRU(2, **GATED)),
     "gru without bias": lambda: sequential(layers.GRU(2, use_bias=False, **GATED)),
     "gru linear": lambda: sequential(
-        layers.GRU(2, activation="linear", recurrent_activation=coarse_gate, use_bias=False)
+        layers.GRU(2, activation="linear", recurrent_activation=coarse_gate)
     ),
     "gru reset before": lambda: sequential(layers.GRU(2, reset_after=False, **GATED)),
     "sequences": lambda: sequential(
-        layers.LSTM(2, return_sequences=True, use_bias=False, **GATED), layers.Flatten()
+        layers.LSTM(2, return_sequences=True, **GATED), layers.Flatten()
     ),
     "backwards": lambda: sequential(
         layers.GRU(2, go_backwards=True, return_sequences=True, **GATED), layers.Flatten()
@@ -45,9 +45,15 @@ MODELS = {
         layers.SimpleRNN(2, activation=coarse, return_sequences=True), layers.LSTM(2, **GATED)
     ),
     "stacked cells": lambda: sequential(
-        layers.RNN([layers.LSTMCell(2, **GATED), layers.GRUCell(3, **GATED)])
+        layers.RNN(
+            [
+                layers.LSTMCell(2, **GATED),
+                layers.GRUCell(3, **GATED),
+                layers.SimpleRNNCell(2, activation="relu"),
+            ]
+        )
     ),
-    "one cell": lambda: sequential(layers.RNN(layers.SimpleRNNCell(2, activation="relu"))),
+    "one cell": lambda: sequential(layers.RNN(layers.GRUCell(2, **GATED))),
     **{
         f"both ways {mode}": lambda mode=mode: sequential(
             both_ways(layers.SimpleRNN(2, activation=coarse, return_sequences=True), mode),
@@ -55,9 +61,7 @@ MODELS = {
         )
         for mode in ("concat", "sum", "mul", "ave")
     },
-    "both ways, ends": lambda: sequential(
-        both_ways(layers.SimpleRNN(2, activation=coarse), "concat")
-    ),
+    "both ways, ends": lambda: sequential(both_ways(layers.LSTM(2, **GATED), "concat")),
     "conv 1d": lambda: sequential(layers.ConvLSTM1D(2, **CONV), layers.Flatten(), shape=(3, 3, 2)),
     "conv 1d strides": lambda: sequential(
         layers.ConvLSTM1D(2, 2, strides=2, return_sequences=True, **GATED),
@@ -145,7 +149,7 @@ COMPOSED = ("both ways", "both ways, sequences", "stacked cells", "two layers")
     ("name", "padded"),
     [
         *(pytest.param(n, "anywhere", marks=[pytest.mark.slow] * (n in COMPOSED)) for n in MASKED),
-        ("simple", "end"),
+        ("lstm", "end"),
         pytest.param("both ways, sequences", "end", marks=pytest.mark.slow),
     ],
 )
@@ -181,14 +185,14 @@ def random_recurrent(rng):
     return sequential(*stack, shape=(int(rng.integers(2, 6)), int(rng.integers(1, 4))))
 
 
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_models(seed):
     rng = np.random.default_rng(400 + seed)
     check_model(random_recurrent(rng), rng)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 20))
+@pytest.mark.parametrize("seed", range(3, 20))
 def test_more_random_models(seed):
     rng = np.random.default_rng(400 + seed)
     check_model(random_recurrent(rng), rng)
@@ -197,7 +201,7 @@ def test_more_random_models(seed):
 @pytest.mark.parametrize("theta", [0.0, 0.5])
 def test_sums_over_samples_and_any_number_of_workers(theta):
     rng = np.random.default_rng(1)
-    model = set_dyadic_weights(sequential(layers.SimpleRNN(2, activation=coarse)), rng)
+    model = set_dyadic_weights(sequential(layers.LSTM(2, **GATED)), rng)
     im = nns.InstrumentedModel(model)
     x = dyadic(rng, (5, 4, 2), -2, 2).astype(np.float32)
     profile = nns.Profile.from_data(im, x, progress=False)

@@ -51,17 +51,27 @@ class RecurrentOracle:
         self.model = model
         self.product = product
         self.pooled = pooled
-        values, counts = defaultdict(float), defaultdict(int)
+        values = defaultdict(list)
         for x in profile_data:
             for neuron, value in self.unroll(x).y.items():
-                values[self.shared(neuron)] += value
-                counts[self.shared(neuron)] += 1
-        self.mean = {place: values[place] / counts[place] for place in values}
+                values[neuron].append(value)
+        # Steps at which every sample has the same values have means of their own.
+        varying = {
+            (name, index[0])
+            for (name, index), found in values.items()
+            if index and (len(found) < len(profile_data) or len(set(found)) > 1)
+        }
+        self.constant = {(n, i[0]) for n, i in values if i} - varying
+        together = defaultdict(list)
+        for neuron, found in values.items():
+            together[self.shared(neuron)] += found
+        self.mean = {place: sum(found) / len(found) for place, found in together.items()}
 
     def shared(self, neuron):
         """Return what a neuron shares its mean with."""
         name, index = neuron
-        return (name, index[1:]) if self.pooled and name in self.masked else neuron
+        is_pooled = self.pooled and name in self.masked and (name, index[0]) not in self.constant
+        return (name, index[1:]) if is_pooled else neuron
 
     def unroll(self, x):
         net = Net(x)

@@ -128,7 +128,7 @@ def test_the_digits_model_reads_digits():
 
 @pytest.fixture(scope="module")
 def mnist(shared_data):
-    return datasets.load("mnist", "test[:2000]")
+    return datasets.load("mnist", "test")
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "lenet4", "lenet5", "simplenet"])
