@@ -28,7 +28,7 @@ from timing import DATA
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.report.explorer import unpack
+from nnslicer_tf.report.explorer.packing import unpack
 from nnslicer_tf.zoo.transformer import encoder_block
 from reproduction.rows import RowStore
 from reproduction.tables import provenance, write_table

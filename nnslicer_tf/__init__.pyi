@@ -20,7 +20,7 @@ from . import (
     zoo,
 )
 from .instrument import InstrumentedModel, Step, register_layer
-from .report.explorer import explore
+from .report.explorer.explorer import explore
 from .slicing import Criterion, Profile, Slice, Slicer, SliceSet
 
 __version__: str

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import cli
+from nnslicer_tf.cli.application import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -110,7 +110,7 @@ def run_commands(text):
         assert line.startswith("$ "), f"not a command: {line}"
         name, *arguments = shlex.split(line[2:])
         if name == "nnslicer":
-            cli.app(arguments, standalone_mode=False)
+            app(arguments, standalone_mode=False)
         else:
             path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
             subprocess.run(line[2:], shell=True, check=True, env={**os.environ, "PATH": path})

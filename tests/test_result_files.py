@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import deepxplore, detection, dflare, exactline, pruning, semantic
+from nnslicer_tf import deepxplore, detection, dflare, exactline, semantic
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
+from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.pruning.class_scores import ClassScores
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
@@ -50,8 +52,8 @@ def results(tmp_path_factory):
         "slice": (slicer.slice(x[:20]), nns.Slice.load),
         "slice set": (slicer.slice_each(x[:20]), nns.SliceSet.load),
         "class scores": (
-            pruning.ClassScores({c: {"dense": np.full((4, 5), 1.0 + c)} for c in range(3)}),
-            pruning.ClassScores.load,
+            ClassScores({c: {"dense": np.full((4, 5), 1.0 + c)} for c in range(3)}),
+            ClassScores.load,
         ),
         "critical neurons": (
             semantic.CriticalNeurons({"dense": np.arange(5) > 2}),
@@ -79,7 +81,7 @@ def results(tmp_path_factory):
         "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
         "boundary": (
             exactline.exact_plane(im, square, boundary_only=True),
-            exactline.PlanarBoundary.load,
+            PlanarBoundary.load,
         ),
         "detector": (
             detection.LogitMargin(im).fit(x),

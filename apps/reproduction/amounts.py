@@ -15,7 +15,8 @@ from keras import ops
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import aligned_mask, kind_of
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile

@@ -20,7 +20,7 @@ from reproduction.tables import markdown_table, provenance, write_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nnslicer_tf.report.explorer import Explorer
+    from nnslicer_tf.report.explorer.explorer import Explorer
 
 
 @dataclass(frozen=True, eq=False)

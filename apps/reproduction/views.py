@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nnslicer_tf import explore
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Slicer
 from reproduction.result import ExperimentView
 

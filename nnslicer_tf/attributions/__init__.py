@@ -53,7 +53,5 @@ __all__ = [
     "Attribution",
     "Target",
     "TargetLike",
-    "deeplift",
     "metrics",
-    "sampled_gradients",
 ]

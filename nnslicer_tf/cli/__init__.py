@@ -4,6 +4,6 @@ Bad input gives one line on standard error and exit code 2, before long work sta
 imported only when a command needs it, so that `--help` responds at once.
 """
 
-from nnslicer_tf.cli.application import app, main
+from nnslicer_tf.cli.application import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -1,9 +1,9 @@
-from . import measures
 from .cache import BehaviourCache
 from .findings import best_units, keep_masks
 from .hypotheses import brightness, classes, edge_direction, hue, per_record
 from .inspection import inspect
-from .measures import MEASURES, AdditiveMeasure, Measure
+from .measures import MEASURES
+from .measures.base import AdditiveMeasure, Measure
 from .units import Units
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "hue",
     "inspect",
     "keep_masks",
-    "measures",
     "per_record",
 ]

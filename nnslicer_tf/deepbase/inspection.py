@@ -21,10 +21,11 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
-from nnslicer_tf.deepbase.measures import Measure, find_measures
+from nnslicer_tf.deepbase.measures import find_measures
+from nnslicer_tf.deepbase.measures.base import Measure
 from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
 from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
-from nnslicer_tf.engine import in_order, make_engine
+from nnslicer_tf.engine.engines import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size

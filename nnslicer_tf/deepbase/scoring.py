@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf.deepbase.measures import Block, Measure, Scores
+from nnslicer_tf.deepbase.measures.base import Block, Measure, Scores
 from nnslicer_tf.engine import Job
 from nnslicer_tf.errors import InvalidArgumentError
 

@@ -20,7 +20,7 @@ from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.kinds import aligned_mask
+from nnslicer_tf.kinds.kind import aligned_mask
 
 Need = tuple[str, bool]
 """Name of an operation, and whether its behaviours are needed at every position or as means."""

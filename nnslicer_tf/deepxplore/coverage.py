@@ -25,7 +25,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
-from nnslicer_tf.kinds import aligned_mask
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.report import plot_coverage
 
 _FORMAT = "nnslicer_tf coverage 1"

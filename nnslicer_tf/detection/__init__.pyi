@@ -5,14 +5,13 @@ from .baselines import EffectivePath, FeatureMap, LogitMargin, OutlierDetector
 from .detector import Detector
 from .evaluation import evaluate
 from .evidence import Evidence
-from .scorers import ClassDistance, RidgeMargin, Scorer
+from .scorers import Scorer
 from .slice_detector import PRESETS, SliceDetector
 from .votes import Features, Vote, VotingDetector
 
 __all__ = [
     "ADAPTIVE_ATTACKS",
     "PRESETS",
-    "ClassDistance",
     "Detector",
     "EffectivePath",
     "Evidence",
@@ -20,7 +19,6 @@ __all__ = [
     "Features",
     "LogitMargin",
     "OutlierDetector",
-    "RidgeMargin",
     "Scorer",
     "SliceDetector",
     "Vote",

@@ -1,4 +1,4 @@
-from .engines import Engine, Job, in_order, make_engine
+from .engines import Engine, Job
 from .store import Store
 
-__all__ = ["Engine", "Job", "Store", "in_order", "make_engine"]
+__all__ = ["Engine", "Job", "Store"]

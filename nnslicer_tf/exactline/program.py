@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nnslicer_tf.exactline.rules import Transformer, build_transformer
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
 from nnslicer_tf.exactline.rules.pooling import MaximumLine
 from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
+from nnslicer_tf.exactline.rules.table import Transformer, build_transformer
 from nnslicer_tf.exactline.rules.weighted_sum import WeightedSumLine
 from nnslicer_tf.instrument import InstrumentedModel
 

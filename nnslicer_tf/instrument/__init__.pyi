@@ -1,14 +1,14 @@
-from .activations import Activations
 from .copies import copy_model
-from .layers import adds_table, layer_support, register_layer
+from .layers.embeddings import adds_table
+from .layers.registry import register_layer
+from .layers.support import layer_support
 from .loading import load_model
-from .masked import MaskedModel, masked_copy
+from .masked import MaskedModel
 from .model import InstrumentedModel, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
 
 __all__ = [
     "KINDS",
-    "Activations",
     "Affine",
     "Elementwise",
     "InstrumentedModel",
@@ -23,6 +23,5 @@ __all__ = [
     "instrumented",
     "layer_support",
     "load_model",
-    "masked_copy",
     "register_layer",
 ]

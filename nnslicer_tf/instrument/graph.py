@@ -12,10 +12,9 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import check_process
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
 from nnslicer_tf.instrument.operations import (
     NO_MASK,
     Lookup,

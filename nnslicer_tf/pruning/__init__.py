@@ -7,7 +7,6 @@
 `shrink` does all of this and more; `remove_units` removes units that you name.
 """
 
-from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import MaskedPredictor, apply_masks, masks, without_masks
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune, renormalise
@@ -17,7 +16,6 @@ from nnslicer_tf.pruning.shrinking import shrink
 
 __all__ = [
     "ClassRanker",
-    "ClassScores",
     "MaskedPredictor",
     "NNSlicerRanker",
     "Ranker",

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented, masked_copy
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.masked import Variables, check_masks, maskable
+from nnslicer_tf.instrument.masked import Variables, check_masks, maskable, masked_copy
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 

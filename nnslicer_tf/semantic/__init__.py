@@ -11,7 +11,7 @@ layers.
 
 from nnslicer_tf.semantic.deeparc import remove_layers
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
-from nnslicer_tf.semantic.neurons import CriticalNeurons, neuron_layers
+from nnslicer_tf.semantic.neurons import CriticalNeurons
 from nnslicer_tf.semantic.restructuring import Masker, restructure
 from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
@@ -26,7 +26,6 @@ __all__ = [
     "compress",
     "contributions",
     "develop",
-    "neuron_layers",
     "parameter_share",
     "readapt",
     "remove_layers",

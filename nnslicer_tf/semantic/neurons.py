@@ -20,7 +20,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses, instr
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
-from nnslicer_tf.kinds import aligned_mask
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads
 from nnslicer_tf.pruning.recurrent_units import candidate_bias, candidate_masks, is_removable
 from nnslicer_tf.report import plot_bars

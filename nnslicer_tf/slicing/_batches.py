@@ -8,7 +8,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._files import digest
-from nnslicer_tf.engine import Engine, in_order
+from nnslicer_tf.engine import Engine
+from nnslicer_tf.engine.engines import in_order
 from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.slicing._checkpoint import Checkpoint

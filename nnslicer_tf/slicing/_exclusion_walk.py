@@ -15,8 +15,9 @@ from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.recurrence import HELD
-from nnslicer_tf.kinds import KERNELS, Neurons, Node, aligned_mask
+from nnslicer_tf.kinds import KERNELS, Neurons, Node
 from nnslicer_tf.kinds.amounts import RULES, Expansion
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import REFERENCE, SLOPES, Plan

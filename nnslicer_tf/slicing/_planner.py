@@ -5,8 +5,9 @@ from typing import Any
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.recurrence import GATE, HELD, Member
-from nnslicer_tf.kinds import Layout, Node, kind_of
+from nnslicer_tf.kinds import Node, kind_of
 from nnslicer_tf.kinds.amounts import data_of, needs_slopes
+from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import AmountTables, Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion

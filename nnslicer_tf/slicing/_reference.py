@@ -18,7 +18,8 @@ from nnslicer_tf.instrument.activations import check_finite
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.kinds import aligned_mask, rescale
+from nnslicer_tf.kinds import rescale
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.slicing._plan import REFERENCE, SLOPES, Plan
 from nnslicer_tf.slicing.profile import Profile
 

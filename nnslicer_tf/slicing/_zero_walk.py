@@ -20,7 +20,8 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Lookup
-from nnslicer_tf.kinds import Node, aligned_mask, kind_of
+from nnslicer_tf.kinds import Node, kind_of
+from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.kinds.recurrence import unwind_at_zero, unwind_multipliers
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.slicing._plan import Plan

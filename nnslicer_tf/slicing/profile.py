@@ -89,7 +89,7 @@ class Profile(ShownAsTable):
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
-        from nnslicer_tf.kinds import compile_rules
+        from nnslicer_tf.kinds.kind import compile_rules
 
         im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}

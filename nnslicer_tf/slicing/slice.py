@@ -124,7 +124,8 @@ class Slice(ShownAsTable):
             UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
                 kernel is of an attention or recurrent layer or an embedding.
         """
-        from nnslicer_tf.instrument import MaskedModel, instrumented, masked_copy
+        from nnslicer_tf.instrument import MaskedModel, instrumented
+        from nnslicer_tf.instrument.masked import masked_copy
 
         im = instrumented(model)
         shapes = {name: kernel.shape for name, kernel in im.kernels.items()}

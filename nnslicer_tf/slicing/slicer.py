@@ -19,10 +19,11 @@ import scipy.sparse as sp
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
-from nnslicer_tf.attributions import Target, TargetLike, deeplift
+from nnslicer_tf.attributions import Target, TargetLike
+from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
-from nnslicer_tf.engine import Store, make_engine
-from nnslicer_tf.engine.engines import ThreadEngine
+from nnslicer_tf.engine import Store
+from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
 from nnslicer_tf.instrument.backend import has_float64, is_on_gpu
@@ -30,7 +31,8 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds import KERNELS, TENSORS, Layout, compile_rules
+from nnslicer_tf.kinds import KERNELS, TENSORS
+from nnslicer_tf.kinds.kind import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
 from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint

@@ -14,30 +14,20 @@ from pathlib import Path
 
 import keras
 
-from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.zoo.models import MODELS, SHAPES, Entry
-from nnslicer_tf.zoo.training import DEFAULT_RECIPE, RECIPES, Recipe, accuracy, train
+from nnslicer_tf.zoo.models import MODELS, SHAPES, entry
+from nnslicer_tf.zoo.training import Recipe, accuracy, train
 
 __all__ = [
-    "DEFAULT_RECIPE",
     "MODELS",
-    "RECIPES",
     "Recipe",
     "accuracy",
     "build",
-    "entry",
     "load",
     "train",
     "weights_path",
 ]
-
-
-def entry(name: str) -> Entry:
-    """Return a model's entry in `MODELS`; for an unknown name, suggest similar ones."""
-    check_name("model", name, MODELS)
-    return MODELS[name]
 
 
 def build(

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import layers
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.datasets.texts import LENGTH
 from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
 
@@ -326,3 +327,9 @@ SHAPES: dict[str, tuple[Shape, int]] = {
     "sst2": ((LENGTH,), 2),
 }
 """Data set → shape of one input, and number of classes."""
+
+
+def entry(name: str) -> Entry:
+    """Return a model's entry in `MODELS`; for an unknown name, suggest similar ones."""
+    check_name("model", name, MODELS)
+    return MODELS[name]

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from nnslicer_tf.instrument.layers import adds_table, register_layer
+from nnslicer_tf.instrument import adds_table, register_layer
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")

@@ -7,16 +7,15 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import f1_score, mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
-from nnslicer_tf.deepbase.measures import (
-    MEASURES,
-    Block,
-    LogisticProbe,
+from nnslicer_tf.deepbase import MEASURES
+from nnslicer_tf.deepbase.measures import find_measures
+from nnslicer_tf.deepbase.measures.base import Block, jackknife, lots
+from nnslicer_tf.deepbase.measures.logistic_probe import LogisticProbe
+from nnslicer_tf.deepbase.measures.mutual_information import (
     MutualInformation,
-    find_measures,
-    jackknife,
+    bin_edges,
+    bin_numbers,
 )
-from nnslicer_tf.deepbase.measures.base import lots
-from nnslicer_tf.deepbase.measures.mutual_information import bin_edges, bin_numbers
 from nnslicer_tf.errors import InvalidArgumentError
 
 

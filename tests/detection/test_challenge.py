@@ -16,7 +16,6 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import (
     ADAPTIVE_ATTACKS,
-    ClassDistance,
     Evidence,
     Features,
     LogitMargin,
@@ -31,6 +30,7 @@ from nnslicer_tf.detection.adaptive.pair import Pair, Values
 from nnslicer_tf.detection.adaptive.problem import NORMS
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult, Outcome
 from nnslicer_tf.detection.calibration import p_values, surprise
+from nnslicer_tf.detection.scorers import ClassDistance
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import SmoothSlices

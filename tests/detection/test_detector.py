@@ -19,14 +19,12 @@ from nnslicer_tf import datasets
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection import (
     PRESETS,
-    ClassDistance,
     Detector,
     EffectivePath,
     Evidence,
     FeatureMap,
     Features,
     LogitMargin,
-    RidgeMargin,
     SliceDetector,
     Vote,
     evaluate,
@@ -35,7 +33,7 @@ from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.detection.calibration import p_values
 from nnslicer_tf.detection.evaluation import average
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, views
-from nnslicer_tf.detection.scorers import TreeDisagreement
+from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.errors import (
     CorruptFileError,
     InputRangeError,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
-from nnslicer_tf.detection import ClassDistance, Features, RidgeMargin, Vote, VotingDetector
+from nnslicer_tf.detection import Features, Vote, VotingDetector
 from nnslicer_tf.detection.calibration import p_values, threshold_at
-from nnslicer_tf.detection.scorers import TreeDisagreement
+from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.errors import InvalidArgumentError
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from nnslicer_tf.engine import in_order
+from nnslicer_tf.engine.engines import in_order
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))

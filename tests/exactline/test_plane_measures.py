@@ -7,12 +7,12 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
-    PlanarBoundary,
     disagreement,
     exact_line,
     exact_plane,
     integrated_gradients,
 )
+from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 
 from .lines import float64_model, run
 from .planes import SQUARE, polygon, relu_network, relu_of

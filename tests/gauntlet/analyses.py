@@ -15,7 +15,7 @@ from gauntlet.models import CASES, Case
 
 import nnslicer_tf as nns
 from nnslicer_tf import deepxplore, dflare, exactline, pruning, semantic
-from nnslicer_tf.report.explorer import unpack
+from nnslicer_tf.report.explorer.packing import unpack
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 

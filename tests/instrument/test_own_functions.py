@@ -7,6 +7,7 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 from nnslicer_tf import instrument, pruning
+from nnslicer_tf.instrument.masked import masked_copy
 
 
 def relu(x):
@@ -74,7 +75,7 @@ def test_masked_models_and_pruning_keep_them(name):
     pruned = pruning.prune(model, pruning.scores(im, "weight"), 0.0)
     np.testing.assert_allclose(pruned(x), model(x), atol=1e-6)
     profile = nns.Profile.from_data(im, x, progress=False)
-    copy = instrument.masked_copy(im, keep, profile.means)
+    copy = masked_copy(im, keep, profile.means)
     np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
 
 

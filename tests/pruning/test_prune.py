@@ -202,7 +202,7 @@ def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
     ranker = pruning.NNSlicerRanker(profile=profile, theta=0.0, progress=False)
     found = ranker.by_class(im, train.x[:100], train.y[:100], [0, 1, 2])
     found.save(tmp_path / "scores.npz")
-    again = pruning.ClassScores.load(tmp_path / "scores.npz")
+    again = pruning.class_scores.ClassScores.load(tmp_path / "scores.npz")
     assert list(again) == [0, 1, 2]
     for target in found:
         for name in found[target]:
@@ -211,7 +211,7 @@ def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
     assert len(again.to_frame()) == 3 * len(im.kernels)
     (tmp_path / "scores.npz").write_bytes(b"nothing")
     with pytest.raises(nns.errors.CorruptFileError):
-        pruning.ClassScores.load(tmp_path / "scores.npz")
+        pruning.class_scores.ClassScores.load(tmp_path / "scores.npz")
 
 
 def test_wrong_samples_count_if_wanted(digits):
@@ -249,7 +249,7 @@ def test_bad_requests_are_refused(digits, arguments, message):
         arguments = {"method": EffectivePathRanker(progress=False), "x": x, "y": y} | (arguments)
     with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.scores(im, **arguments)
-    scores = pruning.ClassScores({0: {"a": np.ones(2)}})
+    scores = pruning.class_scores.ClassScores({0: {"a": np.ones(2)}})
     with pytest.raises(nns.errors.InvalidArgumentError, match="empty"):
         scores.total([])
     with pytest.raises(nns.errors.InvalidArgumentError, match="no scores for class 4"):

@@ -7,8 +7,9 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import neuron_layers, remove_layers
+from nnslicer_tf.semantic import remove_layers
 from nnslicer_tf.semantic.deeparc import layer_similarities, removable_layers
+from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.semantic.similarity import landscape, similarity
 from support.classifiers import make, randomise, samples
 

@@ -26,13 +26,13 @@ def made():
 
 def test_heads_and_units_of_the_mlp_are_neurons(made):
     _, im, _, _ = made
-    found = {k: (v.units, v.value) for k, v in semantic.neuron_layers(im).items()}
+    found = {k: (v.units, v.value) for k, v in semantic.neurons.neuron_layers(im).items()}
     assert found == {
         HEADS: (2, f"{HEADS}/context"),
         "block_mlp1": (12, "block_mlp1"),
         "block_mlp2": (8, "block_mlp2"),
     }
-    heads_alone = semantic.neuron_layers(nns.InstrumentedModel(decoder()))
+    heads_alone = semantic.neurons.neuron_layers(nns.InstrumentedModel(decoder()))
     assert {k: v.units for k, v in heads_alone.items()} == {
         "first_attention": 2,
         "second_attention": 2,

@@ -6,7 +6,8 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers
+from nnslicer_tf.semantic import CriticalNeurons, Masker
+from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, instrumented, make, samples
 
 EXPECTED = {

@@ -45,7 +45,7 @@ def test_units_are_neurons_and_masked_ones_are_removed(kind, data):
     x, _ = data
     model = network(kind)
     im = nns.InstrumentedModel(model)
-    found = {k: (v.units, v.value) for k, v in semantic.neuron_layers(im).items()}
+    found = {k: (v.units, v.value) for k, v in semantic.neurons.neuron_layers(im).items()}
     assert found == {
         "first": (UNITS, "first:h"),
         "second": (4, "second:h"),
@@ -164,10 +164,10 @@ def test_wrapped_layers_have_no_such_neurons():
     x = layers.Bidirectional(layers.LSTM(3), name="both")(inputs)
     x = layers.Dense(4, activation="relu", name="hidden")(x)
     im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(x)))
-    assert list(semantic.neuron_layers(im)) == ["hidden"]
+    assert list(semantic.neurons.neuron_layers(im)) == ["hidden"]
     gates = keras.Sequential([inputs, layers.GRU(3, activation="sigmoid"), layers.Dense(2)])
     with pytest.raises(nns.errors.UnsupportedLayerError, match="wrapped recurrent"):
-        semantic.neuron_layers(nns.InstrumentedModel(gates))
+        semantic.neurons.neuron_layers(nns.InstrumentedModel(gates))
 
 
 def test_units_of_the_zoos_lstm(shared_data):

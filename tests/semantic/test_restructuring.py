@@ -6,7 +6,8 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, neuron_layers, restructure
+from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, restructure
+from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, samples
 
 

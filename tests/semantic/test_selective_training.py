@@ -8,14 +8,8 @@ from keras import optimizers
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import (
-    Masker,
-    develop,
-    neuron_layers,
-    parameter_share,
-    readapt,
-    train_neurons,
-)
+from nnslicer_tf.semantic import Masker, develop, parameter_share, readapt, train_neurons
+from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.semantic.selective_training import parameter_masks, selective_optimizer
 from support.classifiers import MODELS, make, samples
 

@@ -5,11 +5,8 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import (
-    SemanticSlicer,
-    contributions,
-    neuron_layers,
-)
+from nnslicer_tf.semantic import SemanticSlicer, contributions
+from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.semantic.similarity import centre, landscape, similarity
 from support.classifiers import make, samples
 

@@ -186,7 +186,7 @@ def test_wrong_recipes_are_refused_before_anything_is_loaded(change):
 def test_training_learns_the_digits(tmp_path):
     keras.utils.set_random_seed(0)
     model = zoo.build("digits_cnn")
-    recipe = dataclasses.replace(zoo.RECIPES["digits_cnn"], epochs=6)
+    recipe = dataclasses.replace(zoo.training.RECIPES["digits_cnn"], epochs=6)
     train = datasets.load("digits", "train")
     zoo.train(model, train, recipe, rng=0, folder=tmp_path, progress=False)
     assert zoo.accuracy(model, datasets.load("digits", "test")) >= 0.95

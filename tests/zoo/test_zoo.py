@@ -91,7 +91,7 @@ def test_other_shapes_and_classes():
     ("call", "message"),
     [
         (lambda: zoo.build("resnet_10"), "Did you mean 'resnet10'"),
-        (lambda: zoo.entry("lenet_5"), "Did you mean 'lenet5'"),
+        (lambda: zoo.models.entry("lenet_5"), "Did you mean 'lenet5'"),
         (lambda: zoo.build("alexnet", (4, 4, 3)), r"'alexnet' cannot be built .*\(4, 4, 3\)"),
         (
             lambda: zoo.load("resnet101"),

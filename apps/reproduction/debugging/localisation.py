@@ -99,7 +99,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
 
 def images(s: FaultSettings) -> Dataset:
     """Return the first test images of the model's data set."""
-    return datasets.load(zoo.entry(s.model).dataset, f"test[:{s.images}]")
+    return datasets.load(zoo.models.entry(s.model).dataset, f"test[:{s.images}]")
 
 
 def fault_rows(name: str, compared: str, faulty: FaultyModel, s: FaultSettings) -> RowStore:

@@ -103,7 +103,7 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
 
 def provable_repair(s: RepairSettings) -> ExperimentResult:
     """Repair images that a model gets wrong by the least change of each of its dense layers."""
-    dataset = zoo.entry(s.model).dataset
+    dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
     test = datasets.load(dataset, "test")
     kept = first(datasets.load(dataset, "train"), 10 * s.train)

@@ -84,7 +84,7 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     """Compare rankings of a network's synapses."""
     # The network, its means, samples, their answers and other classes to ask for.
     rng = np.random.default_rng(s.seed)
-    dataset = zoo.entry(s.model).dataset
+    dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
     profile = Profile.from_data(im, _inputs(dataset, f"train[:{s.profile}]"))
     x = _inputs(dataset, s.split)
@@ -215,7 +215,7 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     rng = np.random.default_rng(s.seed)
     yield Method("decisive", each(_rounds), _ROUND * len(_ROUNDS) + 3)
     yield Method("EAP", each(_effects), _ROUND)
-    if zoo.entry(s.model).dataset != "sst2":  # no inputs between tokens
+    if zoo.models.entry(s.model).dataset != "sst2":  # no inputs between tokens
         yield Method("EAP-IG", each(_path_effects, s.points), _ROUND * s.points)
     yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
     yield Method("slices, θ = 0.1", partial(_contributions, network, 0.1, "count"))

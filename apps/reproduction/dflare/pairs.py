@@ -168,7 +168,7 @@ def _published_file(name: str, which: int, folder: str | os.PathLike | None) -> 
 def _original(model: str, folder: str | os.PathLike | None) -> _Original:
     """Return a published original, or a model of the zoo."""
     if model not in PUBLISHED:
-        dataset = zoo.entry(model).dataset
+        dataset = zoo.models.entry(model).dataset
         return _Original(model, dataset, "unit", lambda: with_softmax(zoo.load(model)))
     path = _published_file(model, 0, folder)
     load = partial(keras.models.load_model, path, compile=False)

@@ -19,8 +19,9 @@ import numpy as np
 
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, train_neurons
+from nnslicer_tf.semantic import CriticalNeurons, Masker, train_neurons
 from nnslicer_tf.semantic import develop as learn_task
+from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
 from reproduction.neusemslice.slices import SlicedModel, all_neurons, redundant, slices_of_one_size

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, neuron_layers
+from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer
 from nnslicer_tf.semantic.deeparc import layer_similarities
+from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS
 from reproduction.neusemslice.trial import Trial

@@ -119,7 +119,7 @@ class Repeats:
         recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
         if s.recipe == "zoo":
             # Epochs of smaller images are a part of the recipe's own number of epochs.
-            own = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+            own = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
             recipe = replace(own, epochs=s.epochs, precision=s.precision, sizes=())
         name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{s.training_name}"
         zoo.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets, explore, zoo
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image, plot_over_time
-from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.settings import OverTimeSettings
 from reproduction.plots import put_finding

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnslicer_tf import pruning
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning import ClassScores
+from nnslicer_tf.pruning.class_scores import ClassScores
 from reproduction.nnslicer.targets import Targets, TargetTask
 
 Scores = dict[str, np.ndarray]

@@ -13,8 +13,8 @@ from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning import ClassRanker, ClassScores, NNSlicerRanker
-from nnslicer_tf.pruning.class_scores import subset_figures
+from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
+from nnslicer_tf.pruning.class_scores import ClassScores, subset_figures
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
 from reproduction.nnslicer.settings import TargetSettings

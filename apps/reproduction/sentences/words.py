@@ -14,7 +14,7 @@ from keras import ops
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
-from nnslicer_tf import zoo
+from nnslicer_tf import explore, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import texts
@@ -22,7 +22,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.report import plot_words
-from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
 from reproduction.plots import put_finding

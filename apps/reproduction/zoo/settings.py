@@ -41,7 +41,7 @@ class TrainingSettings(Settings):
         """The requested data set, or the model's default."""
         from nnslicer_tf import zoo
 
-        return self.dataset or zoo.entry(self.model).dataset
+        return self.dataset or zoo.models.entry(self.model).dataset
 
     @property
     def trial_folder(self) -> Path:

@@ -44,7 +44,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
     # The model's recipe, with the changes from the settings.
-    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+    recipe = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
     recipe = dataclasses.replace(
         recipe, epochs=s.epochs or recipe.epochs, precision=s.precision or recipe.precision
     )

@@ -6,36 +6,13 @@ if it is not a function of sums, `Measure`.
 
 from collections.abc import Iterable
 
-from nnslicer_tf.deepbase.measures.base import (
-    REPLICATES,
-    AdditiveMeasure,
-    Block,
-    Measure,
-    Scores,
-    jackknife,
-)
+from nnslicer_tf.deepbase.measures.base import Measure
 from nnslicer_tf.deepbase.measures.correlation import Correlation
 from nnslicer_tf.deepbase.measures.difference_of_means import DifferenceOfMeans
 from nnslicer_tf.deepbase.measures.linear_probe import LinearProbe
 from nnslicer_tf.deepbase.measures.logistic_probe import LogisticProbe
 from nnslicer_tf.deepbase.measures.mutual_information import MutualInformation
 from nnslicer_tf.errors import InvalidArgumentError
-
-__all__ = [
-    "MEASURES",
-    "REPLICATES",
-    "AdditiveMeasure",
-    "Block",
-    "Correlation",
-    "DifferenceOfMeans",
-    "LinearProbe",
-    "LogisticProbe",
-    "Measure",
-    "MutualInformation",
-    "Scores",
-    "find_measures",
-    "jackknife",
-]
 
 MEASURES: dict[str, Measure] = {
     measure.name: measure

@@ -9,22 +9,10 @@ any other operation, call `register_transformer` with a callable from the inputs
 output's. With a method `pull` (see `exactline.bends`), it also propagates gradients.
 """
 
-from nnslicer_tf.exactline.rules import merges, pointwise, pooling, routing, weighted_sum
-from nnslicer_tf.exactline.rules.table import (
-    Transformer,
-    build_transformer,
-    not_piecewise_linear,
-    register_transformer,
+from nnslicer_tf.exactline.rules import (  # noqa: F401  # each registers its transformers
+    merges,
+    pointwise,
+    pooling,
+    routing,
+    weighted_sum,
 )
-
-__all__ = [
-    "Transformer",
-    "build_transformer",
-    "merges",
-    "not_piecewise_linear",
-    "pointwise",
-    "pooling",
-    "register_transformer",
-    "routing",
-    "weighted_sum",
-]

@@ -17,11 +17,7 @@ from nnslicer_tf.instrument.layers import (
     time_distributed,
     weighted_sums,
 )
-from nnslicer_tf.instrument.layers.embeddings import adds_table
-from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
-from nnslicer_tf.instrument.layers.support import LayerSupport, layer_support
-
-__all__ = ["LayerSupport", "adds_table", "layer_steps", "layer_support", "register_layer"]
+from nnslicer_tf.instrument.layers.registry import register_layer
 
 for _family in (
     *(weighted_sums, pooling, activations, normalisation, merges, routing, resizing, masks),

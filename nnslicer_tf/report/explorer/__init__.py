@@ -3,8 +3,3 @@
 `explore` packs the data into a document (`packing`, a versioned format), which `page` puts into a
 page; its script, `static/explorer.js`, draws everything from the document alone.
 """
-
-from nnslicer_tf.report.explorer.explorer import Explorer, explore
-from nnslicer_tf.report.explorer.packing import FORMAT, Packer, unpack
-
-__all__ = ["FORMAT", "Explorer", "Packer", "explore", "unpack"]

@@ -20,7 +20,8 @@ from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Sy
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.kinds import Layout, kind_of
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.report.explorer.exhibits import Exhibit, Part
 from nnslicer_tf.report.explorer.packing import Packer
 from nnslicer_tf.report.explorer.structure import fold, head_axes, product_facts, through_time

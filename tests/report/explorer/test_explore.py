@@ -10,7 +10,8 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.report.explorer import document, unpack
+from nnslicer_tf.report.explorer import document
+from nnslicer_tf.report.explorer.packing import unpack
 
 
 def read(view):

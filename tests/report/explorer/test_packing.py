@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nnslicer_tf.errors import CorruptFileError
-from nnslicer_tf.report.explorer import FORMAT, Packer, unpack
+from nnslicer_tf.report.explorer.packing import FORMAT, Packer, unpack
 
 SHAPES = hnp.array_shapes(max_dims=3, max_side=6)
 

@@ -140,7 +140,7 @@ def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
         assert recipe == "plain" or "by the zoo's recipe" in repeats.training
     plain, like_the_zoo = recipes
     assert plain == zoo.Recipe(epochs=7, precision="mixed_bfloat16")
-    own = zoo.RECIPES["plainnet20"]
+    own = zoo.training.RECIPES["plainnet20"]
     assert own.sizes and own.epochs != 7
     assert like_the_zoo == replace(own, epochs=7, precision="mixed_bfloat16", sizes=())
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.explorer import unpack
+from nnslicer_tf.report.explorer.packing import unpack
 from reproduction.nnslicer.detection import DETECTORS, detect, figures
 from reproduction.nnslicer.drawing import draw
 from reproduction.nnslicer.program import program, readings

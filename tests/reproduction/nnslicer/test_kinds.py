@@ -6,7 +6,8 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.detection import Evidence, RidgeMargin
+from nnslicer_tf.detection import Evidence
+from nnslicer_tf.detection.scorers import RidgeMargin
 from reproduction.nnslicer.kinds import (
     EvidenceDetector,
     MembershipRatio,
