@@ -180,7 +180,7 @@ class Kept:
 
     def answers(self, x: np.ndarray) -> Answers:
         """Return what the outputs of the whole network say."""
-        return Answers(self.im.classes, self.im.logits(x))
+        return Answers(self.im, None, self.im.logits(x))
 
     def logits(self, x: np.ndarray, members: np.ndarray) -> np.ndarray:
         """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
