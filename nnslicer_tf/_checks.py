@@ -4,9 +4,13 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import numpy as np
-from numpy.typing import ArrayLike
+import numpy.typing
+from typing_extensions import TypeAliasType
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+
+# `help` shows the name of such an alias in place of NumPy's six lines.
+ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)
 
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:

@@ -96,6 +96,12 @@ def inherits_documentation(value, function):
     )
 
 
+def test_help_shows_names_in_place_of_long_unions():
+    signatures = [str(inspect.signature(f)) for m, n in NAMES for f in functions_of(vars(m)[n])]
+    assert sum("DataLike" in signature for signature in signatures) > 30
+    assert not [s for s in signatures if "_SupportsArray" in s or "_NestedSequence" in s]
+
+
 def test_everything_is_reachable_from_the_package():
     assert set(nns.__all__) <= set(dir(nns))
     for name in dir(nns):

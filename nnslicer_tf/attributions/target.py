@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
+from typing_extensions import TypeAliasType
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -35,7 +36,7 @@ class Target:
         return weights
 
 
-TargetLike: TypeAlias = int | tuple | Mapping[str, Any] | Target
+TargetLike = TypeAliasType("TargetLike", int | tuple | Mapping[str, Any] | Target)
 """A target in one of these forms:
 
 - an int: a class, or the value of a model with a single output (both classes of one sigmoid: 0, 1);

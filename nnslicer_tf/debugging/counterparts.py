@@ -3,17 +3,19 @@
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
+from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import with_article
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, copy_model
 
-CompressedLike: TypeAlias = keras.Model | InstrumentedModel | str | os.PathLike | bytes
+CompressedLike = TypeAliasType(
+    "CompressedLike", keras.Model | InstrumentedModel | str | os.PathLike | bytes
+)
 
 _ROUNDING = 0.05  # relative error of sums allowed for rounding inputs to 8 bits
 

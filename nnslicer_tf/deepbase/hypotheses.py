@@ -8,9 +8,8 @@ A hypothesis is an array of behaviours for the whole data set, or a function fro
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Behaviour = Callable[[np.ndarray], np.ndarray]

@@ -15,10 +15,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_generator, check_labels
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import as_generator, check_logits
+from nnslicer_tf._checks import ArrayLike, as_generator, check_logits
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence

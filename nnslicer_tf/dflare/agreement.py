@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_array, check_labels, counted
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.model_pair import ModelPair

@@ -14,10 +14,9 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import as_array, as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels
 from nnslicer_tf._environment import announce
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset

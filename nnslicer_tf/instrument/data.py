@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
+from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.datasets.files import order_remedy
 from nnslicer_tf.errors import (
@@ -28,7 +28,7 @@ from nnslicer_tf.instrument.inputs import Inputs
 if TYPE_CHECKING:
     from nnslicer_tf.instrument.model import InstrumentedModel
 
-DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike
+DataLike = TypeAliasType("DataLike", ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike)
 """Samples in any of these forms:
 
 - an array, nested list, tensor or data frame of samples, or a pair `(x, y)`;

@@ -7,13 +7,13 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
+from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import check_name, counted, did_you_mean
+from nnslicer_tf._checks import ArrayLike, check_name, counted, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
@@ -526,7 +526,7 @@ class InstrumentedModel(ShownAsTable):
         return self._prepared[key][1]
 
 
-ModelLike: TypeAlias = InstrumentedModel | keras.Model
+ModelLike = TypeAliasType("ModelLike", InstrumentedModel | keras.Model)
 """An instrumented model, or a Keras model, which will be instrumented."""
 
 _COLUMNS = ("operation", "kind", "layer", "shape", "synapses")

@@ -6,9 +6,8 @@ Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_generator, check_labels
 from nnslicer_tf._training import (
     build_optimizer,
     compile_classifier,

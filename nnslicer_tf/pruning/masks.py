@@ -15,8 +15,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import ArrayLike
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
 from nnslicer_tf.instrument.copies import rebuild

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_labels, check_name
+from nnslicer_tf._checks import ArrayLike, check_labels, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError

@@ -11,9 +11,8 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_generator
+from nnslicer_tf._checks import ArrayLike, as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented

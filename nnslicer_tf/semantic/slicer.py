@@ -15,9 +15,8 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_count, check_name, counted
+from nnslicer_tf._checks import ArrayLike, check_count, check_name, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError

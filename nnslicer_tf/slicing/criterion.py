@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import ArrayLike, counted
 from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing._plan import Start
@@ -16,7 +16,7 @@ PREDICTED = "predicted"
 ALL = "all"
 
 Indices: TypeAlias = ArrayLike | Iterable[int]
-Outputs: TypeAlias = Indices | Mapping[str, Indices]
+Outputs = TypeAliasType("Outputs", Indices | Mapping[str, Indices])
 
 
 @dataclass(frozen=True)

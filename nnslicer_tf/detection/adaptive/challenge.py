@@ -13,9 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_generator, check_count, check_labels, check_logits, check_name
+from nnslicer_tf._checks import (
+    ArrayLike,
+    as_generator,
+    check_count,
+    check_labels,
+    check_logits,
+    check_name,
+)
 from nnslicer_tf._files import digest
 from nnslicer_tf.detection.adaptive import checks
 from nnslicer_tf.detection.adaptive.pair import Pair
