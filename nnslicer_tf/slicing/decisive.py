@@ -13,7 +13,11 @@ if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
 
 _FORMAT = "nnslicer_tf decisive slices 2"
-_BASES = {"mean": "its mean", "zero": "zero", "resample": "its value for another sample"}
+_BASES = {
+    "mean": "their mean values",
+    "zero": "zero",
+    "resample": "their values for another sample",
+}
 
 
 class DecisiveSlices(ShownAsTable):
@@ -114,8 +118,8 @@ class DecisiveSlices(ShownAsTable):
         verb = "gives" if number else "answers"
         text = (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
-            f"slice removed, {outcome('removed')}. What is left out is set to "
-            f"{_BASES[self.info['ablation']]}; with nothing active, the model {verb} "
+            f"slice removed, {outcome('removed')}. Inactive {level}s contribute "
+            f"{_BASES[self.info['ablation']]}; with none active, the model {verb} "
             f"{named(row['empty answer'])}"
         )
         text += "." if number else f" with {100 * row['probability of empty answer']:.1f} %."

@@ -222,7 +222,7 @@ def test_says_what_the_empty_slice_and_single_synapses_answer():
         assert any(probability(sample, one) > 0.5 for one in np.eye(units))
         assert table["other classes given"][index] == 1
         text = slices.summary(index)
-        assert f"with nothing active, the model answers class 1 with {100 * empty:.1f} %" in text
+        assert f"with none active, the model answers class 1 with {100 * empty:.1f} %" in text
         assert "for 1 other class (class 1), found one for class 1 of at most this size." in text
 
 
