@@ -82,7 +82,7 @@ class Differences(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Differences":
-        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
+        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "set of differences") as file:
             return cls(
                 file.array("inputs", np.number, "found ..."),

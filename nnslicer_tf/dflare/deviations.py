@@ -292,7 +292,7 @@ class DeviationSet(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
-        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
+        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "set of deviations") as file:
             outcomes = unpack(file)
             known = {

@@ -40,7 +40,7 @@ class Saved(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Read what `save` wrote; raise MissingFileError or CorruptFileError if there is none."""
+        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         what = f"saved {cls.__name__}"
         with read_archive(path, cls._format, what, bare=cls._bare) as file:
             values: dict[str, Any] = {name: file.value(name, int, least=0) for name in cls._numbers}

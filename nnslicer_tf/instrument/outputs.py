@@ -43,7 +43,7 @@ _REMARKS = {
         "they are numbers, wrap it: InstrumentedModel(model, task='regression')."
     ),
     "loss": (
-        "Its loss is one for numbers. If it tells classes apart, wrap it with the task, such as "
+        "Its loss is for regression. If the model separates classes, state the task: "
         "InstrumentedModel(model, task='binary')."
     ),
     "constant": "A softmax over one unit is always 1: train the model with a sigmoid.",
@@ -52,7 +52,7 @@ _REMARKS = {
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """How an output ends.
+    """The final activation of an output, and the logits before it.
 
     Attributes:
         logits: Name of the operation before the final activation, or of the output without one.
@@ -70,7 +70,7 @@ class Ending:
 
 
 def ending_of(graph: Graph, output: str) -> Ending:
-    """Return how an output operation ends.
+    """Return the final activation of an output operation, and its logits.
 
     A final softmax, or a function of single values that rises or falls between 0 and 1, may be
     followed by identities, casts, reshapes that keep the order of the values, and clips that change
@@ -109,7 +109,7 @@ def ending_of(graph: Graph, output: str) -> Ending:
 
 
 def mark_final(graph: Graph) -> dict[str, Ending]:
-    """Return how each output ends, and bring the ends into the form that all analyses know.
+    """Return the ending of each output, in the form that all analyses expect.
 
     Final softmaxes become elementwise operations, which are captured but not walked. Operations are
     added where logits have axes of size 1 and the output has none, and where a probability falls

@@ -61,7 +61,7 @@ class ClassScores(ShownAsTable, dict[int, Scores]):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ClassScores":
-        """Read scores; raise MissingFileError or CorruptFileError if there is none."""
+        """Read scores; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "file of class scores") as file:
             classes, kernels = file.value("classes", list), file.names("kernels")
             scores = {

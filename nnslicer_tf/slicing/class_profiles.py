@@ -18,8 +18,8 @@ class ClassProfiles(dict[int, Profile]):
 
     def __missing__(self, target: int) -> Profile:
         raise InvalidArgumentError(
-            f"There is no profile of class {target!r}; there are some of "
-            f"{', '.join(map(str, self))}. Profile samples that the model gives that class."
+            f"There is no profile of class {target!r}; there are profiles of "
+            f"{', '.join(map(str, self))}. Profile samples for which the model answers that class."
         )
 
     @classmethod

@@ -99,7 +99,7 @@ class Criterion:
                 )
                 if classes.is_number and classes.count > 1:
                     raise CriterionError(
-                        f"The model gives {classes.count} numbers, of which none is predicted. "
+                        f"The model returns {classes.count} numbers and predicts no class. "
                         f"Name neurons: outputs={{'operation': [indices]}}. {classes.remark}"
                     )
                 predicted = operation

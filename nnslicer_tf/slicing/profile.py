@@ -203,7 +203,7 @@ class Profile(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Profile":
-        """Read a profile; raise MissingFileError or CorruptFileError if there is none."""
+        """Read a profile; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "profile") as file:
             samples = file.value("samples", int, least=1)
             fingerprint = file.value("fingerprint", str)

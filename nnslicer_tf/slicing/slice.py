@@ -177,7 +177,7 @@ class Slice(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Slice":
-        """Read a slice; raise MissingFileError or CorruptFileError if there is none."""
+        """Read a slice; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "slice") as file:
             neurons, synapses = (
                 {

@@ -161,7 +161,7 @@ class SliceSet(ShownAsTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "SliceSet":
-        """Read a set of slices; raise MissingFileError or CorruptFileError if there is none."""
+        """Read a set of slices; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "slice set") as file:
             kernels, operations = file.shapes("kernels"), file.shapes("operations")
             predicted = file.array("predicted", np.integer, "samples")

@@ -47,7 +47,7 @@ class Planted:
 
 
 class _Circuit(NamedTuple):
-    """The weights of a circuit, of which those that are not zero are planted; see `Planted`."""
+    """The weights of a circuit; those other than zero are planted, see `Planted`."""
 
     kernel: np.ndarray  # (inputs, units)
     recurrent: np.ndarray  # (units, units)

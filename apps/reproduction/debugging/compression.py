@@ -183,7 +183,7 @@ class _Study:
     def recipe_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
         """Yield rows for a quantiser's plain file, and for files with layers left in float.
 
-        These are the layers of the recipe, and as a control those that cause least.
+        These are the layers of the recipe and, as a control, the layers with the smallest effects.
         """
         plain = make(None)
         learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))

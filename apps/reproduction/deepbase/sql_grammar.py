@@ -113,7 +113,7 @@ class _Writer:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Windows of queries: characters as indices in `ALPHABET`, and those that follow them.
+    """Windows of queries: characters as indices in `ALPHABET`, and the next one at each position.
 
     Both are `(records, length)` int32; the parse maps a hypothesis to its values, float64.
     """

@@ -38,7 +38,7 @@ FAR = 1e4
 
 @np.errstate(all="ignore")
 def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ...]:
-    """Return a step as the steps that its function turns out to be, mostly one.
+    """Return the steps that a step's function amounts to, usually one.
 
     Only steps of kind "elementwise" or "rectify" whose function may mix its inputs are probed.
     `shapes` has no batch axes; after the first shape come those of masks. `name` is for messages.
