@@ -80,7 +80,7 @@ def test_padding_enters_no_mean(positions, tmp_path):
     model = classifier()
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, TOKENS, progress=False, positions=positions)
-    table = np.asarray(model.get_layer("embedding").embeddings)
+    table = np.asarray(model.get_layer("embedding").embeddings, np.float64)
     rows = [table[column[column > 0]].mean(axis=0) for column in TOKENS.T]
     if positions != "each":
         rows = [table[TOKENS[TOKENS > 0]].mean(axis=0)] * LENGTH
