@@ -79,8 +79,8 @@ def test_saved_results_are_shown_without_keras(tmp_path):
     one = nns.Slice({"a": np.ones(3, np.int64)}, {"a": np.ones((2, 3), np.int64)}, {})
     one.save(tmp_path / "slice.npz")
     code = (
-        "import sys; from nnslicer_tf import cli; "
-        "sys.argv = ['nnslicer', 'show', 'slice.npz']; cli.app(standalone_mode=False); "
+        "import sys; from nnslicer_tf.cli.application import app; "
+        "sys.argv = ['nnslicer', 'show', 'slice.npz']; app(standalone_mode=False); "
         "print([m for m in ('keras', 'tensorflow') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code]
