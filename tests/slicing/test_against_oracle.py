@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
+from support.amount_oracle import AmountOracle, ChannelAmountOracle
 from support.models import MODELS, data, random_model, set_dyadic_weights
-from support.slices import check_equal
+from support.slices import check_close, check_complete, check_equal
 from support.slicing_oracle import ChannelOracle, Oracle
 
 THETAS = (0.0, 0.125, 0.5, 2.0)
+DEVICES = ("kernels", "tensors")
 
 
 class Case:
-    """A wrapped model with dyadic weights, its profile and two samples to slice."""
+    """A wrapped model with dyadic weights, its profile and samples to slice."""
 
     def __init__(self, model, rng):
         set_dyadic_weights(model, rng)
@@ -23,8 +25,23 @@ class Case:
         self.profile_data, self.x = data(rng, model, 4), data(rng, model, 2)
         self.profile = nns.Profile.from_data(self.im, self.profile_data, progress=False)
         self.activations = self.im.capture(self.x)
+        self.slicers = {}
+        self.seeds = {self.im.logit_operation: [(0,), (2,)]}
+
+    def slicer(self, granularity, **options):
+        """Return the slicer at θ = 0; it is kept with what it compiles."""
+        key = granularity, tuple(options.items())
+        if key not in self.slicers:
+            options |= {"workers": 0, "progress": False}
+            self.slicers[key] = nns.Slicer(self.im, self.profile, 0.0, granularity, **options)
+        return self.slicers[key]
+
+    def slice(self, theta, granularity, x=None, **options):
+        slicer = self.slicer(granularity, **options).at_theta(theta)
+        return slicer.slice(self.x if x is None else x, outputs=[0, 2])
 
     def check(self, granularity, thetas, **reading):
+        """Compare all values, and all counts, with the oracle's."""
         oracles = {"activation": Oracle, "channel": ChannelOracle}
         oracle = oracles[granularity](self.im, self.profile_data, **reading)
         for sample, one in enumerate(self.x):
@@ -32,14 +49,36 @@ class Case:
                 for i, value in by_index.items():
                     found = self.activations[name][(sample, *i)]
                     assert math.isnan(value) or found == value, (name, i)
-        seeds = {self.im.logit_operation: [(0,), (2,)]}
         for theta in thetas:
-            slicer = nns.Slicer(
-                self.im, self.profile, theta, granularity, workers=0, progress=False, **reading
-            )
             for sample, one in enumerate(self.x):
-                result = slicer.slice(self.x[sample : sample + 1], outputs=[0, 2])
-                check_equal(result, *oracle.slice(one, seeds, theta))
+                found = self.slice(theta, granularity, self.x[sample : sample + 1], **reading)
+                check_equal(found, *oracle.slice(one, self.seeds, theta))
+
+    def check_amounts(self, granularity, thetas):
+        """Compare all amounts with the oracle's."""
+        oracles = {"activation": AmountOracle, "channel": ChannelAmountOracle}
+        oracle = oracles[granularity](self.im, self.profile_data)
+        for theta in thetas:
+            for sample, one in enumerate(self.x):
+                x = self.x[sample : sample + 1]
+                found = self.slice(theta, granularity, x, contribution="amount")
+                expected = oracle.slice(one, self.seeds, theta)
+                for arrays, by_name in zip((found.neurons, found.synapses), expected, strict=True):
+                    for name, values in arrays.items():
+                        wanted = np.zeros_like(values)
+                        for i, amount in by_name[name].items():
+                            wanted[i] = amount
+                        np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
+
+    def check_tensors(self, granularity, thetas, **reading):
+        """Compare counts, and amounts at the last θ, as tensor operations and by kernels."""
+        for theta in thetas:
+            kernels, tensors = (
+                self.slice(theta, granularity, device=d, **reading) for d in DEVICES
+            )
+            assert tensors == kernels
+        reading["contribution"] = "amount"
+        check_close(*(self.slice(theta, granularity, device=d, **reading) for d in DEVICES))
 
 
 # Over the whole module, so that pytest orders the tests by model and wraps each only once.
@@ -50,8 +89,27 @@ def case(request):
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
-def test_table(case, granularity):
+def test_counts(case, granularity):
     case.check(granularity, THETAS)
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_amounts(case, granularity):
+    case.check_amounts(granularity, (0.0, 0.125, 0.5))
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_amounts_add_up_at_every_cut(case, granularity):
+    mean = case.profile.means[case.im.input_operation][None].astype(np.float32)
+    usual = case.im.logits(mean)[0, 1]
+    for x in (case.x[:1], case.x[1:]):
+        change = check_complete(case.slicer(granularity, contribution="amount"), x)
+        assert change == pytest.approx(case.im.logits(x)[0, 1] - usual, abs=2e-5)
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_counts_as_tensors(case, granularity):
+    case.check_tensors(granularity, (0.1, 0.3, 0.9))
 
 
 # What the paper's program computes where the paper says otherwise.
@@ -59,7 +117,7 @@ PROGRAM = {"relative_to": "sum", "rectify": "pass"}
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
-def test_table_as_the_papers_program_computes(case, granularity):
+def test_counts_as_the_papers_program_computes(case, granularity):
     case.check(granularity, (0.0, 0.5), **PROGRAM)
 
 
@@ -106,3 +164,16 @@ def test_random_models(seed):
 def test_random_models_by_channel(seed):
     rng = np.random.default_rng(2000 + seed)
     Case(random_model(rng), rng).check("channel", (0.0, 0.25))
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("seed", range(6))
+def test_amounts_of_random_models(seed, granularity):
+    rng = np.random.default_rng(4000 + seed)
+    Case(random_model(rng), rng).check_amounts(granularity, (0.25, 1.0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_models_as_tensors_relative_to_the_sum(seed):
+    rng = np.random.default_rng(5000 + seed)
+    Case(random_model(rng), rng).check_tensors("activation", (0.1, 0.3, 0.9), relative_to="sum")

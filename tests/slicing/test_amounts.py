@@ -7,24 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from support import sequence_models
-from support.amount_oracle import AmountOracle, ChannelAmountOracle
-from support.models import MODELS, data, random_model, set_dyadic_weights
-
-
-def cuts(im):
-    """Return the operations through which every path from the inputs to the logits goes."""
-    operations = {o.name: o for o in im.operations}
-
-    def reaches_inputs(without):
-        seen, waiting = set(), [im.logit_operation]
-        while waiting:
-            name = waiting.pop()
-            if name not in seen and name != without and operations[name].kind != "mask":
-                seen.add(name)
-                waiting += operations[name].inputs
-        return bool(seen & set(im.input_operations))
-
-    return [name for name in operations if not reaches_inputs(name)]
+from support.slices import check_complete
 
 
 def slicer_of(model, profile_data, theta=0.0, **options):
@@ -32,75 +15,6 @@ def slicer_of(model, profile_data, theta=0.0, **options):
     profile = nns.Profile.from_data(im, profile_data, progress=False)
     options = {"workers": 0, "progress": False, "contribution": "amount", **options}
     return nns.Slicer(im, profile, theta, **options)
-
-
-def check_complete(slicer, x, outputs=(1,)):
-    """Check that the amounts at every cut, and of every kernel, add up to the change of y."""
-    im = slicer.im
-    found = slicer.slice(x, outputs=outputs)
-    change = found.neurons[im.logit_operation].sum()
-    for name in cuts(im):
-        assert found.neurons[name].sum() == pytest.approx(change, abs=2e-5), name
-    uses = [kernel.name for o in im.operations for kernel in o.kernels]
-    for operation in im.operations:
-        if operation.kind == "weighted_sum" and uses.count(operation.params.name) == 1:
-            amounts = found.neurons[operation.name].sum()
-            total = found.synapses[operation.params.name].sum()
-            assert total == pytest.approx(amounts, abs=2e-5), operation.name
-    return change
-
-
-class Case:
-    """A wrapped model with dyadic weights, its profile and two samples to slice."""
-
-    def __init__(self, model, rng):
-        set_dyadic_weights(model, rng)
-        self.im = nns.InstrumentedModel(model)
-        self.profile_data, self.x = data(rng, model, 4), data(rng, model, 2)
-        self.profile = nns.Profile.from_data(self.im, self.profile_data, progress=False)
-
-        options = {"workers": 0, "progress": False, "contribution": "amount"}
-        self.slicers = {
-            granularity: nns.Slicer(self.im, self.profile, 0.0, granularity, **options)
-            for granularity in ("activation", "channel")
-        }
-
-    def check(self, granularity, thetas):
-        """Compare all amounts with the oracle's."""
-        oracles = {"activation": AmountOracle, "channel": ChannelAmountOracle}
-        oracle = oracles[granularity](self.im, self.profile_data)
-        seeds = {self.im.logit_operation: [(0,), (2,)]}
-        for theta in thetas:
-            slicer = self.slicers[granularity].at_theta(theta)
-            for sample, one in enumerate(self.x):
-                found = slicer.slice(self.x[sample : sample + 1], outputs=[0, 2])
-                expected = oracle.slice(one, seeds, theta)
-                for arrays, by_name in zip((found.neurons, found.synapses), expected, strict=True):
-                    for name, values in arrays.items():
-                        wanted = np.zeros_like(values)
-                        for i, amount in by_name[name].items():
-                            wanted[i] = amount
-                        np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
-
-
-# Over the whole module, so that pytest orders the tests by model and wraps each only once.
-@pytest.fixture(scope="module", params=MODELS)
-def case(request):
-    name = request.param
-    return Case(MODELS[name](), np.random.default_rng(sorted(MODELS).index(name)))
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-def test_amounts_add_up_at_every_cut(case, granularity):
-    mean = case.profile.means[case.im.input_operation][None].astype(np.float32)
-    changes = case.im.logits(case.x)[:, 1] - case.im.logits(mean)[0, 1]
-    total = check_complete(case.slicers[granularity], case.x)
-    assert total == pytest.approx(changes.sum(), abs=2e-5)
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-def test_table(case, granularity):
-    case.check(granularity, (0.0, 0.125, 0.5))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -159,10 +73,3 @@ def test_amounts_through_time_add_up(layer, masked):
     found = slicer.slice(x, outputs=[1])
     change = found.neurons[slicer.im.logit_operation].sum()
     assert found.neurons[slicer.im.input_operation].sum() == pytest.approx(change, abs=2e-5)
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("seed", range(6))
-def test_random_models(seed, granularity):
-    rng = np.random.default_rng(4000 + seed)
-    Case(random_model(rng), rng).check(granularity, (0.25, 1.0))

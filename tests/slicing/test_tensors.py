@@ -13,7 +13,7 @@ import nnslicer_tf as nns
 from nnslicer_tf.kinds import tensor_exclusion
 from nnslicer_tf.slicing import slicer as slicer_module
 from support import sequence_models
-from support.models import MODELS, data, random_model, set_dyadic_weights
+from support.slices import check_close
 
 THETAS = (0.1, 0.3, 0.9)
 
@@ -30,31 +30,12 @@ def check(im, profile, x, thetas=THETAS, **settings):
         kernels, tensors = slicers(im, profile, theta, **settings)
         assert tensors.slice(x, outputs=[0, 2]) == kernels.slice(x, outputs=[0, 2])
     both = slicers(im, profile, thetas[-1], contribution="amount", **settings)
-    expected, found = (slicer.slice(x, outputs=[0, 2]) for slicer in both)
-    for part in ("neurons", "synapses"):
-        for name, values in getattr(expected, part).items():
-            ours = getattr(found, part)[name]
-            np.testing.assert_allclose(ours, values, atol=2e-5, rtol=1e-5, err_msg=name)
+    check_close(*(slicer.slice(x, outputs=[0, 2]) for slicer in both))
 
 
 def check_model(model, profile_data, x, thetas=THETAS, **settings):
     im = nns.InstrumentedModel(model)
     check(im, nns.Profile.from_data(im, profile_data, progress=False), x, thetas, **settings)
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("name", MODELS)
-def test_table(name, granularity):
-    rng = np.random.default_rng(sorted(MODELS).index(name))
-    model = set_dyadic_weights(MODELS[name](), rng)
-    check_model(model, data(rng, model, 4), data(rng, model, 3), granularity=granularity)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_models_relative_to_the_sum(seed):
-    rng = np.random.default_rng(5000 + seed)
-    model = set_dyadic_weights(random_model(rng), rng)
-    check_model(model, data(rng, model, 4), data(rng, model, 3), relative_to="sum")
 
 
 @pytest.mark.parametrize("seed", range(4))

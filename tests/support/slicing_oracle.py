@@ -40,6 +40,9 @@ class Oracle:
         self.rectify = rectify
         self.ops = {op.name: op for op in im.operations}
         self.wiring = {op.name: self.connections(op) for op in im.operations if op.inputs}
+        # Read once: a value of a variable takes longer to read than a neuron to compute.
+        self.parameters = {op.name: self.read_parameters(op) for op in im.operations}
+        self.known = {}
         profile = [self.forward(x) for x in profile_data]
         self.mean = {
             name: {i: math.fsum(p[name][i] for p in profile) / len(profile) for i in first}
@@ -181,6 +184,9 @@ class Oracle:
         """
         sources = [op for op in self.im.operations if not op.inputs]
         given = x if isinstance(x, dict) else {sources[0].name: x}
+        key = tuple(float(given[op.name][i]) for op in sources for i in indices(op.shape))
+        if key in self.known:
+            return self.known[key]
         values = {
             op.name: {i: float(given[op.name][i]) for i in indices(op.shape)} for op in sources
         }
@@ -190,15 +196,25 @@ class Oracle:
                 i: self.value(op, i, [inputs[c.tensor][c.index] for c in cs], cs)
                 for i, cs in self.wiring[op.name].items()
             }
+        self.known[key] = values
         return values
+
+    def read_parameters(self, op):
+        """Return the bias of a sum, or what a normalisation is made of, for each channel."""
+        layer = op.keras_layer
+        if op.kind == "weighted_sum" and not op.name.endswith(":depthwise"):
+            return None if layer.bias is None else np.asarray(layer.bias).tolist()
+        if op.kind == "scale":
+            parts = (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
+            return list(zip(*(np.asarray(part).tolist() for part in parts), strict=True))
+        return None
 
     def value(self, op, i, xs, connections):
         layer = op.keras_layer
         if op.kind == "weighted_sum":
-            bias = (
-                0.0 if op.name.endswith(":depthwise") or layer.bias is None else layer.bias[i[-1]]
-            )
-            return math.fsum(c.weight * x for c, x in zip(connections, xs)) + float(bias)
+            biases = self.parameters[op.name]
+            bias = biases[i[-1]] if biases else 0.0
+            return math.fsum(c.weight * x for c, x in zip(connections, xs)) + bias
         if op.kind == "average":
             return math.fsum(xs) / len(xs)
         if op.kind in ("maximum", "maximum_merge"):
@@ -214,10 +230,7 @@ class Oracle:
         if op.kind == "routing":
             return xs[0] if xs else 0.0
         if op.kind == "scale":
-            mean, variance, gamma, beta = (
-                float(np.asarray(v)[i[-1]])
-                for v in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
-            )
+            mean, variance, gamma, beta = self.parameters[op.name][i[-1]]
             return (xs[0] - mean) / math.sqrt(variance + layer.epsilon) * gamma + beta
         (x,) = xs
         if op.params.function == "softmax":
