@@ -1,12 +1,12 @@
 """The application `nnslicer`, assembled from its commands."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from nnslicer_tf import __version__
 from nnslicer_tf._environment import import_keras_quietly, run_application
-from nnslicer_tf.cli import compressed, models, slices, testing
+from nnslicer_tf.cli import compressed, inputs, models, slices, testing
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -53,8 +53,13 @@ def _nnslicer(
             "--version", help="Show the version and exit.", callback=_version, is_eager=True
         ),
     ] = False,
+    task: Annotated[
+        Literal["binary", "multiclass", "multilabel", "regression"] | None,
+        typer.Option(help="What the model's outputs are, if they are not recognised."),
+    ] = None,
 ) -> None:
     """Program analysis of neural networks: slices, and what can be done with them."""
+    inputs.COMMON["task"] = task
 
 
 def main() -> None:

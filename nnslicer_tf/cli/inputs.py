@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 """Rows of a table that are printed."""
+COMMON: dict[str, str | None] = {}
+"""Options of all commands: the task."""
 
 _DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
@@ -96,7 +98,7 @@ def instrumented(path: Path) -> "InstrumentedModel":
     model = keras_model(path)
     from nnslicer_tf import InstrumentedModel
 
-    return InstrumentedModel(model)
+    return InstrumentedModel(model, task=COMMON.get("task"))
 
 
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":

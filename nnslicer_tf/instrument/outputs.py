@@ -36,11 +36,13 @@ _UNKNOWN = "and the model is not compiled with a loss that says otherwise."
 _REMARKS = {
     "number": (
         f"Its one output is not a probability, {_UNKNOWN} If it is the logit of two classes, end "
-        "it with a sigmoid, or wrap the model: InstrumentedModel(model, task='binary')."
+        "it with a sigmoid, or wrap the model: InstrumentedModel(model, task='binary'). On the "
+        "command line: nnslicer --task binary."
     ),
     "classes": (
         f"Its outputs are taken for logits of classes: it does not end in a softmax, {_UNKNOWN} If "
-        "they are numbers, wrap it: InstrumentedModel(model, task='regression')."
+        "they are numbers, wrap it: InstrumentedModel(model, task='regression'). On the command "
+        "line: nnslicer --task regression."
     ),
     "loss": (
         "Its loss is for regression. If the model separates classes, state the task: "
@@ -260,6 +262,8 @@ def _task_of_loss(loss: Any) -> tuple[str, bool]:
     names = [loss, getattr(loss, "__name__", ""), *(kind.__name__ for kind in type(loss).__mro__)]
     plain = {str(name).replace("_", "").lower() for name in names}
     from_logits = bool(isinstance(options, Mapping) and options.get("from_logits"))
+    if plain.intersection(("hinge", "squaredhinge")):  # of margins: above 0 for class 1
+        return "multilabel", True
     for task, losses in _LOSSES.items():
         if plain.intersection(losses):
             return task, from_logits

@@ -126,6 +126,25 @@ def test_a_checkpoint_is_resumed(nnslicer, files, tmp_path):
     assert nns.Slice.load(outputs[0]) == nns.Slice.load(outputs[1])
 
 
+def test_the_task_may_be_stated(nnslicer, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 4)).astype(np.float32)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "x.npy", x)
+    files = ("--model", tmp_path / "model.keras", "--data", tmp_path / "x.npy")
+    profile = ("--profile", tmp_path / "profile.npz")
+    assert nnslicer("profile", *files, "--output", profile[1])[0] == 0
+    label = int(model.predict(x[3:4], verbose=0).item() > 0)
+    chosen = (*profile, "--index", 3, "--output", tmp_path / "explanation.html")
+    code, out, _ = nnslicer("--task", "binary", "explain", *files, *chosen)
+    assert code == 0 and f"answers {label} with" in shown_lines(out)[0]
+    code, out, _ = nnslicer("explain", *files, *chosen)
+    assert code == 0 and f"answers {label} with" not in out and "nnslicer --task binary" in out
+    code, _, errors = nnslicer("--task", "multiclass", "explain", *files, *chosen)
+    assert code == 2 and "'binary' for one output value" in errors
+
+
 def test_explain_says_why(nnslicer, files, tmp_path):
     common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
     chosen = ("--data", "digits:test", "--index", 13, "--usual", "digits:train[:100]")

@@ -279,6 +279,7 @@ LOSSES = {
     "classes": (lambda: "sparse_categorical_crossentropy", "regression", "multiclass"),
     "numbers": (lambda: "mse", "regression", "regression"),
     "Huber": (lambda: keras.losses.Huber(), "regression", "regression"),
+    "hinge": (lambda: "hinge", "binary", "multilabel"),
     "none": (lambda: None, "regression", "multiclass"),
 }
 
@@ -305,7 +306,12 @@ def test_one_logit_of_a_compiled_model_is_two_classes(tmp_path):
         np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), z > 0)
         p = im.classes.probabilities(im.predict(X))
         np.testing.assert_allclose(p, np.stack([sigmoid(-z), sigmoid(z)], axis=1), atol=1e-6)
-    # Another loss is noticed.
+    # A hinge loss is of margins, also after a function from -1 to 1; another loss is noticed.
+    margins = keras.Sequential([model, layers.Activation("tanh")])
+    for one in (model, margins):
+        one.compile("sgd", keras.losses.SquaredHinge())
+        im = nns.InstrumentedModel(one)
+        np.testing.assert_array_equal(im.classes.from_outputs(im.predict(X)), z > 0)
     im = nns.instrument.instrumented(model)
     assert im.classes.is_binary
     model.compile("sgd", "mse")
