@@ -225,10 +225,14 @@ class Domain(ABC):
         # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
         tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
         if low < -1e-6 or np.abs(sums - 1).max() > tolerance:
+            remedy = "If they are logits, add a softmax layer: dflare.with_softmax(model)."
+            if low >= -1e-6 and high <= 1 + tolerance:
+                remedy = (
+                    "If they are independent labels, pass a Domain whose `judge` compares them."
+                )
             raise InvalidArgumentError(
-                f"`{whose}` returns values that are not probabilities: smallest {low:.4g}, "
-                f"sums {sums.min():.4g} … {sums.max():.4g} (expected 1). If they are logits, add a "
-                "softmax layer: dflare.with_softmax(model)."
+                f"`{whose}` returns values that are not probabilities of classes: smallest "
+                f"{low:.4g}, sums {sums.min():.4g} … {sums.max():.4g} (expected 1). {remedy}"
             )
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:

@@ -211,6 +211,11 @@ def _checked(
     pair: ModelPair, seeds: np.ndarray | Dataset, search: SearchAlgorithm
 ) -> tuple[np.ndarray, ModelPair]:
     """Return the seeds as an array, and the pair with its domain; reject invalid seeds."""
+    if not isinstance(pair, ModelPair):
+        raise InvalidArgumentError(
+            "The models are given as one pair: find_deviations(ModelPair(original, compressed), "
+            f"seeds). Received: {type(pair).__name__}"
+        )
     x = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
     if x.ndim == 0:
         raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(x)[:60]}")

@@ -11,6 +11,7 @@ from nnslicer_tf.dflare import (
     DFlare,
     DiffChaser,
     ModelPair,
+    find_deviations,
     verify,
 )
 from nnslicer_tf.errors import (
@@ -222,13 +223,23 @@ def logits(x):
     return np.tile([[3.0, -1.0]], (len(x), 1))
 
 
+def independent_labels(x):
+    return np.tile([[0.9, 0.8]], (len(x), 1))
+
+
 def broken(x):
     return np.full((len(x), 2), np.nan)
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(three_classes, "same shape"), (logits, "softmax"), (broken, "NaN"), (len, "batch, classes")],
+    [
+        (three_classes, "same shape"),
+        (logits, "softmax"),
+        (independent_labels, "`judge`"),
+        (broken, "NaN"),
+        (len, "batch, classes"),
+    ],
 )
 def test_bad_models(pair, seeds, model, message):
     with pytest.raises((InvalidArgumentError, NonFiniteActivationError), match=message):
@@ -241,6 +252,11 @@ def test_bad_models(pair, seeds, model, message):
 def test_bad_arguments(pair, seeds, options):
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
         find(*pair, seeds, **options)
+
+
+def test_the_models_are_one_argument(pair, seeds):
+    with pytest.raises(InvalidArgumentError, match=r"ModelPair\(original, compressed\)"):
+        find_deviations(*pair, seeds)
 
 
 def test_bad_seeds(pair):
