@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from nnslicer_tf import InstrumentedModel
     from nnslicer_tf.debugging.comparison import LayerComparison
 
-OriginalOption = Annotated[
-    Path, typer.Option("--original", help="The original, a .keras or .h5 file.")
-]
+    _Preprocess = Callable[[np.ndarray], np.ndarray]
+
+OriginalOption = Annotated[Path, Option("--original", help="The original, a .keras or .h5 file.")]
 CompressedOption = Annotated[
-    Path, typer.Option("--compressed", help="The compressed model, .tflite, .keras or .h5.")
+    Path, Option("--compressed", help="The compressed model, .tflite, .keras or .h5.")
 ]
 ScaleOption = Annotated[
     float | None,
-    typer.Option(
+    Option(
         "--scale",
         help="The models expect pixels 0 … 255 divided by this; by default 255, or 1 if the "
         "original scales its input by itself.",
@@ -41,27 +40,8 @@ ScaleOption = Annotated[
 ]
 DeviationsOption = Annotated[
     Path | None,
-    typer.Option("--deviations", help="Deviations from 'nnslicer deviations', instead of --data."),
+    Option("--deviations", help="Deviations from 'nnslicer deviations', instead of --data."),
 ]
-
-
-@dataclass(frozen=True)
-class _Models:
-    """Two models, as `ModelPair` takes them, and the original, instrumented."""
-
-    im: "InstrumentedModel"
-    original: Any
-    compressed: Any
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """Inputs before preprocessing, their labels and preprocessing, as far as known."""
-
-    x: "np.ndarray"
-    y: "np.ndarray | None"
-    preprocess: "Callable[[np.ndarray], np.ndarray] | None"
-    columns: tuple[str, ...]
 
 
 def agreement(
@@ -73,17 +53,13 @@ def agreement(
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     inputs.writable(output, ".csv")
-    models = _load(original, compressed)
-    samples = _samples(data, models.im, scale)
+    im, model, other = _load(original, compressed)
+    x, y, preprocess, _ = _samples(data, im, scale)
     from nnslicer_tf import dflare
 
-    pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
-    result = dflare.agreement(pair, samples.x, samples.y)
+    result = dflare.agreement(dflare.ModelPair(model, other, preprocess), x, y)
     frame = result.to_frame()
-    if output is not None:
-        with atomic_path(output) as temporary:
-            frame.to_csv(temporary, index=False)
-        print(f"Written to {output}")
+    inputs.write_table(frame, output)
     if result.differs.any():
         inputs.show(frame[frame["differs"]].drop(columns="differs"))
     print(repr(result))
@@ -93,28 +69,26 @@ def deviations(
     original: OriginalOption,
     compressed: CompressedOption,
     data: DataOption,
-    output: Annotated[Path, typer.Option(help="File for the deviations, .npz.")] = Path(
-        "deviations.npz"
-    ),
+    output: Annotated[Path, Option(help="File for the deviations, .npz.")] = Path("deviations.npz"),
     picture: Annotated[
-        Path | None, typer.Option(help="File for a picture of the smallest ones, .png or .pdf.")
+        Path | None, Option(help="File for a picture of the smallest ones, .png or .pdf.")
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="File for the table, .csv.")] = None,
+    table: Annotated[Path | None, Option(help="File for the table, .csv.")] = None,
     suite: Annotated[
-        Path | None, typer.Option(help="Folder for a test suite for future compressed models.")
+        Path | None, Option(help="Folder for a test suite for future compressed models.")
     ] = None,
     scale: ScaleOption = None,
     max_distance: Annotated[
         float | None,
-        typer.Option(help="Largest change of a value; for images on a scale of 0 … 255."),
+        Option(help="Largest change of a value; for images on a scale of 0 … 255."),
     ] = None,
-    max_queries: Annotated[int, typer.Option(help="Most queries per seed.", min=1)] = 1000,
+    max_queries: Annotated[int, Option(help="Most queries per seed.", min=1)] = 1000,
     minimise: Annotated[
-        bool, typer.Option("--minimise", help="Undo changes that a deviation does not need.")
+        bool, Option("--minimise", help="Undo changes that a deviation does not need.")
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder for finished searches, from which an interrupted run resumes."),
+        Option(help="Folder for finished searches, from which an interrupted run resumes."),
     ] = None,
     seed: SeedOption = 0,
 ) -> None:
@@ -126,21 +100,19 @@ def deviations(
     inputs.writable(picture, ".png", ".pdf")
     inputs.writable(table, ".csv")
     inputs.writable(None if suite is None else suite / "test_deviations.py")
-    models = _load(original, compressed)
-    samples = _samples(data, models.im, scale)
+    im, model, other = _load(original, compressed)
+    seeds: Any
+    seeds, y, preprocess, columns = _samples(data, im, scale)
     import pandas as pd
 
     from nnslicer_tf import dflare
     from nnslicer_tf.report import save_figure
 
-    seeds: Any = samples.x
-    if samples.columns and seeds.ndim == 2 and len(samples.columns) == seeds.shape[1]:
-        seeds = pd.DataFrame(seeds, columns=list(samples.columns))
-    pair = dflare.ModelPair(models.original, models.compressed, samples.preprocess)
+    if columns and seeds.ndim == 2 and len(columns) == seeds.shape[1]:
+        seeds = pd.DataFrame(seeds, columns=list(columns))
+    pair = dflare.ModelPair(model, other, preprocess)
     search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
-    result = dflare.find_deviations(
-        pair, seeds, samples.y, search=search, rng=seed, checkpoint=checkpoint
-    )
+    result = dflare.find_deviations(pair, seeds, y, search=search, rng=seed, checkpoint=checkpoint)
     if minimise:
         result = dflare.minimise(pair, result)
     result.save(output)
@@ -153,16 +125,16 @@ def deviations(
         save_figure(result.figure(), picture)
         written.append(picture)
     if suite is not None and result.found.any():
-        written.append(dflare.export_suite(result, suite, samples.preprocess))
+        written.append(dflare.export_suite(result, suite, preprocess))
     print(result.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     print(f"{result!r}\nWritten to {', '.join(map(str, written))}")
 
 
 def suite(
-    file: Annotated[Path, typer.Argument(help="Deviations from 'nnslicer deviations', .npz.")],
-    output: Annotated[Path, typer.Option(help="Folder for the tests.")] = Path("suite"),
+    file: Annotated[Path, Argument(help="Deviations from 'nnslicer deviations', .npz.")],
+    output: Annotated[Path, Option(help="Folder for the tests.")] = Path("suite"),
     scale: Annotated[
-        float, typer.Option(help="The models expect pixels 0 … 255 divided by this.")
+        float, Option(help="The models expect pixels 0 … 255 divided by this.")
     ] = 255.0,
 ) -> None:
     """Write deviations as tests that a future compressed model has to pass."""
@@ -181,7 +153,7 @@ def layers(
     deviations: DeviationsOption = None,
     output: TableOption = None,
     picture: PictureOption = None,
-    level: Annotated[str, typer.Option(help="'layer' or 'channel'.")] = "layer",
+    level: Annotated[str, Option(help="'layer' or 'channel'.")] = "layer",
     scale: ScaleOption = None,
 ) -> None:
     """Show which layers make a compressed model answer differently."""
@@ -200,11 +172,11 @@ def recipe(
     data: OptionalDataOption = None,
     deviations: DeviationsOption = None,
     budget: Annotated[
-        float, typer.Option(help="Largest share of the weights to leave in floating point.")
+        float, Option(help="Largest share of the weights to leave in floating point.")
     ] = 0.05,
     output: Annotated[
         Path | None,
-        typer.Option(help="File for the layers, their tensors and the AI Edge recipe, .json."),
+        Option(help="File for the layers, their tensors and the AI Edge recipe, .json."),
     ] = None,
     scale: ScaleOption = None,
 ) -> None:
@@ -225,8 +197,8 @@ def recipe(
         print(f"Written to {output}")
 
 
-def _load(original: Path, compressed: Path) -> _Models:
-    """Load both models; those that end in logits get a softmax."""
+def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, Any]:
+    """Return the original, instrumented, and both models, with a softmax after logits."""
     is_file = compressed.suffix == ".tflite"
     ims = [inputs.instrumented(path) for path in (original, compressed)[: 1 if is_file else 2]]
     from nnslicer_tf.dflare import with_softmax
@@ -235,20 +207,19 @@ def _load(original: Path, compressed: Path) -> _Models:
         with_softmax(im.model) if im.classes.are_logits and not im.classes.is_number else im.model
         for im in ims
     ]
-    return _Models(ims[0], models[0], str(compressed) if is_file else models[1])
+    return ims[0], models[0], str(compressed) if is_file else models[1]
 
 
-def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Samples:
-    """Return images as bytes for `find_deviations`, and other inputs as they are.
-
-    Raises InvalidArgumentError if images have other values than 0 … 255 or 0 … 1.
-    """
+def _samples(
+    data: str, im: "InstrumentedModel", scale: float | None
+) -> tuple["np.ndarray", "np.ndarray | None", "_Preprocess | None", tuple[str, ...]]:
+    """Return inputs, images as bytes, with labels, preprocessing and columns, if there are any."""
     import numpy as np
 
     samples = inputs.dataset(data, im, "none")
     x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
     if x.ndim != 4:
-        return _Samples(x, y, None, samples.columns)
+        return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())
     if samples.name == "digits":
         x = x * (255 / 16)  # their values are 0 … 16
@@ -260,16 +231,13 @@ def _samples(data: str, im: "InstrumentedModel", scale: float | None) -> _Sample
     elif high <= 1:
         x = x * 255
     if scale is None:
-        scales_itself = any(
-            operation.kind == "scale" and set(operation.inputs) & set(im.input_operations)
-            for operation in im.operations
-        )
-        scale = 1.0 if scales_itself else 255.0
+        takers = [o for name in im.input_operations for o in im.graph.consumers[name]]
+        scale = 1.0 if any(o.kind == "scale" for o in takers) else 255.0
         print(f"Pixels 0 … 255 are divided by {scale:g} (--scale).")
-    return _Samples(np.rint(x).astype(np.uint8), y, _divided(scale), ())
+    return np.rint(x).astype(np.uint8), y, _divided(scale), ()
 
 
-def _divided(scale: float) -> "Callable[[np.ndarray], np.ndarray]":
+def _divided(scale: float) -> "_Preprocess":
     """Return the preprocessing that divides pixels."""
     import numpy as np
 
@@ -284,7 +252,7 @@ def _compare(
     """Compare two models layer by layer, on deviations or on the samples where they differ."""
     if (data is None) == (deviations is None):
         raise InvalidArgumentError("Give either --data or --deviations.")
-    models = _load(original, compressed)
+    im, model, other = _load(original, compressed)
     import numpy as np
 
     from nnslicer_tf import InstrumentedModel, debugging, dflare
@@ -297,7 +265,7 @@ def _compare(
         if x.ndim == 4:
             x = _divided(255.0 if scale is None else scale)(x)
     else:
-        samples = _samples(str(data), models.im, scale)
-        x = samples.x if samples.preprocess is None else samples.preprocess(samples.x)
-    im = models.im if models.original is models.im.model else InstrumentedModel(models.original)
-    return debugging.compare_layers(im, models.compressed, np.asarray(x))
+        x, _, preprocess, _ = _samples(str(data), im, scale)
+        x = x if preprocess is None else preprocess(x)
+    im = im if model is im.model else InstrumentedModel(model)
+    return debugging.compare_layers(im, other, np.asarray(x))

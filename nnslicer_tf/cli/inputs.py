@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf._files import atomic_path, check_writable
@@ -32,36 +32,36 @@ _DATA = (
 
 ModelOption = Annotated[
     Path,
-    typer.Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
+    Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
 ]
-DataOption = Annotated[str, typer.Option("--data", help=_DATA)]
-OptionalDataOption = Annotated[str | None, typer.Option("--data", help=_DATA)]
+DataOption = Annotated[str, Option("--data", help=_DATA)]
+OptionalDataOption = Annotated[str | None, Option("--data", help=_DATA)]
 TestOption = Annotated[
-    str | None, typer.Option("--test", help="Labelled data for the accuracy; by default --data.")
+    str | None, Option("--test", help="Labelled data for the accuracy; by default --data.")
 ]
-ProfileOption = Annotated[Path, typer.Option(help="Profile, from 'nnslicer profile'.")]
+ProfileOption = Annotated[Path, Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--normalise",
         help="For images: 'unit' (to [0, 1]) or 'none'; for data sets by name also 'standard' "
         "(mean 0, standard deviation 1 per channel). Other files are used as they are.",
     ),
 ]
-ThetaOption = Annotated[float, typer.Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
+ThetaOption = Annotated[float, Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
 ClassesOption = Annotated[
-    str, typer.Option("--classes", help="Names of the classes, in order, separated by commas.")
+    str, Option("--classes", help="Names of the classes, in order, separated by commas.")
 ]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
-TableOption = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]
+SeedOption = Annotated[int, Option(help="Seed of everything random.")]
+TableOption = Annotated[Path | None, Option("--output", help="File for the table, .csv.")]
 PictureOption = Annotated[
-    Path | None, typer.Option("--picture", help="File for a picture, .png or .pdf.")
+    Path | None, Option("--picture", help="File for a picture, .png or .pdf.")
 ]
 LeastOption = Annotated[
-    bool, typer.Option("--least", help="The prediction is the smallest output (ACAS Xu).")
+    bool, Option("--least", help="The prediction is the smallest output (ACAS Xu).")
 ]
 PointDataOption = Annotated[
-    str | None, typer.Option("--data", help="Data with the samples, if indices are given.")
+    str | None, Option("--data", help="Data with the samples, if indices are given.")
 ]
 
 
@@ -225,6 +225,11 @@ def show(frame: "pd.DataFrame", output: Path | None = None) -> None:
     print(first.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     if len(frame) > len(first):
         print(f"… {len(frame) - len(first):,} rows more")
+    write_table(frame, output)
+
+
+def write_table(frame: "pd.DataFrame", output: Path | None) -> None:
+    """Write a table to a CSV file, if one is given."""
     if output is not None:
         with atomic_path(output) as temporary:
             frame.to_csv(temporary, index=False)

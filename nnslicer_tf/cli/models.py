@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
@@ -20,26 +20,24 @@ from nnslicer_tf.cli.inputs import (
 def prune(
     model: ModelOption,
     data: DataOption,
-    classes: Annotated[str, typer.Option(help="The classes that are needed, such as '3,5'.")],
+    classes: Annotated[str, Option(help="The classes that are needed, such as '3,5'.")],
     test: TestOption = None,
     output: Annotated[
         Path,
-        typer.Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
+        Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
     ] = Path("small.keras"),
-    ratio: Annotated[float, typer.Option(help="Share of the parameters to remove.")] = 0.75,
+    ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75,
     quota: Annotated[
-        str, typer.Option(help="The same share of every 'layer', 'balanced' or 'global'.")
+        str, Option(help="The same share of every 'layer', 'balanced' or 'global'.")
     ] = "layer",
     by: Annotated[
-        str, typer.Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …")
+        str, Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …")
     ] = "contributions",
-    other: Annotated[
-        bool, typer.Option("--other", help="Add an output for all other classes.")
-    ] = False,
-    epochs: Annotated[int, typer.Option(help="Epochs of imitating the original.", min=0)] = 0,
+    other: Annotated[bool, Option("--other", help="Add an output for all other classes.")] = False,
+    epochs: Annotated[int, Option(help="Epochs of imitating the original.", min=0)] = 0,
     seed: SeedOption = 0,
     names: Annotated[
-        str, typer.Option(help="Names of all classes, in order, if the labels are names.")
+        str, Option(help="Names of all classes, in order, if the labels are names.")
     ] = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
@@ -78,15 +76,11 @@ def semantic(
     data: DataOption,
     test: TestOption = None,
     output: Annotated[
-        Path | None, typer.Option(help="File for the model of the critical neurons, .keras.")
+        Path | None, Option(help="File for the model of the critical neurons, .keras.")
     ] = None,
-    metric: Annotated[
-        str, typer.Option(help="'taylor', 'avg', 'var', 'ens', 'deeplift' …")
-    ] = "taylor",
-    threshold: Annotated[
-        float, typer.Option(help="Θ in (0, 1]: larger keeps more neurons.")
-    ] = 0.95,
-    step: Annotated[int, typer.Option(help="Neurons by which prefixes grow.", min=1)] = 1,
+    metric: Annotated[str, Option(help="'taylor', 'avg', 'var', 'ens', 'deeplift' …")] = "taylor",
+    threshold: Annotated[float, Option(help="Θ in (0, 1]: larger keeps more neurons.")] = 0.95,
+    step: Annotated[int, Option(help="Neurons by which prefixes grow.", min=1)] = 1,
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.cli import inputs
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("nnslicer-demo"),
+    output: Annotated[Path, Option(help="Folder for the results.")] = Path("nnslicer-demo"),
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
     inputs.writable(output / "slices.png")
@@ -95,9 +95,9 @@ Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
 def profile(
     model: ModelOption,
     data: DataOption,
-    output: Annotated[Path, typer.Option(help="File for the profile, .npz.")] = Path("profile.npz"),
+    output: Annotated[Path, Option(help="File for the profile, .npz.")] = Path("profile.npz"),
     normalise: NormaliseOption = "unit",
-    batch_size: Annotated[int, typer.Option(help="Samples in a forward pass.")] = 256,
+    batch_size: Annotated[int, Option(help="Samples in a forward pass.")] = 256,
 ) -> None:
     """Average every neuron's activation over a data set (usually the training set).
 
@@ -119,28 +119,26 @@ def explain(
     profile: ProfileOption,
     data: DataOption,
     output: Annotated[
-        Path, typer.Option(help="File for the explanation: .html, .png, .pdf or .svg.")
+        Path, Option(help="File for the explanation: .html, .png, .pdf or .svg.")
     ] = Path("explanation.html"),
-    index: Annotated[int, typer.Option(help="Index of the sample in the data, from 0.")] = 0,
+    index: Annotated[int, Option(help="Index of the sample in the data, from 0.")] = 0,
     target: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Class to explain, by index or name, by default the predicted one; or a pixel or "
             "region of a map, '[3,4,0]' or '[2:5,2:5,0]'; or an output or operation by name, "
             "'price', 'map[3,4,0]'."
         ),
     ] = None,
     words: Annotated[
-        str, typer.Option(help="Words of a text, one for each token, separated by spaces.")
+        str, Option(help="Words of a text, one for each token, separated by spaces.")
     ] = "",
     usual: Annotated[
         str | None,
-        typer.Option(
-            help="Labelled data, as for --data, to compare the slice with those of its class."
-        ),
+        Option(help="Labelled data, as for --data, to compare the slice with those of its class."),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compare with all methods instead of one.")
+        bool, Option("--compare", help="Compare with all methods instead of one.")
     ] = False,
     theta: ThetaOption = 0.3,
     classes: ClassesOption = "",
@@ -181,34 +179,34 @@ def slice_(
     model: ModelOption,
     profile: ProfileOption,
     data: DataOption,
-    output: Annotated[Path, typer.Option(help="File for the slice, .npz.")] = Path("slice.npz"),
+    output: Annotated[Path, Option(help="File for the slice, .npz.")] = Path("slice.npz"),
     outputs: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Outputs of interest: 'predicted' (each sample's own class) or indices, "
             "such as '3' or '0,4'."
         ),
     ] = "predicted",
     theta: ThetaOption = 0.3,
     granularity: Annotated[
-        str, typer.Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
+        str, Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
     ] = "activation",
     relative_to: Annotated[
         str,
-        typer.Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes."),
+        Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes."),
     ] = "output",
     rectify: Annotated[
         str,
-        typer.Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged."),
+        Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged."),
     ] = "sign",
-    each: Annotated[bool, typer.Option("--each", help="Keep a separate slice per sample.")] = False,
+    each: Annotated[bool, Option("--each", help="Keep a separate slice per sample.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(help="Ray processes; 0 for none. Default: one per core for long work."),
+        Option(help="Ray processes; 0 for none. Default: one per core for long work."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder for partial results, from which an interrupted run resumes."),
+        Option(help="Folder for partial results, from which an interrupted run resumes."),
     ] = None,
     normalise: NormaliseOption = "unit",
 ) -> None:
@@ -234,12 +232,12 @@ def slice_(
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A profile, slice or set of slices, .npz.")],
+    file: Annotated[Path, Argument(help="A profile, slice or set of slices, .npz.")],
     plot: Annotated[
-        Path | None, typer.Option(help="File for a picture of a slice, .png or .pdf.")
+        Path | None, Option(help="File for a picture of a slice, .png or .pdf.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="For a set of slices: show only this sample's, from 0.")
+        int | None, Option(help="For a set of slices: show only this sample's, from 0.")
     ] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
@@ -267,15 +265,15 @@ def show(
 
 
 def explore(
-    files: Annotated[list[Path], typer.Argument(help="Slices or sets of slices, .npz.")],
+    files: Annotated[list[Path], Argument(help="Slices or sets of slices, .npz.")],
     model: ModelOption,
     data: Annotated[
-        str | None, typer.Option(help="The samples that were sliced, as for 'nnslicer slice'.")
+        str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="The profile of the slices, for local values and means.")
+        Path | None, Option(help="The profile of the slices, for local values and means.")
     ] = None,
-    output: Annotated[Path, typer.Option(help="File for the page, .html.")] = Path("slices.html"),
+    output: Annotated[Path, Option(help="File for the page, .html.")] = Path("slices.html"),
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.cli import inputs
@@ -33,19 +33,19 @@ MAX_VIEWED = 10
 def detect(
     model: ModelOption,
     profile: ProfileOption,
-    normal: Annotated[str, typer.Option(help="Normal inputs to learn from, as for --data.")],
+    normal: Annotated[str, Option(help="Normal inputs to learn from, as for --data.")],
     data: DataOption,
     output: TableOption = None,
     preset: Annotated[
         str,
-        typer.Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
+        Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
     ] = "fused",
     false_positive_rate: Annotated[
-        float, typer.Option(help="Share of normal inputs that may be flagged.")
+        float, Option(help="Share of normal inputs that may be flagged.")
     ] = 0.05,
     explore: Annotated[
         Path | None,
-        typer.Option(help="File for a view of slices of flagged and other inputs, .html."),
+        Option(help="File for a view of slices of flagged and other inputs, .html."),
     ] = None,
     seed: SeedOption = 0,
     normalise: NormaliseOption = "unit",
@@ -82,7 +82,7 @@ def cover(
     model: ModelOption,
     data: DataOption,
     threshold: Annotated[
-        float, typer.Option(help="Neurons above it, in their layer's scaled values, are covered.")
+        float, Option(help="Neurons above it, in their layer's scaled values, are covered.")
     ] = 0.25,
     output: TableOption = None,
     normalise: NormaliseOption = "unit",
@@ -104,11 +104,11 @@ def inspect(
     data: DataOption,
     units: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Names of the operations, with * for any: 'relu*'. By default all activations."
         ),
     ] = None,
-    measure: Annotated[str, typer.Option(help="Measure of affinity.")] = "correlation",
+    measure: Annotated[str, Option(help="Measure of affinity.")] = "correlation",
     output: TableOption = None,
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
@@ -132,12 +132,10 @@ def causes(
     model: ModelOption,
     data: DataOption,
     method: Annotated[
-        str, typer.Option(help="'gradient_contrast', 'patching', 'tarantula', 'contrast' …")
+        str, Option(help="'gradient_contrast', 'patching', 'tarantula', 'contrast' …")
     ] = "gradient_contrast",
-    level: Annotated[
-        str, typer.Option(help="'channel', 'neuron', 'synapse' or 'layer'.")
-    ] = "channel",
-    most: Annotated[int, typer.Option(help="Most samples of either kind.", min=1)] = 200,
+    level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
+    most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
     output: TableOption = None,
     seed: SeedOption = 0,
     classes: ClassesOption = "",
@@ -160,11 +158,11 @@ def lines(
     model: ModelOption,
     start: Annotated[
         str,
-        typer.Option(
+        Option(
             "--from", help="Start of the line: values such as '0,0.5', or the index of a sample."
         ),
     ],
-    end: Annotated[str, typer.Option("--to", help="End of the line, in the same form.")],
+    end: Annotated[str, Option("--to", help="End of the line, in the same form.")],
     data: PointDataOption = None,
     output: TableOption = None,
     picture: PictureOption = None,
@@ -189,7 +187,7 @@ def planes(
     model: ModelOption,
     corner: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="A corner of the polygon, three times or more, in order around it: values such as "
             "'0,0.5', or the index of a sample."
         ),
@@ -198,9 +196,7 @@ def planes(
     output: TableOption = None,
     picture: PictureOption = None,
     least: LeastOption = False,
-    max_regions: Annotated[
-        int, typer.Option(help="Stop if there are more regions.", min=1)
-    ] = 1_000_000,
+    max_regions: Annotated[int, Option(help="Stop if there are more regions.", min=1)] = 1_000_000,
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Show exactly what the model predicts in a polygon between inputs."""

@@ -37,11 +37,7 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
 
 
 def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:
-    """Check that values are finite; `first` is the index of the batch's first sample.
-
-    Raises:
-        NonFiniteActivationError: naming the operation and the sample that are not.
-    """
+    """Raise NonFiniteActivationError if values are not finite; `first` is the batch's start."""
     for name, value in values.items():
         if not np.isfinite(value).all():
             bad = ~np.isfinite(value).reshape(len(value), -1).all(axis=1)

@@ -27,11 +27,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Refuse to compute in a process forked after TensorFlow started, where it would wait forever.
-
-    Raises:
-        WorkerError: in such a process.
-    """
+    """Raise WorkerError in a process forked after TensorFlow started: it would wait forever."""
     if os.getpid() in _lost and keras.backend.backend() == "tensorflow":
         raise WorkerError(
             "This process was forked from one in which TensorFlow was already running, and has "
@@ -103,20 +99,14 @@ def has_float64() -> bool:
 def vector_jacobian_product(
     function: Callable[..., Any], inputs: Sequence[Any], cotangent: Any
 ) -> Sequence[Any]:
-    """Return cotangent · ∂function/∂input for each input; may be called in a compiled function.
-
-    `function` maps the inputs to one tensor, whose shape is that of `cotangent`.
-    """
+    """Return cotangent · ∂function/∂input of each input, for a function that returns one tensor."""
     return value_and_product(function, inputs, lambda result: cotangent)[1]
 
 
 def value_and_product(
     function: Callable[..., Any], inputs: Sequence[Any], cotangent: Callable[[Any], Any]
 ) -> tuple[Any, Sequence[Any]]:
-    """Return a function's result and its vector-Jacobian product.
-
-    `cotangent` maps the result to the cotangent; otherwise as `vector_jacobian_product`.
-    """
+    """Return a function's result and its vector-Jacobian product; `cotangent` maps the result."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

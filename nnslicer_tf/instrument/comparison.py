@@ -30,10 +30,8 @@ def compare_with_original(
     """Check that a graph's outputs equal those of the model that it was built from.
 
     `functional` is the model in functional or sequential form, `trace` the calls behind the graph.
-    Returns the values of each output operation for the samples of the comparison.
-
-    Raises:
-        UnsupportedLayerError: if an output differs by more than rounding.
+    Returns the outputs' values for the samples that were compared. Raises UnsupportedLayerError if
+    an output differs by more than rounding.
     """
     largest = max(max(1, graph.operations[name].size) for name in graph.inputs)
     samples = int(np.clip(MIN_VALUES // largest, 2, MAX_SAMPLES))

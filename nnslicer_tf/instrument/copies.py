@@ -9,7 +9,7 @@ Cost: the layers are built again, and the check runs both models on four samples
 
 import inspect
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -74,21 +74,15 @@ def rebuild(
 ) -> keras.Model:
     """Return a copy of a functional or sequential model with some variables and layers changed.
 
-    Nested models are copied, too. With `after`, sequential models become functional.
-
-    Raises:
-        UnsupportedLayerError: as in `copy_model`.
+    Nested models are copied, too. With `after`, sequential models become functional. Errors as in
+    `copy_model`.
     """
     builder = _Builder(values or {}, configs or {}, dict(replacements or {}), after)
     return builder.model(model, None if shapes is None else flat_shapes(shapes))
 
 
 def check_copyable(model: keras.Model) -> None:
-    """Check, before long work, that all layers of a model can be created from their configs.
-
-    Raises:
-        UnsupportedLayerError: naming the layer and the unregistered class or function.
-    """
+    """Check before long work that all layers can be copied; raise as `copy_model` does."""
     for layer in model.layers if has_graph(model) else ():
         if isinstance(layer, keras.Model):
             check_copyable(layer)
@@ -99,13 +93,7 @@ def check_copyable(model: keras.Model) -> None:
 def check_copy(
     model: keras.Model, copy: keras.Model, input_shape: Shapes | None = None, what: str = "copy"
 ) -> None:
-    """Check that two models agree on random, large, negative and zero inputs.
-
-    `what` names the second model in messages.
-
-    Raises:
-        UnsupportedLayerError: naming the first layer that differs by more than rounding.
-    """
+    """Raise UnsupportedLayerError unless two models agree on `examples`; `what` is the second."""
     x = examples(model, input_shape)
     if x is None:
         return
@@ -127,10 +115,7 @@ def check_copy(
 
 
 def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
-    """Return four samples in the structure and dtypes of a model's inputs, None if not known.
-
-    As in `random_input`; tokens are in the range of all vocabularies.
-    """
+    """Return four `random_input`s in the structure of a model's inputs; None if not known."""
     structure: Any = []
     if has_graph(model):
         structure = structure_of(model, "input") if model.built else []
@@ -158,19 +143,17 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     return keras.tree.pack_sequence_as(structure, arrays)
 
 
-def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | None = None) -> Any:
-    """Return inputs for a clone of a functional model, in the structure of the model's inputs.
+def inputs_like(model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None = None) -> Any:
+    """Return inputs for a clone of a model; `shapes` are of one sample, by default the model's.
 
-    They keep the inputs' names; `clone_model` would use those of the tensors, which Keras numbers.
-    `shapes` are of one sample, by default the model's.
+    They keep the inputs' names: `clone_model` would use those of the tensors, which Keras numbers.
     """
+    shapes = shapes or [tensor.shape[1:] for tensor in model.inputs]
     entries = [
         keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
-        for shape, tensor in zip(
-            shapes or [tensor.shape[1:] for tensor in model.inputs], model.inputs, strict=True
-        )
+        for shape, tensor in zip(shapes, model.inputs, strict=True)
     ]
-    return keras.tree.pack_sequence_as(model.input, entries)
+    return keras.tree.pack_sequence_as(structure_of(model, "input"), entries)
 
 
 def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
@@ -203,7 +186,13 @@ class _Builder:
     ) -> keras.Model:
         """Return a copy of a functional or sequential model for inputs of some shapes."""
         if isinstance(model, keras.Sequential) and self._after is None:
-            copy = self._sequential(model, shapes)
+            value = entry = inputs_like(model, shapes)
+            stack = []
+            for layer in model.layers:
+                stack.append(self._copy(layer, (value,)))
+                value = stack[-1](value)
+                self._fill(layer, stack[-1])
+            copy = keras.Sequential([entry, *stack], name=model.name, trainable=model.trainable)
         else:
             # A plain model of the same graph, without the user's class and compile().
             plain = keras.Model(structure_of(model, "input"), structure_of(model, "output"))
@@ -227,20 +216,6 @@ class _Builder:
                 copy.compiled = False
         copy.loss = getattr(model, "loss", None)
         return copy
-
-    def _sequential(
-        self, model: keras.Sequential, shapes: Sequence[tuple[int | None, ...]] | None
-    ) -> keras.Model:
-        (tensor,) = model.inputs
-        shape = tensor.shape[1:] if shapes is None else shapes[0]
-        entry = keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
-        value: Any = entry
-        stack = []
-        for layer in model.layers:
-            stack.append(self._copy(layer, (value,)))
-            value = stack[-1](value)
-            self._fill(layer, stack[-1])
-        return keras.Sequential([entry, *stack], name=model.name, trainable=model.trainable)
 
     def _call(self, layer: keras.Operation, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layer, keras.layers.InputLayer):
@@ -279,12 +254,9 @@ class _Builder:
 def transfer(
     layer: keras.layers.Layer, copy: keras.layers.Layer, values: Mapping[int, np.ndarray]
 ) -> None:
-    """Copy a layer's variables and other state to its built copy.
+    """Copy variables and other state to a built copy; `values` are new ones, by variable's id.
 
-    `values` maps the id of a variable to its value in the copy.
-
-    Raises:
-        UnsupportedLayerError: if the copy has other variables.
+    Raises UnsupportedLayerError if the copy has other variables.
     """
     own, other = list(sublayers(layer)), list(sublayers(copy))
     merged = [part for part in own if getattr(part, "lora_enabled", False)]
@@ -358,10 +330,7 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
 def _keep_functions(
     layer: keras.layers.Layer, copy: keras.layers.Layer, changed: Container[str] = ()
 ) -> None:
-    """Give a copy the original's functions, except those in `changed`.
-
-    A config has only names: a user's function called "relu" would become Keras's own.
-    """
+    """Give a copy the original's functions, except those `changed`; configs only name them."""
     for part, twin in zip(sublayers(layer), sublayers(copy), strict=False):
         for name, value in vars(part).items():
             is_option = not name.startswith("_") and not hasattr(type(part), name)
@@ -371,11 +340,7 @@ def _keep_functions(
 
 def _outputs(model: keras.Model, x: Any) -> list[Any]:
     """Return a model's outputs; the states of stateful layers stay as they are."""
-    states = [
-        (variable, keras.ops.copy(variable))
-        for layer in sublayers(model)
-        for variable in _states(layer)
-    ]
+    states = [(v, keras.ops.copy(v)) for layer in sublayers(model) for v in _states(layer)]
     values = keras.tree.flatten(model(x, training=False))
     for variable, state in states:
         variable.assign(state)

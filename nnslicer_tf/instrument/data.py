@@ -134,9 +134,7 @@ class Samples:
     Raises:
         InvalidArgumentError: if an array is empty, or inputs are missing, unknown or of different
             lengths.
-        InputShapeError: if an array has a different shape or is not numeric, or `data` is not data.
-        InputRangeError: if an array has values outside the bounds.
-        NonFiniteActivationError: if a sample of an array has NaN or infinite values.
+        InputShapeError, InputRangeError, NonFiniteActivationError: as in `check_array`.
     """
 
     def __init__(
@@ -255,11 +253,11 @@ class Samples:
 
     def _about(self, name: str, check: Any, *arguments: Any) -> np.ndarray:
         """Check an array; the message begins with the name of the input if there are several."""
-        if self._is_single:
-            return check(*arguments)
         try:
             return check(*arguments)
         except InputShapeError as error:
+            if self._is_single:
+                raise
             raise InputShapeError(f"Input '{name}': {error}") from error
 
     def _expected(self) -> str:
@@ -282,9 +280,7 @@ def read_labelled(
     `y` are integers or one-hot; without it, `data` must have labels: a `Dataset`, a pair `(x, y)`,
     a name that `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
 
-    Raises:
-        InvalidArgumentError: if there are no labels, or not one for each sample.
-        InputShapeError, InputRangeError, NonFiniteActivationError: as in `Samples`.
+    Raises InvalidArgumentError unless there is a label for each sample, and errors of `Samples`.
     """
     if y is not None:
         x = Samples(data, shape, bounds, columns=columns).array()
@@ -310,16 +306,9 @@ def read_labelled(
 def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> None:
     """Check that the alphabetical order of the labels is the model's, as far as it can be known.
 
-    The model's answers are compared with the labels, once in alphabetical order and once with the
-    assignment of labels to classes that agrees best (Hungarian method).
-
-    Args:
-        im: The model.
-        data: Samples, labels and names of classes.
-        option: The option of the command line that names the classes.
-
-    Raises:
-        InvalidArgumentError: if the numbers of classes differ, or another order agrees better.
+    The model's answers are compared with the labels in alphabetical order, and in the order that
+    agrees best (Hungarian method). `option` is the command line's, which names the classes. Raises
+    InvalidArgumentError if the numbers of classes differ, or another order agrees better.
     """
     is_vector = len(im.output_operations) == 1 and len(im[im.logit_operation].shape) == 1
     if not data.alphabetical or not len(data.y) or not is_vector or im.classes.is_number:
@@ -349,10 +338,7 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 
 
 def column_names(data: Any) -> tuple[str, ...]:
-    """Return the names of a table's columns; empty if it has none, or only numbers as names.
-
-    The table is a DataFrame, a row of one, or a `Dataset`.
-    """
+    """Return the column names of a DataFrame, its row or a `Dataset`; () unless they are texts."""
     names = getattr(data, "columns", ())
     if hasattr(data, "iloc") and not hasattr(data, "columns"):
         names = data.index
@@ -363,10 +349,7 @@ def column_names(data: Any) -> tuple[str, ...]:
 def aligned(data: Any, columns: Sequence[str]) -> Any:
     """Return a table with its columns in a known order, and warn if it had another one.
 
-    Data or `columns` without names are returned unchanged.
-
-    Raises:
-        InputShapeError: if the columns have other names.
+    Without names, data is unchanged. Raises InputShapeError if the columns have other names.
     """
     names, columns = column_names(data), tuple(columns)
     if not names or not columns or names == columns:

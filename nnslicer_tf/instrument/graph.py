@@ -70,11 +70,7 @@ class Graph:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
-        """Append an operation whose inputs are in the graph.
-
-        Raises:
-            UnsupportedLayerError: if its name is taken.
-        """
+        """Append an operation; raise UnsupportedLayerError if its name is taken."""
         if operation.name in self.operations:
             first = self.operations[operation.name]
             raise UnsupportedLayerError(
@@ -109,10 +105,7 @@ class Graph:
         return min(rows, default=None)
 
     def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
-        """Return the operations `names` and all that they depend on, in topological order.
-
-        Operations before `first` in that order are left out.
-        """
+        """Return `names` and all that they depend on, in topological order, from `first` on."""
         reached = set(names)
         needed = []
         for name, operation in reversed(self.operations.items()):
@@ -237,10 +230,7 @@ def build_graph(trace: Trace) -> Graph:
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
-    """Add the operations of one call; return the names of its results, those of the last steps.
-
-    `names` maps the id of a tensor to the operation that computes it.
-    """
+    """Add a call's operations, given its tensors' `names`; return the names of its results."""
     inputs = tuple(names[tensor] for tensor in call.inputs)
     view = LayerCall(
         call.path,

@@ -21,9 +21,7 @@ def routing_map(operation: Operation) -> np.ndarray:
     """Return the source of each output of a routing operation, int64 of the operation's shape.
 
     A source is a row-major index into all flattened inputs, concatenated; -1 is an inserted value.
-
-    Raises:
-        UnsupportedLayerError: if the operation does more than move values.
+    Raises UnsupportedLayerError if the operation does more than move values.
     """
     source = _sources(operation.compute, operation.input_shapes)
     if source is None:

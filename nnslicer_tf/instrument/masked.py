@@ -36,8 +36,7 @@ _KERNEL, _NEURON, _VARIABLE, _VALUE = "k", "n", "v", "="
 def maskable(model: ModelLike) -> InstrumentedModel:
     """Return an instrumented model whose kernels are variables, a copy if LoRA must be merged.
 
-    Raises:
-        UnsupportedLayerError: if a layer computes its kernel.
+    Raises UnsupportedLayerError if a layer computes its kernel.
     """
 
     def computed(im: InstrumentedModel) -> list[Operation]:
@@ -58,11 +57,7 @@ def maskable(model: ModelLike) -> InstrumentedModel:
 
 
 def check_masks(im: InstrumentedModel, keep: Masks) -> dict[str, np.ndarray]:
-    """Return masks of kernels as bool arrays.
-
-    Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is different.
-    """
+    """Return masks of kernels as bools; raise InvalidArgumentError if one fits no kernel."""
     kernels = im.kernels
     for name, mask in keep.items():
         check_name("kernel", name, kernels)
@@ -202,8 +197,7 @@ class MaskedModel:
             keep: Kernel → bools of its shape, False for weights that become zero.
             variables: Pairs of another variable and a factor of its shape.
 
-        Raises:
-            InvalidArgumentError: if a mask does not fit the model.
+        Raises InvalidArgumentError if a mask does not fit the model.
         """
         copy, twins = self._working
         masks = check_masks(self.im, keep)
@@ -226,9 +220,7 @@ class MaskedModel:
         masks: dict[str, np.ndarray] = {}
         each = set()
         entries = [("kernel", _KERNEL, n, mask, self._kernels[n].shape) for n, mask in keep.items()]
-        entries += [
-            ("operation", _NEURON, n, mask, self.im[n].shape) for n, mask in neurons.items()
-        ]
+        entries += [("operation", _NEURON, n, m, self.im[n].shape) for n, m in neurons.items()]
         for what, prefix, name, mask, shape in entries:
             shapes = [shape, (samples, *shape)]
             if prefix == _NEURON:
@@ -284,10 +276,7 @@ class MaskedModel:
         ablation: str,
         measure: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return operations' values, and with `measure` the batch statistics of normalisations.
-
-        The statistics are tensors by the variable's index in the model.
-        """
+        """Return operations' values, and if `measure`, batch statistics by a variable's index."""
         own = self.im.functional.variables
         mapping = []
         for key, mask in masks.items():
@@ -368,10 +357,8 @@ def masked_copy(
         means: Operation → mean values `(*operation shape)`, such as `Profile.means`.
         configs: Id of a layer → further entries of its config in the copy.
 
-    Raises:
-        InvalidArgumentError: if a mask does not fit the model.
-        UnsupportedLayerError: if a layer cannot be followed by a constant, such as attention or a
-            recurrent layer, or a shared nested model.
+    Raises InvalidArgumentError if a mask does not fit the model, UnsupportedLayerError if a layer
+    cannot be followed by a constant, such as attention, recurrent layers, shared nested models.
     """
     im = maskable(im)
     keep = check_masks(im, keep)

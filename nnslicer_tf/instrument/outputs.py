@@ -115,10 +115,8 @@ def mark_final(graph: Graph) -> dict[str, Ending]:
 
     Final softmaxes become elementwise operations, which are captured but not walked. Operations are
     added where logits have axes of size 1 and the output has none, and where a probability falls
-    with its logit, or is not 1/2 at 0.
-
-    Raises:
-        UnsupportedLayerError: if a function that mixes its inputs is not at the end.
+    with its logit, or is not 1/2 at 0. Raises UnsupportedLayerError if a function that mixes its
+    inputs is not at the end.
     """
 
     def is_read(name: str) -> bool:
@@ -164,17 +162,9 @@ def classes_of(
 ) -> OutputClasses:
     """Return how an output gives classes.
 
-    Args:
-        graph: The graph.
-        output: The output's operation.
-        ending: How it ends.
-        example: Some of its values `(samples, …)`.
-        task: One of `TASKS`, or None if it is to be found out.
-        of_loss: The task of the loss, or "".
-        from_logits: Whether the loss takes logits.
-
-    Raises:
-        InvalidArgumentError: if the task is unknown, or does not fit the output's shape.
+    `example` are some of its values `(samples, …)`, `task` is one of `TASKS` or None to find it
+    out, `of_loss` the task of the loss or "", and `from_logits` whether the loss takes logits.
+    Raises InvalidArgumentError if the task is unknown, or does not fit the output's shape.
     """
     shape, axis, final = graph.operations[output].shape, -1, ending.final
     function = ending.function
@@ -230,15 +220,10 @@ def centred(graph: Graph, output: str) -> str:
 def tasks_of_losses(
     model: keras.Model, outputs: Mapping[str, str], operations: Sequence[str] = ()
 ) -> dict[str, tuple[str, bool]]:
-    """Return what each output operation's loss says, and whether it takes logits.
+    """Return output operation → (the task that its loss is for or "", whether it takes logits).
 
-    Args:
-        model: The model; one that is not compiled may still have a loss.
-        outputs: Name of each output → its operation.
-        operations: All of them, if several outputs have one name.
-
-    Returns:
-        Operation → a task, or "", for several values; whether the loss takes logits.
+    `outputs` maps each output's name to its operation; `operations` are all of them, if several
+    outputs have one name. A model that is not compiled may still have a loss.
     """
     loss = getattr(model, "loss", None)
     operations = operations or list(dict.fromkeys(outputs.values()))

@@ -83,13 +83,10 @@ class Trace:
 
 
 def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
-    """Return a functional or sequential model with the same layers.
+    """Return a functional or sequential model with the same layers, run on symbolic inputs.
 
-    A subclassed model's `call` runs on symbolic inputs.
-
-    Raises:
-        InputShapeError: if the shape of a subclassed model's input is not known.
-        UnsupportedLayerError: if its `call` fails on symbolic inputs.
+    Raises InputShapeError if the shape of a subclassed model's input is not known,
+    UnsupportedLayerError if its `call` fails.
     """
     if isinstance(model, functional_class()) or (
         isinstance(model, keras.Sequential) and model.built
@@ -138,11 +135,9 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
 def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     """Return the calls of a functional or sequential model, in topological order.
 
-    `input_shape`, without batch axis, replaces the model's own if that is not fixed.
-
-    Raises:
-        InputShapeError: if the model has axes of unknown size.
-        UnsupportedLayerError: if an argument cannot be traced, or an input is not dense numbers.
+    `input_shape`, without batch axis, replaces the model's own if that is not fixed. Raises
+    InputShapeError for axes of unknown size, UnsupportedLayerError for inputs that are not dense
+    numbers and for arguments that cannot be traced.
     """
     for tensor in model.inputs:
         what = ""
@@ -158,9 +153,8 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
             raise UnsupportedLayerError(
                 f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
             )
-    shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
-    if input_shape:
-        shapes = tuple(flat_shapes(input_shape))
+    known = flat_shapes(input_shape) if input_shape else [t.shape[1:] for t in model.inputs]
+    shapes = tuple(map(tuple, known))
     for shape in shapes:
         if any(extent is None for extent in shape):
             raise InputShapeError(
@@ -271,11 +265,7 @@ class _Visitor:
     def visit(
         self, layer: keras.Operation, prefix: str, args: tuple, kwargs: Mapping | None = None
     ) -> Any:
-        """Record one call and return its symbolic outputs.
-
-        Raises:
-            UnsupportedLayerError: if the call is always in training mode, with an effect.
-        """
+        """Record one call and return its symbolic outputs; refuse calls with training=True."""
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name

@@ -10,7 +10,6 @@ rule alone. Importing this package does not import Keras.
 
 from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
     lookup,
-    merges,
     pointwise,
     pooling,
     products,

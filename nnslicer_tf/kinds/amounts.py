@@ -17,7 +17,7 @@ from nnslicer_tf.instrument.operations import Affine, Operation, Statistics
 from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import Neurons, Node
 from nnslicer_tf.kinds.lookup import add_rows
-from nnslicer_tf.kinds.merges import excluded
+from nnslicer_tf.kinds.pointwise import excluded
 from nnslicer_tf.kinds.pooling import expand_average
 from nnslicer_tf.kinds.products import expand_products, expand_softmax
 from nnslicer_tf.kinds.weighted_sum import synapses_by_kernel
@@ -43,10 +43,7 @@ class Expansion:
 
 
 def data_of(operation: Operation) -> Any:
-    """Return what a rule needs to know about an operation, in addition to its node's table.
-
-    Raises UnsupportedLayerError if its kind has no rule.
-    """
+    """Return what a rule needs besides its node's table; refuse kinds without a rule."""
     kind = operation.kind
     if kind == "scale" and isinstance(operation.params, Affine):
         return operation.params.read()[0].astype(np.float32)

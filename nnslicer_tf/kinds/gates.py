@@ -40,13 +40,11 @@ class GatesTable(NamedTuple):
 def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
     """Return, for each input of some gates, the weights of all gates together.
 
-    A layer has one kernel for its input and one for its state, in which the columns of these gates
-    must be adjacent, in the order of the gates.
+    A layer has a kernel for its input and one for its state, in which the columns of these gates
+    are adjacent, in the order of the gates.
     """
-    first, last = operations[0].params.weights, operations[-1].params.weights
-    return [
-        Weights(begin.kernel, begin.start, end.stop) for begin, end in zip(first, last, strict=True)
-    ]
+    pairs = zip(operations[0].params.weights, operations[-1].params.weights, strict=True)
+    return [Weights(first.kernel, first.start, last.stop) for first, last in pairs]
 
 
 def gates_node(operations: Sequence[Operation]) -> Node:
@@ -108,10 +106,8 @@ def expand_gates(
         changes=changes,
     )
     ends = np.cumsum([part.shape[2] for part in deltas])[:-1]
-    to_inputs, of_kernels = (
-        np.split(received, ends, axis=2),
-        np.split(collected[:, 0], ends, axis=2),
-    )
+    to_inputs = np.split(received, ends, axis=2)
+    of_kernels = np.split(collected[:, 0], ends, axis=2)
     parts = []
     for x, read, to_input, of_kernel in zip(
         inputs, table.reads, to_inputs, of_kernels, strict=True

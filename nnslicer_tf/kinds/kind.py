@@ -128,10 +128,7 @@ class Neurons:
 
     @property
     def reference(self) -> np.ndarray:
-        """The quantity that θ is multiplied by, up to its sign, if outputs are linear in inputs.
-
-        The local values then add up to Δy, unless means are pooled over positions.
-        """
+        """What θ multiplies, up to its sign; the local values of a linear sum add up to Δ of it."""
         return self.value if self.relative_to == "output" else self.delta
 
     @cached_property
@@ -170,10 +167,9 @@ class Neurons:
 
 
 def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
-    """Return a mask `(batch, …)`, an array or a tensor, with `rank` axes.
+    """Return a mask `(batch, …)`, an array or a tensor, with axes of size 1 appended up to `rank`.
 
-    Axes of size 1 are appended, and `lead` of them inserted after the batch, for values that were
-    broadcast.
+    `lead` further ones come after the batch, for values that were broadcast.
     """
     batch, *shape = mask.shape
     new = (*(1,) * lead, *shape, *(1,) * (rank - 1 - len(shape)))
@@ -258,10 +254,6 @@ class Rule:
     channel: RuleFunction
 
 
-def _no_table(operation: Operation, layout: Layout) -> None:
-    """Return None: most rules need no table."""
-
-
 @dataclass(frozen=True, eq=False)
 class Kind:
     """All rules for one kind of operation.
@@ -302,7 +294,7 @@ class Kind:
     rule: Rule | None = None
     synapse_rule: SynapseRule | None = None
     move: Callable[[Node, np.ndarray], Sequence[np.ndarray | None]] | None = None
-    table: Callable[[Operation, Layout], Any] = _no_table
+    table: Callable[[Operation, Layout], Any] = lambda operation, layout: None
     at_zero: Callable[..., Sequence[Any]] | None = None
     kernels_at_zero: Callable[..., dict[str, Any]] | None = None
     samples_at_zero: Callable[..., dict[str, Any]] | None = None

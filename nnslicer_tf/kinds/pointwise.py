@@ -1,14 +1,19 @@
-"""Operations on single values: rectify, other activation functions, scales."""
+"""Operations at each position: functions of single values, scales, and merges of tensors.
+
+A merge is a sum, difference, product, maximum or minimum, with broadcasting.
+"""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
-from nnslicer_tf.kinds.rescale import quotient, scale
+from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
 
 ops: Any = LazyModule("keras.ops")
 
@@ -38,6 +43,57 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
     return [received, *(None for _ in signs[1:])]
 
 
+def excluded(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
+
+    The local values are ±Δx_i; in a product, times the other factors (see `Neurons.factor`).
+    """
+    values = np.empty((len(inputs), *signs.shape))
+    for k, x in enumerate(inputs):
+        value = x.delta.astype(np.float64)
+        if node.kind.multiplies:
+            for other in (*inputs[:k], *inputs[k + 1 :]):
+                value = value * other.factor
+        values[k] = -value if k and node.kind.name == "subtract" else value
+    values = values.reshape(len(inputs), -1)
+    # A product is not linear: its local values do not add up to Δy.
+    total = output.value.ravel() if output.relative_to == "output" else values.sum(axis=0)
+    return list(pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape))
+
+
+def _extreme(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Propagate CONTRIB from a maximum or minimum to every input equal to it."""
+    return [signs * x.sign * (x.value == output.value) for x in inputs]
+
+
+def _channel_extreme(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Propagate CONTRIB to every input: the mean of maxima is not the maximum of means."""
+    return [signs * x.sign for x in inputs]
+
+
+def _merge_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    received = []
+    for k, (s, name) in enumerate(zip(signs, operation.inputs, strict=True)):
+        part = g * s
+        if operation.kind == "multiply":
+            for other in (*operation.inputs[:k], *operation.inputs[k + 1 :]):
+                part = part * ops.sign(values[other])
+        elif operation.kind.endswith("_merge"):  # a maximum or minimum
+            part = part * ops.cast(values[name] == values[operation.name], "float32")
+        elif operation.kind == "subtract" and k:
+            part = -part
+        received.append(part)
+    return received
+
+
 for _name, _rescale in (("rectify", quotient), ("elementwise", quotient), ("scale", scale)):
     register_kind(
         Kind(
@@ -46,6 +102,25 @@ for _name, _rescale in (("rectify", quotient), ("elementwise", quotient), ("scal
             one_to_one=True,
             rule=Rule(one_to_one, one_to_one),
             at_zero=_at_zero,
+            rescale=_rescale,
+        )
+    )
+
+_smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
+for _name, _rules, _rescale in (
+    ("add", (excluded, excluded), midpoint),
+    ("subtract", (excluded, excluded), midpoint),
+    ("multiply", (excluded, excluded), product),
+    ("maximum_merge", (_extreme, _channel_extreme), largest),
+    ("minimum_merge", (_extreme, _channel_extreme), _smallest),
+):
+    register_kind(
+        Kind(
+            _name,
+            reach="element",
+            rule=Rule(*_rules),
+            at_zero=_merge_at_zero,
+            multiplies=_name == "multiply",
             rescale=_rescale,
         )
     )

@@ -74,11 +74,11 @@ def recurrence_node(operation: Operation) -> Node:
     prefix = operation.name.removesuffix(operation.params.operation.name)
     cell: list[Node] = []
     for group in _consumers_first(unrolled):
-        if group[0].kind == GATE:
-            cell.append(gates_node(group))
-        else:
-            o = group[0]
-            cell.append(Node(o.name, kind_of(o), o.inputs, o.shape, np.zeros(0)))
+        o, nothing = group[0], np.zeros(0)
+        is_gate = o.kind == GATE
+        cell.append(
+            gates_node(group) if is_gate else Node(o.name, kind_of(o), o.inputs, o.shape, nothing)
+        )
     table = RecurrenceTable(
         prefix=prefix,
         cell=tuple(cell),
@@ -219,9 +219,7 @@ def unwind(
             outputs = [at_times.at(name, t) for name in node.members]
             parts = []
             for name, y in zip(node.members, outputs, strict=True):
-                part = contribution.get(name)
-                if part is None:
-                    part = np.zeros(y.value.shape, np.int8 if rules is None else np.float32)
+                part = contribution.get(name, np.zeros(y.value.shape, dtype))
                 parts.append(part if rules is not None else sign(part) * y.sign)
             signs = np.concatenate(parts, axis=-1)
             reference = np.concatenate([y.reference for y in outputs], axis=-1)
@@ -263,10 +261,7 @@ def unwind_at_zero(
     sign_of_factor: Callable[[str], Any],
     passes: Passes,
 ) -> Unwound:
-    """Walk back through time at θ = 0, on tensors of the backend.
-
-    `inputs` are the layer's, `given` is as in `unwind`; the functions return signs by name.
-    """
+    """Walk back as `unwind` does, at θ = 0, on tensors; the functions return signs by name."""
     walk = _TensorWalk(unrolled, prefix, inputs, given, values)
     weight_signs = {n.name: n.weight_signs() for n in walk.nodes if isinstance(n, GatesAtZero)}
     by_values = [o for o in unrolled.cell if o.kind not in _BY_SIGNS]
@@ -308,10 +303,7 @@ def unwind_multipliers(
     values: Mapping[str, Any],
     reference: Mapping[str, Any],
 ) -> Unwound:
-    """Walk multipliers back through time at θ = 0, on tensors of the backend.
-
-    Arguments are those of `unwind_at_zero`, with reference values by name.
-    """
+    """Walk multipliers back at θ = 0, on tensors, with reference values by name."""
     walk = _TensorWalk(unrolled, prefix, inputs, given, values)
     value = walk.readable(lambda name: values[name])
     usual = walk.readable(lambda name: reference[name])
@@ -368,8 +360,7 @@ class _TensorWalk:
             zeros = ops.zeros((self._batch, *shape), "float32")
             first = read(self._initial[k]) if self._initial else zeros
             if hold and name in self._held:
-                latest = _at_latest(tensors[self._held[name]], first, self._present)
-                tensors[name] = latest
+                tensors[name] = _at_latest(tensors[self._held[name]], first, self._present)
             tensors[before(name)] = ops.concatenate([first[None], tensors[name][:-1]], axis=0)
         tensors[SEQUENCE] = time_first(self._unrolled.in_order(read(self._sequence)))
         return tensors

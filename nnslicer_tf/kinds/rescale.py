@@ -54,10 +54,7 @@ def slopes(operation: Operation, x: Any, x0: Any) -> Any:
 def largest(
     operation: Operation, inputs: list, reference: list, multipliers: Any, further: Any = None
 ) -> list[Any]:
-    """Return multipliers of a maximum: its change is assigned to the elements that attain it.
-
-    `further` is `keras.ops.minimum` for a minimum; `keras.ops.maximum` by default.
-    """
+    """Assign a maximum's change, or with `further` a minimum's, to elements that attain it."""
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
     most = (further or ops.maximum)(y, y0)
     gained: Sequence[Any]
@@ -77,10 +74,7 @@ def largest(
 
 
 def _to_first(x: Any, values: Any) -> Any:
-    """Return values `(batch, …, channels)` at each channel's first largest element, 0 elsewhere.
-
-    The gradient of a global maximum would divide them among equal elements.
-    """
+    """Return values at each channel's first largest element only; a gradient would divide them."""
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, x.shape[-1]))
     which = ops.argmax(by_position, axis=1)
     marks = ops.one_hot(which, int(np.prod(x.shape[1:-1])), axis=1, dtype=x.dtype)

@@ -48,10 +48,7 @@ Tensors = Mapping[str, Any]
 
 
 def _keys(v: Any) -> Any:
-    """Return float64 numbers that are ordered by magnitude, then by position, like the rule.
-
-    They are the magnitudes, and so much more that neighbouring float32 magnitudes stay apart.
-    """
+    """Return float64 keys, by magnitude then position, that keep float32 neighbours apart."""
     place = ops.cast(ops.arange(ops.shape(v)[1]), "float64")
     return ops.cast(ops.abs(v), "float64") * (1 + place * 2.0**-52)
 

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
-from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
+from nnslicer_tf.pruning.units import is_removable, zero_units
 
 
 class Offset(NamedTuple):
@@ -74,10 +74,7 @@ class ChannelGraph:
                 self._at_zero[operation.name] = ~_any_position(value)
 
     def affected(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Mark the channels that depend only on pruned channels of weighted sums.
-
-        `pruned` maps weighted sums, and the result maps operations, to bools `(channels,)`.
-        """
+        """Mark the channels that depend only on pruned channels of sums; bools `(channels,)`."""
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
@@ -88,10 +85,7 @@ class ChannelGraph:
         return affected
 
     def zeroed(self, affected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Mark the affected channels that are zero once their offsets are zero.
-
-        Channels after an activation that is not zero at zero (such as a sigmoid) are not.
-        """
+        """Mark the affected channels that are zero once their offsets are, unlike σ(0)."""
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
             state = affected[operation.name]

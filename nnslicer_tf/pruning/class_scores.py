@@ -109,11 +109,10 @@ def check_classes(
 
 
 def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
-    """Return a model's accuracies on the target classes and on the others, from its logits.
+    """Return a model's accuracies from its logits, by kind of samples.
 
-    "targets": accuracy on samples of target classes; "others": on other samples (NaN if there are
-    none); "all": on all samples; "among_targets": on samples of target classes, if only target
-    classes may be predicted.
+    They are "all", "targets" (of target classes), "others" (NaN if there are none), and
+    "among_targets" (those of target classes, if only target classes may be predicted).
     """
     targets, y = sorted(targets), check_labels(y, len(logits))
     in_targets = np.isin(y, targets)

@@ -4,7 +4,7 @@ Latencies are medians over single samples on this machine, affected by its load.
 thread.
 """
 
-import time
+import timeit
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -17,16 +17,13 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning.recurrent_units import gate_of
+from nnslicer_tf.pruning.units import gate_of
 
 _WARM_UP = 5
 
 
 class Costs:
-    """The costs of a model, each measured when it is first read.
-
-    `sample` is one sample of the model's input shape; `runs` is the number of calls for a median.
-    """
+    """The costs of a model for one sample, measured when read; latency is a median of `runs`."""
 
     def __init__(self, model: ModelLike, sample: np.ndarray, runs: int = 50) -> None:
         self._given = model
@@ -79,14 +76,8 @@ class Costs:
             return b""
 
     def _median_ms(self, call: Callable[[], object]) -> float:
-        for _ in range(_WARM_UP):
-            call()
-        times = []
-        for _ in range(self._runs):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return 1e3 * float(np.median(times))
+        timeit.repeat(call, number=1, repeat=_WARM_UP)
+        return 1e3 * float(np.median(timeit.repeat(call, number=1, repeat=self._runs)))
 
 
 def multiply_adds(model: ModelLike) -> int:
@@ -104,10 +95,7 @@ def multiply_adds(model: ModelLike) -> int:
 
 
 def to_litert(model: keras.Model) -> bytes:
-    """Return a model as the content of a LiteRT file (.tflite), in 32-bit floating point.
-
-    Raises UnsupportedLayerError if TensorFlow cannot convert the model, or is not the backend.
-    """
+    """Return a model as a LiteRT file in float32; raise UnsupportedLayerError if that fails."""
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedLayerError(
             "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "

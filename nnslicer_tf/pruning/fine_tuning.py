@@ -62,15 +62,12 @@ def fine_tune(
     y = check_labels(y, len(x), classes)
     draw_dropout_seeds(model, generator)
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
-    train_epochs(
-        lambda rows, _: model.train_on_batch(x[rows], y[rows]),
-        len(x),
-        epochs,
-        min(batch_size, len(x)),
-        generator,
-        drop_last=True,
-        progress=progress,
-    )
+
+    def step(rows: np.ndarray, _: object) -> float:
+        return model.train_on_batch(x[rows], y[rows])
+
+    batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
+    train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
 
 
@@ -117,9 +114,8 @@ def imitate(
             batch = (1 - share) * batch + share * batch[generator.permutation(len(batch))]
         return model.train_on_batch(batch, teacher.predict_on_batch(batch))
 
-    train_epochs(
-        step, len(x), epochs, min(batch_size, len(x)), generator, drop_last=True, progress=progress
-    )
+    batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
+    train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
 
 

@@ -12,8 +12,14 @@ from scipy.sparse.csgraph import connected_components
 from nnslicer_tf.instrument import Operation
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
-from nnslicer_tf.pruning.heads import first_projection, has_heads, head_of_channels
-from nnslicer_tf.pruning.recurrent_units import LAYERS, first_member, is_removable
+from nnslicer_tf.pruning.units import (
+    LAYERS,
+    first_member,
+    first_projection,
+    has_heads,
+    head_of_channels,
+    is_removable,
+)
 
 _SUMS = (
     *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),

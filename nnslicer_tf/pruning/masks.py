@@ -139,10 +139,7 @@ class MaskPlan:
     def apply(
         self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray] | None = None
     ) -> keras.Model:
-        """Return a masked copy; see `apply_masks`, and with means of operations, `prune`.
-
-        With means, a neuron without synapses outputs its mean: nothing else changes.
-        """
+        """Return a masked copy as `apply_masks`; with means, a neuron without synapses has its."""
         keep = check_masks(self.im, keep)
         if means is None:
             keep = self._completed(keep)
@@ -210,13 +207,12 @@ class MaskPlan:
 
     def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Mark the channels that depend only on neurons without any synapse."""
-        return self._graph.affected(
-            {
-                o.name: ~o.params.from_kernel(keep[o.params.name]).any(axis=(0, 1))
-                for o in self._sums
-                if o.params.name in keep
-            }
-        )
+        pruned = {
+            o.name: ~o.params.from_kernel(keep[o.params.name]).any(axis=(0, 1))
+            for o in self._sums
+            if o.params.name in keep
+        }
+        return self._graph.affected(pruned)
 
 
 class MaskedPredictor(MaskedModel):
@@ -244,10 +240,9 @@ class MaskedPredictor(MaskedModel):
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
-    """Return kernel name → its layer, and the name of its constraint in the layer's config.
+    """Return kernel name → its layer, and its constraint's name in the layer's config, or None.
 
-    The name is `SHARED` if one constraint serves several kernels, as in attention layers; None if
-    there is none.
+    The name is `SHARED` if one constraint serves several kernels, as in attention layers.
     """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:

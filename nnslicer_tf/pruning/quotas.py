@@ -14,8 +14,8 @@ from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.pruning.channels import is_reader
 from nnslicer_tf.pruning.class_scores import Scores
 from nnslicer_tf.pruning.groups import ChannelGroups
-from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.pruning.removal import size_without_groups
+from nnslicer_tf.pruning.units import gate_reads, is_removable
 
 QUOTAS = ("layer", "balanced", "global")
 
@@ -49,10 +49,7 @@ def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) ->
 
 
 class Candidates:
-    """The groups of channels that can be removed; all groups except unwanted outputs stay at first.
-
-    `numbers` are the removable groups, `families` their families, of the same length.
-    """
+    """The removable groups of channels, `numbers`, and their `families`; at first `first` stay."""
 
     def __init__(self, im: InstrumentedModel, groups: ChannelGroups, first: np.ndarray) -> None:
         self._im = im
@@ -69,9 +66,8 @@ class Candidates:
                 count = max(count, family + 1)
         self.numbers = np.flatnonzero(first & ~groups.fixed & (families >= 0))
         self.families = families[self.numbers]
-        everything = np.ones(len(first), bool)
         self._whole = np.ones(2)
-        self._whole = self._shares(everything)
+        self._whole = self._shares(np.ones(len(first), bool))
 
     def _shares(self, stays: np.ndarray) -> np.ndarray:
         """Return the remaining shares of the parameters and of the multiply-adds."""

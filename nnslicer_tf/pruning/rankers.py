@@ -56,36 +56,24 @@ class Ranker(ABC):
         """
 
 
-@dataclass(frozen=True)
-class ModelRanker(Ranker):
-    """A ranker that uses neither samples nor target classes; for methods, see `scores`.
+def model_scores(
+    im: InstrumentedModel, method: str, rng: int | np.random.Generator = 0
+) -> dict[str, np.ndarray]:
+    """Return scores that need neither samples nor target classes; for methods, see `scores`.
 
     `rng` draws random scores; an int gives the same scores each time.
     """
-
-    method: str
-    rng: int | np.random.Generator = 0
-
-    def scores(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray | None = None,
-        y: np.ndarray | None = None,
-        classes: Iterable[int] | None = None,
-    ) -> Scores:
-        """Return the scores, which do not depend on samples or classes."""
-        generator = as_generator(self.rng)
-        result = {}
-        for name, kernel in im.kernels.items():
-            if self.method == "random":
-                result[name] = generator.random(kernel.shape)
-            elif self.method == "weight":
-                result[name] = np.abs(kernel.kernel())
-            else:
-                weights = np.abs(kernel.matrix())
-                means = weights.mean(axis=(0, 1), keepdims=True)
-                result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
-        return result
+    generator, result = as_generator(rng), {}
+    for name, kernel in im.kernels.items():
+        if method == "random":
+            result[name] = generator.random(kernel.shape)
+        elif method == "weight":
+            result[name] = np.abs(kernel.kernel())
+        else:
+            weights = np.abs(kernel.matrix())
+            means = weights.mean(axis=(0, 1), keepdims=True)
+            result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
+    return result
 
 
 @dataclass(frozen=True)
@@ -109,10 +97,7 @@ class ClassRanker(Ranker):
         y: np.ndarray,
         classes: Iterable[int] | None = None,
     ) -> ClassScores:
-        """Return the scores of each class, which `ClassScores.total` can sum for any set.
-
-        Arguments and errors are those of `scores`.
-        """
+        """Return the scores of each class, as `scores` does, to be summed for any set of them."""
         targets = check_classes(im, y, classes)
         x = im.check(x)
         y = check_labels(y, len(x))
@@ -180,13 +165,8 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        check_options(
-            self.theta,
-            self.granularity,
-            self.workers,
-            relative_to=self.relative_to,
-            rectify=self.rectify,
-        )
+        options = {"relative_to": self.relative_to, "rectify": self.rectify}
+        check_options(self.theta, self.granularity, self.workers, **options)
 
     def by_class(
         self,
@@ -252,10 +232,7 @@ _REDUCTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 @dataclass(frozen=True)
 class EffectivePathRanker(ClassRanker):
-    """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019).
-
-    `theta` is the share of a neuron's value that its contributors must reach.
-    """
+    """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019), with their θ."""
 
     theta: float = 0.5
     progress: bool = True
@@ -300,12 +277,9 @@ def scores(
     if isinstance(method, Ranker):
         return method.scores(im, x, y, classes)
     check_name("ranker", method, RANKERS)
-    if method == "nnslicer":
-        ranker: Ranker = NNSlicerRanker(**options)
-    elif method == "effective_path":
-        ranker = EffectivePathRanker(**options)
-    else:
-        ranker = ModelRanker(method, **options)
+    if method not in ("nnslicer", "effective_path"):
+        return model_scores(im, method, **options)
+    ranker = NNSlicerRanker(**options) if method == "nnslicer" else EffectivePathRanker(**options)
     return ranker.scores(im, x, y, classes)
 
 

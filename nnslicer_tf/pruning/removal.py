@@ -25,16 +25,11 @@ from nnslicer_tf.instrument.copies import check_copy, rebuild
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning import units as unit_parts
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.heads import has_heads, head_cuts, head_of_channels
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
-from nnslicer_tf.pruning.recurrent_units import (
-    candidate_bias,
-    candidate_masks,
-    gate_reads,
-    is_removable,
-)
+from nnslicer_tf.pruning.units import gate_reads, has_heads, is_removable
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
 
@@ -86,7 +81,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
                 f"{counted(units, 'unit')}."
             )
         if name in recurrent:
-            masks |= candidate_masks(im, name, np.asarray(mask, bool))
+            masks |= unit_parts.candidate_masks(im, name, np.asarray(mask, bool))
         elif name not in heads and kernel is not None:
             whole = np.ones(kernel.matrix().shape, bool)
             masks[kernel.name] = kernel.to_kernel(whole & np.asarray(mask, bool))
@@ -101,7 +96,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
             factor = np.asarray(mask, bool)[:, None, None]
         elif name in recurrent and layer.cell.bias is not None:
             variable = layer.cell.bias
-            factor = candidate_bias(layer.cell, np.asarray(mask, bool))
+            factor = unit_parts.candidate_bias(layer.cell, np.asarray(mask, bool))
         else:
             continue
         variable.assign(keras.ops.convert_to_numpy(variable) * factor)
@@ -202,7 +197,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
                 cuts[id(layer.cell.bias)] = [(-1, gates)]
         return cuts
     if has_heads(operation):
-        return head_cuts(operation, outputs, kept[operation.inputs[0]])
+        return unit_parts.head_cuts(operation, outputs, kept[operation.inputs[0]])
     if operation.kind != "weighted_sum":
         if hasattr(layer, "kernel") or hasattr(layer, "pointwise_kernel"):
             return {}
@@ -233,7 +228,7 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
     count = int(kept[operation.name].sum())
     if is_removable(operation):
         return {"units": count}
-    heads = head_of_channels(operation)
+    heads = unit_parts.head_of_channels(operation)
     if heads is not None:
         return {"num_heads": len(set(heads[kept[operation.name]]))}
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -83,12 +84,9 @@ class Shrunk(ShownAsTable):
     def save(self, path: str | os.PathLike) -> None:
         """Write the model to a .keras, .tflite or .onnx file, or to a folder (SavedModel).
 
-        A file is written completely or not at all.
-
-        Raises:
-            InvalidArgumentError: for a different ending, or if nothing can be written there.
-            MissingPackageError: if Keras needs a package for the format that is not installed.
-            UnsupportedLayerError: if Keras cannot write this format here.
+        A file is written completely or not at all. Raises InvalidArgumentError for a different
+        ending, or if nothing can be written there, MissingPackageError if Keras needs a package
+        for the format, and UnsupportedLayerError if Keras cannot write this format here.
         """
         path = Path(path)
         if path.suffix not in (".keras", ".tflite", ".onnx", ""):
@@ -217,16 +215,8 @@ def shrink(
         # Adam, with a learning rate that falls to zero.
         batch = min(128, len(x))
         rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
-        imitate(
-            small,
-            whole,
-            x,
-            epochs,
-            learning_rate=rate,
-            batch_size=batch,
-            rng=generator,
-            progress=progress,
-        )
+        options: Any = {"learning_rate": rate, "batch_size": batch, "rng": generator}
+        imitate(small, whole, x, epochs, progress=progress, **options)
 
     accuracies = []
     for one in (whole, small):

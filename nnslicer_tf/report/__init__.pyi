@@ -1,6 +1,6 @@
+from .attributions import plot_over_image, plot_over_time, plot_words
 from .exact import plot_boundary, plot_line, plot_plane, plot_regions, plot_ticks
 from .figures import save_figure
-from .inputs import plot_over_image, plot_over_time, plot_words
 from .results import plot_bars, plot_coverage, plot_kept_synapses, plot_queries
 from .slices import plot_neurons, plot_normal_and_adversarial, plot_slices
 

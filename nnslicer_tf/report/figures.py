@@ -70,9 +70,8 @@ def show_image(ax: Axes, image: np.ndarray) -> None:
 def overlay(values: np.ndarray) -> np.ndarray:
     """Return a transparent image to overlay on another: blue positive, red negative.
 
-    Values are `(height, width[, channels])`; channels are summed. The result, `(height, width, 4)`
-    float64 in 0 … 1, is opaque where magnitudes are large, 0.9 at most. Raises InvalidArgumentError
-    for other shapes or values that are not finite.
+    Values are `(height, width[, channels])`, finite; channels are summed. The result, `(height,
+    width, 4)` float64 in 0 … 1, is opaque where magnitudes are large, 0.9 at most.
     """
     values = np.asarray(values, np.float64)
     if values.ndim not in (2, 3) or not np.isfinite(values).all():

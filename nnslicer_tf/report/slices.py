@@ -25,12 +25,7 @@ _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
 def neuron_picture(contributions: np.ndarray, rows: int | None = None) -> np.ndarray:
-    """Return an operation's neurons as an RGB image `(rows, columns, 3)` uint8.
-
-    Contributions are `(height, width, channels)`, one tile per channel, or `(units,)`, a rectangle.
-    With `rows`, neurons fill that many rows of pixels in C order, as in the paper. Raises
-    InvalidArgumentError if there are no neurons, or fewer than rows.
-    """
+    """Return what `plot_neurons` draws, as an RGB image `(rows, columns, 3)` uint8."""
     values = np.asarray(contributions, float)
     if rows is None:
         return _coloured(_sheet(values), POSITIVE, NEGATIVE)
@@ -42,11 +37,7 @@ def neuron_picture(contributions: np.ndarray, rows: int | None = None) -> np.nda
 
 
 def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the neurons in which two slices differ, laid out as in `neuron_picture`.
-
-    Green neurons are only in the first slice, orange ones only in the second. Raises
-    InvalidArgumentError for different shapes.
-    """
+    """Return the neurons in only the first (green) or only the second (orange) of two slices."""
     if np.shape(first) != np.shape(second):
         raise InvalidArgumentError(
             f"Only equal shapes can be compared. Received: {np.shape(first)}, {np.shape(second)}"

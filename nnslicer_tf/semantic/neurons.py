@@ -21,8 +21,7 @@ from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.pruning.heads import has_heads
-from nnslicer_tf.pruning.recurrent_units import candidate_bias, candidate_masks, is_removable
+from nnslicer_tf.pruning.units import candidate_bias, candidate_masks, has_heads, is_removable
 from nnslicer_tf.report import plot_bars
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)

@@ -22,7 +22,7 @@ from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
-from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
+from nnslicer_tf.pruning.units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
 

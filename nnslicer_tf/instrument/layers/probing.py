@@ -42,9 +42,7 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ..
 
     Only steps of kind "elementwise" or "rectify" whose function may mix its inputs are probed.
     `shapes` has no batch axes; after the first shape come those of masks. `name` is for messages.
-
-    Raises:
-        UnsupportedLayerError: if outputs depend on several inputs without a rule, or are random.
+    Raises UnsupportedLayerError if outputs depend on several inputs without a rule, or are random.
     """
     params = step.params
     unknown = isinstance(params, Elementwise) and params.mixes is None

@@ -15,7 +15,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.layers.registry import LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
 from nnslicer_tf.instrument.operations import Source, Step, Synapses
 
@@ -25,10 +25,8 @@ class Projection:
 
     The letters of its equation, except the batch axis, are of four kinds: *positions* are in input
     and output only; *groups* are also in the kernel, so that each index has its own weights;
-    *summed* axes are in input and kernel; *free* axes in kernel and output.
-
-    Raises:
-        UnsupportedLayerError: if the equation is not a projection of single samples.
+    *summed* axes are in input and kernel; *free* axes in kernel and output. Raises
+    UnsupportedLayerError if the equation is not a projection of single samples.
     """
 
     def __init__(
@@ -160,8 +158,8 @@ class Projection:
         return int(np.prod(self._shape(letters)))
 
 
-def _einsum_dense(layer: layers.EinsumDense, call: LayerCall) -> tuple[Step, ...]:
-    return Projection(layer, call.path, call.input_shapes[0], call.output_shape).steps()
-
-
-LAYERS: LayerTable = {layers.EinsumDense: _einsum_dense}
+LAYERS: LayerTable = {
+    layers.EinsumDense: lambda layer, call: Projection(
+        layer, call.path, call.input_shapes[0], call.output_shape
+    ).steps()
+}

@@ -176,17 +176,11 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
         space = tuple(cell.compute_output_shape((None, *entry))[0][1:-1])
         shape = (*space, cell.filters)
         sliding = partial(windows.sliding, entry[:-1], size, cell.strides, cell.padding)
+        taps = partial(windows.sliding, space, size, one, "same", one)
+        convolve = partial(cell.input_conv, padding=cell.padding)
         kernels = (
-            replace(
-                kernels[0],
-                apply=lambda v, w: cell.input_conv(v, w, padding=cell.padding),
-                build_taps=lambda: sliding(cell.dilation_rate),
-            ),
-            replace(
-                kernels[1],
-                apply=cell.recurrent_conv,
-                build_taps=lambda: windows.sliding(space, size, one, "same", one),
-            ),
+            replace(kernels[0], apply=convolve, build_taps=lambda: sliding(cell.dilation_rate)),
+            replace(kernels[1], apply=cell.recurrent_conv, build_taps=taps),
         )
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
     sources = ((x, kernels[0]), (h, kernels[1]))

@@ -89,11 +89,7 @@ def registered(layer_class: type) -> OperationsFunction | None:
 
 
 def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of one call of a layer.
-
-    Raises:
-        UnsupportedLayerError: if the layer has no operations, a quantised kernel or an adapter.
-    """
+    """Return the steps of a call; refuse layers without operations, quantised or adapted ones."""
     kind, path = type(layer).__name__, call.path
     is_layer = isinstance(layer, keras.layers.Layer)
     operations_fn = registered(type(layer))

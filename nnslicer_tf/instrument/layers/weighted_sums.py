@@ -1,6 +1,8 @@
 """Dense layers and all kinds of convolutions."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,16 +89,8 @@ def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             layer.padding,
             lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
         )
-    synapses = Synapses(
-        name=call.path,
-        shape=tuple(layer.kernel.shape),
-        groups=layer.groups,
-        axes=INPUTS_OUTPUTS,
-        variable=lambda: layer.kernel,
-        bias=lambda: layer.bias,
-        apply=without_gaps,
-        build_taps=_sliding_taps(layer, call),
-    )
+    synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
+    synapses = replace(synapses, groups=layer.groups, build_taps=_sliding_taps(layer, call))
     return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
@@ -151,18 +145,9 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             padding,
             lambda x, kernel, strides: ops.conv_transpose(x, kernel, strides, padding="valid"),
         )
-    synapses = Synapses(
-        name=call.path,
-        shape=tuple(layer.kernel.shape),
-        groups=1,
-        axes=OUTPUTS_INPUTS,
-        variable=lambda: layer.kernel,
-        bias=lambda: layer.bias,
-        apply=without_gaps,
-        build_taps=lambda: windows.transposed(
-            space, layer.kernel_size, strides, padding, output_space
-        ),
-    )
+    synapses = matrix_synapses(call.path, lambda: layer.kernel, 1, without_gaps, lambda: layer.bias)
+    taps = partial(windows.transposed, space, layer.kernel_size, strides, padding, output_space)
+    synapses = replace(synapses, axes=OUTPUTS_INPUTS, build_taps=taps)
     return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
@@ -181,16 +166,9 @@ def _depthwise_synapses(
             x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate
         )
 
-    return Synapses(
-        name=name,
-        shape=tuple(read().shape),
-        groups=call.input_shapes[0][-1],
-        axes=DEPTHWISE,
-        variable=read,
-        bias=bias,
-        apply=apply,
-        build_taps=_sliding_taps(layer, call),
-    )
+    groups, taps = call.input_shapes[0][-1], _sliding_taps(layer, call)
+    synapses = matrix_synapses(name, read, 1, apply, bias)
+    return replace(synapses, groups=groups, axes=DEPTHWISE, build_taps=taps)
 
 
 def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:

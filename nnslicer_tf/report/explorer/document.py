@@ -127,6 +127,11 @@ class Document:
             part = self._part(one, i, places[id(one.im)], masked.get(id(one.im)))
             parts[id(one)].append(part)
         heads = head_axes(im.operations)
+        kernels = []
+        for k in im.kernels.values():
+            taps, inputs, outputs = k.layout.from_kernel(np.empty(k.shape, np.int8)).shape
+            facts = {"name": k.name, "shape": list(k.shape), "size": k.size, "groups": k.groups}
+            kernels.append(facts | {"taps": taps, "inputs": inputs, "outputs": outputs})
         header = {
             "title": self._title,
             "versions": {
@@ -142,22 +147,7 @@ class Document:
                 {"label": group.label, "members": [self._places[m] for m in group.members]}
                 for group in fold(im.operations)
             ],
-            "kernels": [
-                {
-                    "name": kernel.name,
-                    "shape": list(kernel.shape),
-                    "size": kernel.size,
-                    "groups": kernel.groups,
-                    **dict(
-                        zip(
-                            ("taps", "inputs", "outputs"),
-                            kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape,
-                            strict=True,
-                        )
-                    ),
-                }
-                for kernel in im.kernels.values()
-            ],
+            "kernels": kernels,
             "classes": list(map(str, self._classes)),
             "models": [self._model(one) for one in self._models],
             "rows": self._rows,

@@ -1,8 +1,14 @@
-"""`explore`: a view of slices, as a Jupyter widget or an HTML file."""
+"""`explore`: a view of slices, as a Jupyter widget or an HTML file.
 
+The libraries d3 (ISC) and dagre (MIT) are embedded; the page loads nothing.
+"""
+
+import base64
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,7 +18,6 @@ from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.report.explorer import page
 from nnslicer_tf.report.explorer.document import Document
 from nnslicer_tf.report.explorer.exhibits import named_results, read_exhibit
 
@@ -37,12 +42,12 @@ class Explorer:
 
     def html(self) -> str:
         """Return the view as one HTML page."""
-        return page.html(self.title, self.data)
+        return _page(self.title, self.data)
 
     @cached_property
     def widget(self) -> Any:
         """The Jupyter widget, by anywidget; its `selection` holds the current selection."""
-        return page.widget(self.data)
+        return _widget(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle, metadata = self.widget._repr_mimebundle_(**options)
@@ -153,3 +158,95 @@ def _by_name(what: str, given: Any, name: str) -> Any:
             f"{what} has nothing for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
         )
     return given[name]
+
+
+_STATIC = Path(__file__).parent / "static"
+
+_HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+html, body {{ margin: 0; height: 100%; }}
+{style}</style>
+</head>
+<body>
+<main id="explorer"></main>
+<noscript>This page needs JavaScript; everything that it needs is inside it.</noscript>
+<script id="data" type="application/octet-stream">{data}</script>
+<script type="module">
+{script}
+const text = document.getElementById("data").textContent;
+const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+explore(document.getElementById("explorer"), bytes, () => undefined);
+</script>
+</body>
+</html>
+"""
+
+_WIDGET = """
+async function render({ model, el }) {
+  const root = document.createElement("div");
+  el.append(root);
+  const view = model.get("data");
+  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+  await explore(root, bytes, (selection) => {
+    model.set("selection", selection);
+    model.save_changes();
+  });
+}
+export default { render };
+"""
+
+
+def _page(title: str, data: bytes) -> str:
+    """Return a complete page; its title is plain text, its data the packed document."""
+    return _HTML.format(
+        title=escape(title),
+        style=_read("explorer.css"),
+        script=_script(),
+        data=base64.b64encode(data).decode(),
+    )
+
+
+@cache
+def _script() -> str:
+    """Return a JavaScript module that defines `explore(root, bytes, selected)`."""
+    # Each library becomes an expression whose value it is, whatever module loader is present.
+    libraries = "\n".join(
+        f"const {name} = (function () {{ /* The licence is in {name}.LICENSE of the package. */ "
+        "const module = { exports: {} }; const exports = module.exports; let define;\n"
+        f"{_read(f'{name}.min.js')}\nreturn {value}; }})();"
+        for name, value in (("d3", "module.exports"), ("dagre", "dagre"))
+    )
+    # In a page, a script ends at the first "</script", even inside a string.
+    return f"{libraries}\n{_read('explorer.js')}".replace("</script", "<\\/script")
+
+
+def _widget(data: bytes) -> Any:
+    """Return an anywidget whose `data` is the packed document; ImportError without anywidget."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as error:
+        raise ImportError(
+            "The widget needs anywidget: pip install anywidget. Without it, write a page that any "
+            "browser opens: view.save('slices.html')."
+        ) from error
+
+    class ExplorerWidget(anywidget.AnyWidget):
+        _esm = _script() + _WIDGET
+        _css = _read("explorer.css")
+        data = traitlets.Bytes().tag(sync=True)
+        selection = traitlets.Dict().tag(sync=True)
+
+    return ExplorerWidget(data=data)
+
+
+@cache
+def _read(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")

@@ -58,12 +58,10 @@ class Packer:
         return self._store(array.astype(_TYPES[name]), name, array.shape)
 
     def add_levels(self, array: np.ndarray) -> int:
-        """Add floats with seven bits each, with errors of at most 2 % of the largest magnitude.
-
-        A level is the square root of a share of that magnitude, so that small values are finer.
-        """
+        """Add floats with seven bits each, with errors of at most 2 % of the largest magnitude."""
         array = np.asarray(array, np.float32)
         largest = float(np.abs(array).max(initial=0)) or 1.0
+        # As the square roots of shares of that magnitude, so that small values are finer.
         levels = np.round(np.sign(array) * np.sqrt(np.abs(array) / largest) * _STEPS)
         return self._store(levels.astype(np.int8), _LEVELS, array.shape, largest=largest)
 
@@ -75,8 +73,7 @@ class Packer:
     def add_like(self, array: np.ndarray, like: np.ndarray, reference: int) -> int:
         """Add integers as differences from the signs of `like`, which was added as `reference`.
 
-        A one-to-one operation's contributions are mostly the signs of its readers' contributions.
-        If they are not, the array is added on its own.
+        A one-to-one operation's contributions are mostly these; if not, it is added on its own.
         """
         array = np.asarray(array)
         rest = array.astype(np.int64) - np.sign(np.asarray(like, np.int64))

@@ -68,9 +68,8 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
 def head_axes(operations: Sequence[Operation]) -> dict[str, int]:
     """Return the heads' axis, without the batch, of scores, probabilities and contexts by name.
 
-    It is the axis, apart from the batch, that both factors of a product-sum and its result share,
-    of operations with three axes. Operations computed from scores element by element, or row by
-    row, have the same heads.
+    It is the axis, of three, that both factors of a product-sum and its result share. Operations
+    computed from scores element by element, or row by row, have the same heads.
     """
     axes: dict[str, int] = {}
     for operation in operations:
@@ -107,10 +106,7 @@ def product_facts(operation: Operation) -> dict[str, Any]:
 def through_time(
     operation: Operation, places: Mapping[str, int], kernels: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a recurrent layer's operation reads, at its own time step or the previous one.
-
-    `places` and `kernels` map names to indices in the document. Empty for other operations.
-    """
+    """Return what a recurrent layer's operation reads at a time step, as indices; else nothing."""
     member = operation.params
     if not isinstance(member, Member):
         return {}
