@@ -52,15 +52,8 @@ def sampled_gradients(
 ) -> Any:
     """Return integrated gradients by the trapezoidal rule (Sundararajan et al., ICML 2017).
 
-    They add up to the change of the score, up to the error of the rule. Embeddings of tokens are
-    interpolated.
-
-    Args:
-        im: The model.
-        x: A sample.
-        baseline: Start of the line.
-        target: What is explained.
-        samples: Number of steps.
+    They add up to the change of the score, up to the error of the rule, with `samples` steps from
+    the baseline to the sample. Embeddings of tokens are interpolated.
     """
     problem = Problem(im, x, baseline, target)
     weights = np.full(samples + 1, 1 / samples)
@@ -130,9 +123,7 @@ def _between(problem: Problem, ratios: np.ndarray) -> Features:
 
 def _mean_gradient(problem: Problem, features: Features, weights: np.ndarray | None = None) -> Any:
     """Return the mean, or weighted sum, of the gradients at some features, times x − baseline."""
-    gradients = problem.gradients(features)
     count = len(next(iter(features.values())))
     weights = np.full(count, 1 / count) if weights is None else weights
-    return problem.attributions(
-        {name: np.tensordot(weights, found, axes=1) for name, found in gradients.items()}
-    )
+    gradients = problem.gradients(features).items()
+    return problem.attributions({k: np.tensordot(weights, v, axes=1) for k, v in gradients})

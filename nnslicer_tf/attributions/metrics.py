@@ -21,8 +21,6 @@ from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
 
-_STEPS = 40
-
 
 @dataclass(frozen=True, eq=False)
 class Curve:
@@ -43,7 +41,7 @@ def curves(
     baseline: Any,
     target: TargetLike,
     methods: Mapping[str, Any],
-    steps: int = _STEPS,
+    steps: int = 40,
 ) -> tuple[dict[str, Curve], dict[str, Curve]]:
     """Return the deletion and the insertion curves of attributions by several methods.
 
@@ -74,12 +72,7 @@ def curves(
 
 
 def deletion(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    values: Any,
-    steps: int = _STEPS,
+    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, values: Any, steps: int = 40
 ) -> Curve:
     """Return the answer as units are replaced by the baseline, largest of the `values` first.
 
@@ -89,12 +82,7 @@ def deletion(
 
 
 def insertion(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    values: Any,
-    steps: int = _STEPS,
+    im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, values: Any, steps: int = 40
 ) -> Curve:
     """Return the answer as units replace the baseline, largest of the `values` first.
 
@@ -120,16 +108,8 @@ def mu_fidelity(
     Random subsets of the units are replaced by the baseline; the result is Spearman's correlation
     of the decrease of the score with the sum of the subset's attributions, 0 if one is constant.
 
-    Args:
-        im: The model.
-        x: A sample.
-        baseline: Values that replace hidden units.
-        target: What is explained.
-        values: Attributions of the inputs.
-        share: Probability with which a unit is in a subset.
-        samples: Number of subsets.
-        rng: Seed or generator of the subsets.
-        subsets: The subsets instead, `(samples, units)` bool.
+    Each of `samples` subsets has a unit with the probability `share`; `rng` draws them, unless they
+    are given as `subsets` `(samples, units)` bool. `values` are the attributions of the inputs.
     """
     check_count("samples", samples)
     problem = Problem(im, x, baseline, target)
@@ -155,16 +135,9 @@ def sensitivity(
 ) -> float:
     """Return the mean Euclidean distance between attributions of a sample and of its neighbours.
 
-    Args:
-        method: An `Attribution`.
-        im: A model with one input of real numbers.
-        x: A sample.
-        baseline: The baseline.
-        target: What is explained.
-        radius: Maximum of the noise added to the sample, uniform from 0.
-        samples: Number of neighbours.
-        rng: Seed or generator of the noise.
-        noise: The noise instead, `(samples, *input shape)`.
+    `method` is an `Attribution`, and the model has one input of real numbers. The neighbours are
+    the sample plus noise, uniform from 0 to `radius` and drawn by `rng`, unless it is given as
+    `noise` `(samples, *input shape)`.
     """
     check_count("samples", samples)
     values = method(im, x, baseline, target)
@@ -187,16 +160,8 @@ def randomisation(
     """Return Spearman's correlation of attributions by the model and by a randomised copy.
 
     A method whose attributions hardly change does not explain the model. In the copy, all variables
-    of the last quarter of the layers with weights, at least one, are uniform in [0, 1].
-
-    Args:
-        method: An `Attribution`.
-        im: The model.
-        x: A sample.
-        baseline: The baseline.
-        target: What is explained.
-        rng: Seed or generator of the random weights.
-        weights: The copy's weights instead, as for `keras.Model.set_weights`.
+    of the last quarter of the layers with weights, at least one, are uniform in [0, 1], drawn by
+    `rng`, unless the copy's `weights` are given, as for `keras.Model.set_weights`.
     """
     copy = im.copy()
     if weights is None:

@@ -282,26 +282,21 @@ class Problem:
 
 
 def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:
-    """Return the operations with an input's features: itself, or its tokens' embeddings.
-
-    Parts of an input that are not embedded are operations of their own.
-    """
-    found: list[str] = []
-    looked_up = False
+    """Return the operations with an input's features: itself, or embeddings and other parts."""
+    found: dict[str, None] = {}  # in order
 
     def visit(source: str) -> None:
-        nonlocal looked_up
         others = False
         for taker in im.graph.consumers[source]:
             if isinstance(taker.params, Lookup):
-                found.append(taker.name)
-                looked_up = True
+                found[taker.name] = None
             elif taker.kind == "routing" and len(taker.inputs) == 1:
                 visit(taker.name)
             elif taker.kind != "mask":
                 others = True
         if others and source != name:
-            found.append(source)
+            found[source] = None
 
     visit(name)
-    return tuple(dict.fromkeys(found)) if looked_up else (name,)
+    looked_up = any(isinstance(im[source].params, Lookup) for source in found)
+    return tuple(found) if looked_up else (name,)

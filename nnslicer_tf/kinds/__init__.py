@@ -1,7 +1,7 @@
 """The kinds of operations, with all rules for a kind in one place.
 
 A kind's module holds its slicing rules, at both granularities and at θ = 0, and DeepLIFT's rule.
-Other analyses have tables of their own, keyed by kind: `exactline.rules`, `baselines.path_rules`.
+Other analyses have their own, keyed by kind: `exactline.rules`, `baselines.effective_path`.
 
 To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
 whose entry is missing raises an error that names the operation. `register_rule` sets the slicing

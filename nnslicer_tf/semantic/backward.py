@@ -47,10 +47,7 @@ class Backward:
     def __call__(
         self, x: np.ndarray | Inputs, y: np.ndarray, reference: np.ndarray | Inputs
     ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return operation → (values, reference values, multipliers), `(batch, …)` float32.
-
-        The reference is one sample `(1, *input shape)`; the gradient rule does not use it.
-        """
+        """Return operation → (values, reference values, multipliers), `(batch, …)` float32."""
         inputs, references = (
             [ops.convert_to_tensor(array) for array in arrays_of(samples)]
             for samples in (x, reference)
@@ -90,10 +87,9 @@ class Backward:
     def _through_time(
         self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
     ) -> Any:
-        """Return the gradients with respect to a recurrent operation's values, through time.
+        """Return a recurrent operation's gradients, given those `received` from its consumers.
 
-        The graph does not record dependencies between steps, so the layer is run again. `received`
-        has the gradients from the layer's consumers, by operation.
+        The graph does not record dependencies between steps, so the layer is run again.
         """
         member: Member = operation.params
         inputs = [values[name] for name in operation.inputs]
@@ -133,10 +129,7 @@ def label_logit(logits: Any, y: Any) -> Any:
 
 
 def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
-    """Return the gradient of each sample's cross-entropy with respect to the logits.
-
-    With `sigmoid`: one sigmoid, or independent ones of which only the label's should be 1.
-    """
+    """Return the gradient of the cross-entropy; with `sigmoid`, only the label's should be 1."""
     if not sigmoid:
         return keras.activations.softmax(logits) - label_logit(logits, y)
     one = logits.shape[-1] == 1

@@ -6,6 +6,8 @@ vectors), fitted to its output by least squares, takes its place: the sewing lay
 """
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -83,17 +85,13 @@ def remove_layers(
                 f"Layer '{name}' turns {first.input_shapes[0]} into {first.shape}, which a 1×1 "
                 "convolution with its strides does not. Do not remove this layer."
             )
-        units = first.shape[-1]
-        replacements[name] = keras.layers.Dense(units, activation, name=name)
+        sewing: Any = keras.layers.Dense
         if len(first.shape) > 1:
-            strides = _strides(first)
-            sewing = keras.layers.Conv2D(units, 1, strides, activation=activation, name=name)
-            replacements[name] = sewing
+            sewing = partial(keras.layers.Conv2D, kernel_size=1, strides=_strides(first))
+        replacements[name] = sewing(first.shape[-1], activation=activation, name=name)
         weights[name] = _fitted(im, chain, x, batch_size)
-    original = im.functional
-    copy = rebuild(
-        original, replacements={id(original.get_layer(k)): new for k, new in replacements.items()}
-    )
+    by_id = {id(im.functional.get_layer(k)): new for k, new in replacements.items()}
+    copy = rebuild(im.functional, replacements=by_id)
     for name, values in weights.items():
         replacements[name].set_weights(values)
     return copy

@@ -67,10 +67,7 @@ class NeuronLayer:
         return []
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return values of `sum` or `value` as `(samples, …, units)`, with zeros at padding.
-
-        `masks` maps the name of a mask's operation to its values.
-        """
+        """Return values of `sum` or `value` as `(samples, …, units)`, with zeros at padding."""
         if self.mask is None:
             return values
         return np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
@@ -98,10 +95,7 @@ class NeuronLayer:
 
 
 class HeadLayer(NeuronLayer):
-    """The heads of an attention layer.
-
-    The chain is the projection of the heads' outputs, in which a masked head's weights are zero.
-    """
+    """The heads of an attention layer; a masked one's weights in the output projection are zero."""
 
     _axis = 0  # of the output kernel, `(heads, features, channels)`
 
@@ -130,10 +124,7 @@ class HeadLayer(NeuronLayer):
 
 @dataclass(frozen=True, eq=False)
 class RecurrentLayer(NeuronLayer):
-    """The units of a recurrent layer.
-
-    A masked unit's candidate is 0, and so is its state at every step, whatever its gates are.
-    """
+    """The units of a recurrent layer; a masked one's candidate is 0, and so is its state."""
 
     im: InstrumentedModel
 
@@ -235,14 +226,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per layer: its neurons, its critical neurons, and their share."""
-        return pd.DataFrame(
-            {
-                "layer": list(self),
-                "neurons": [len(mask) for mask in self.values()],
-                "critical": [int(mask.sum()) for mask in self.values()],
-                "share": [float(mask.mean()) for mask in self.values()],
-            }
-        )
+        rows = [(k, len(m), int(m.sum()), float(m.mean())) for k, m in self.items()]
+        return pd.DataFrame(rows, columns=["layer", "neurons", "critical", "share"])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each layer's share of critical neurons as a bar."""
@@ -360,10 +345,7 @@ def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronL
 
 
 def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> tuple:
-    """Return the operations from the weighted sum to the neurons' values, less final routing.
-
-    Each keeps channels separate, and maps a channel without parameters to zero.
-    """
+    """Return the operations from the sum to the neurons' values, which keep channels and zeros."""
     chain = [operation]
     while len(readers := im.graph.consumers[chain[-1].name]) == 1:
         (reader,) = readers
@@ -397,6 +379,5 @@ def _is_zero(values: Any) -> bool:
 
 
 def _unit_axis(operation: Operation) -> int:
-    if operation.params.axes in (OUTPUTS_INPUTS, DEPTHWISE):
-        return len(operation.params.shape) - 2
-    return len(operation.params.shape) - 1
+    is_second_last = operation.params.axes in (OUTPUTS_INPUTS, DEPTHWISE)
+    return len(operation.params.shape) - 1 - is_second_last

@@ -49,23 +49,13 @@ class Masker:
         return self._masked.model(*self._masks(critical))
 
     def size(self, critical: Mapping[str, np.ndarray]) -> int:
-        """Return the number of parameters of the restructured model, without building it.
-
-        Arguments and errors are those of `neurons`.
-        """
+        """Return the number of parameters that `restructure` leaves, without building a model."""
         copy, graph, groups = self._measured  # whose graph is analysed without masks
         copy.model(*self._masks(critical))
         return size_without_groups(graph.im, groups, living_groups(graph, groups))
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return the working copy with masked kernels.
-
-        Args:
-            keep: Kernel's name → bool array of its shape, False for weights to set to zero.
-
-        Raises:
-            InvalidArgumentError: if there is no such kernel, or its shape differs.
-        """
+        """Return the working copy with masked kernels, as `pruning.apply_masks` takes them."""
         return self._masked.model(keep)
 
     def _masks(self, critical: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list]:

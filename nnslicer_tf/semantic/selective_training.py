@@ -200,10 +200,7 @@ def train_neurons(
 
 
 def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
-    """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
-
-    Arguments and errors are those of `train_neurons`.
-    """
+    """Return the share of a model's parameters that `train_neurons` trains (TPR)."""
     im = instrumented(model)
     masks = parameter_masks(im, neurons)
     total = sum(int(np.prod(variable.shape)) for variable in im.model.trainable_variables)

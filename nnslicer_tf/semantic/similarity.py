@@ -33,8 +33,7 @@ def landscape(features: np.ndarray) -> np.ndarray:
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
     """Return the similarity of two landscapes `(samples, samples)`, 0 … 1 (Equation 2).
 
-    All-zero landscapes are similar to each other, and to nothing else. Raises InvalidArgumentError
-    for different shapes.
+    All-zero landscapes are similar to each other, and to nothing else.
     """
     if first.shape != second.shape:
         raise InvalidArgumentError(
@@ -47,9 +46,8 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the similarity of every prefix of an order of neurons with the whole layer.
 
-    Values are `(samples, …, units)`, and the order is a permutation of the units, `(units,)`, else
-    InvalidArgumentError is raised. Entry k - 1 of the result, `(units,)` float64, belongs to the
-    first k neurons.
+    Values are `(samples, …, units)`, the order is a permutation of the units, `(units,)`. Entry
+    k - 1 of the result, `(units,)` float64, belongs to the first k neurons.
     """
     units = features.shape[-1]
     if not np.array_equal(np.sort(order), np.arange(units)):

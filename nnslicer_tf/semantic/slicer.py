@@ -111,11 +111,7 @@ class SemanticSlicer:
 
     @cached_property
     def similarities(self) -> dict[str, np.ndarray]:
-        """Layer → similarity of each category's prefixes `(categories, units)`.
-
-        Entry [c, k - 1] compares the k top-scoring neurons for category c with the whole layer, on
-        the samples of c.
-        """
+        """Layer → similarity of the k top neurons for each category, at [category, k - 1]."""
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
             samples = self._x[self._y == c]
