@@ -81,12 +81,9 @@ def require(package: str, what: str, instead: str = "") -> ModuleType:
 
 
 def import_keras_quietly() -> None:
-    """Import Keras without its backend's messages, which would bury a command's output.
-
-    They come from C++ before its log level takes effect, so standard error itself is redirected to
-    a file, which is shown if the import fails.
-    """
+    """Import Keras without its backend's messages, which would bury a command's output."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # They come from C++ before its log level takes effect, so standard error goes to a file.
     standard_error = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)

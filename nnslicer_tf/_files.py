@@ -170,17 +170,10 @@ def write_archive(
 def read_archive(
     path: str | os.PathLike, kind: str, what: str, *, bare: bool = False
 ) -> Iterator["Archive"]:
-    """Open an .npz file written by this package.
+    """Open an .npz file written by this package; `bare` accepts the older format without header.
 
-    Args:
-        path: The file.
-        kind: The header's expected `format`.
-        what: Name of the expected content, for error messages.
-        bare: Whether to accept the older format too, which has arrays but no header.
-
-    Raises:
-        MissingFileError: if there is no such file.
-        CorruptFileError: if the file is damaged, of another format, or not as the block expects.
+    `kind` is the header's expected format, `what` the content's name for messages. Raises
+    MissingFileError, or CorruptFileError if the file is damaged or not as the block expects.
     """
     path = Path(path)
     if not path.exists():
@@ -255,15 +248,10 @@ class Archive:
     def array(
         self, name: str, dtype: Any, shape: str | tuple[int, ...] = "...", *, finite: bool = True
     ) -> np.ndarray:
-        """Return an array.
+        """Return an array of a dtype, perhaps an abstract one; `np.number` excludes complex ones.
 
-        Args:
-            name: Its name.
-            dtype: Its dtype, or an abstract one such as `np.floating`; `np.number` stands for
-                integers and real floats.
-            shape: Its shape, or a description such as "samples 2 ...": equal names in one file mean
-                equal extents, and "..." any number of axes.
-            finite: Whether NaN and infinite values are errors.
+        A `shape` may be a description such as "samples 2 ...": equal names in one file mean equal
+        extents, and "..." any number of axes. With `finite`, NaN and infinite values are errors.
         """
         self.check(name in self, f"it has no {name!r}")
         array = self._read(name)

@@ -42,19 +42,12 @@ def compile_classifier(
             labels = keras.ops.one_hot(labels, outputs.shape[-1])
             return keras.losses.binary_crossentropy(labels, outputs, from_logits=from_logits)
 
-    model.compile(
-        optimizer=optimizer,
-        loss=loss,
-        jit_compile=compiles_steps(),
-    )
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles_steps())
     build_optimizer(model.optimizer, model.trainable_variables)
 
 
 def compiles_steps() -> bool | str:
-    """Return the argument `jit_compile` for `keras.Model.compile`.
-
-    XLA's convolutions are slower than TensorFlow's on a CPU. JAX has no other compiler.
-    """
+    """Return `jit_compile` for `compile`: XLA's convolutions are slower than TensorFlow's."""
     return False if keras.backend.backend() == "tensorflow" else "auto"
 
 
@@ -85,14 +78,8 @@ def train_epoch(
 ) -> list[float]:
     """Train on every sample once, in random order; return the loss of each batch.
 
-    Args:
-        step: Called with each batch.
-        samples: Number of samples.
-        batch_size: Samples per step; the last batch may have fewer.
-        rng: Generator that determines the order; `step` may draw from it as well.
-        drop_last: Skip the last batch if it is not full.
-        what: Name of the progress bar.
-        progress: Show a progress bar.
+    `rng` draws the order; `step` may draw from it as well. With `drop_last`, the last batch is
+    skipped if it is not full. `what` is the name of the progress bar.
     """
     order = rng.permutation(samples)
     starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
@@ -115,15 +102,9 @@ def train_epochs(
     """Train for some epochs, as `train_epoch` does, and return each epoch's mean loss."""
     means = []
     for epoch in range(1, epochs + 1):
-        losses = train_epoch(
-            step,
-            samples,
-            batch_size,
-            rng,
-            drop_last=drop_last,
-            what=f"epoch {epoch}/{epochs}",
-            progress=progress,
-        )
+        options: Any = {"drop_last": drop_last, "progress": progress}
+        what = f"epoch {epoch}/{epochs}"
+        losses = train_epoch(step, samples, batch_size, rng, what=what, **options)
         means.append(float(np.mean(losses)))
     return means
 
@@ -143,11 +124,8 @@ def selective_optimizer(
 
     class Selective(kind):  # type: ignore[valid-type, misc]  # a base found at run time
         def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
-            variables = (
-                self._trainable_variables
-                if trainable_variables is None
-                else list(trainable_variables)
-            )
+            given = trainable_variables
+            variables = list(self._trainable_variables if given is None else given)
             masked = [
                 gradient if gradient is None else keras.ops.where(_free(v), gradient, 0.0)
                 for v, gradient in zip(variables, grads, strict=True)

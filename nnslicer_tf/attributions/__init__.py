@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from nnslicer_tf.attributions import metrics
 from nnslicer_tf.attributions.deeplift import deeplift
-from nnslicer_tf.attributions.grad_cam import grad_cam
 from nnslicer_tf.attributions.gradients import (
     exact_gradients,
     expected_gradients,
+    grad_cam,
     gradient_times_input,
     sampled_gradients,
     smooth_gradients,

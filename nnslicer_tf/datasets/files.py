@@ -191,10 +191,7 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 
 
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a table's x `(rows, columns)` float32, y `(rows,)` int64, and the classes' names.
-
-    Without a column of labels y is `(0,)`; names are empty if labels are numbers.
-    """
+    """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names."""
     label = _label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)
     words = [name for name in values if values[name].dtype.kind not in "fiub"]
@@ -287,9 +284,8 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
     y, classes = y.astype(np.int64), tuple(folder.name for folder in folders)
-    return Dataset(
-        x, y, str(path), "", normalise, len(classes), classes, alphabetical=bool(classes)
-    )
+    named = bool(classes)
+    return Dataset(x, y, str(path), "", normalise, len(classes), classes, alphabetical=named)
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:

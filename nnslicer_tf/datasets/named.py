@@ -169,11 +169,9 @@ def normalisation(name: str, kind: str) -> Normalisation:
 
 @cache
 def _training_statistics(name: str) -> tuple[list[float], list[float]]:
-    """Return every channel's mean and standard deviation over the training images.
-
-    Sums are float64, because float32 sums over 50,000 images lose a third of the mean.
-    """
+    """Return every channel's mean and standard deviation over the training images."""
     images, _ = _images(name, "train")
+    # In float64, because float32 sums over 50,000 images lose a third of the mean.
     count, total, squares = 0, np.zeros(1), np.zeros(1)
     for start in range(0, len(images), 5_000):
         values = images[start : start + 5_000].reshape(-1, images.shape[-1]).astype(np.float64)

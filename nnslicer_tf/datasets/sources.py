@@ -46,10 +46,7 @@ def split_indices(split: str, splits: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def tfds_split(name: str, split: str, supervised: bool = True) -> "tf.data.Dataset":
-    """Return the rows of a split, in the order of the files: pairs if `supervised`, else dicts.
-
-    Uses the network only if the set is not prepared in `TFDS_DATA_DIR`.
-    """
+    """Return the rows of a split, in the order of the files: pairs if `supervised`, else dicts."""
     try:
         tfds = require(
             "tensorflow_datasets",

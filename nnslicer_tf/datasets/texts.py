@@ -43,14 +43,7 @@ class Sentences:
 
 
 class Vocabulary:
-    """The words that a model knows, by number; 0 is padding, 1 an unknown word.
-
-    Args:
-        words: The words with numbers 2, 3, …
-
-    Attributes:
-        words: The words by number; `words[0]` is empty.
-    """
+    """The `words` that a model knows by number; 0 is padding, 1 an unknown word, others given."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = (*_MARKS, *words)
@@ -58,12 +51,10 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Return a vocabulary of the most frequent words in sentences.
+        """Return a vocabulary of the most frequent words in sentences, separated by spaces.
 
-        Args:
-            sentences: Sentences whose words are separated by spaces.
-            size: Number of words, including padding and the unknown word. Equally frequent
-                words are taken in alphabetical order.
+        `size` includes padding and the unknown word; equally frequent words are in alphabetical
+        order.
         """
         counts = Counter(word for sentence in sentences for word in sentence.split())
         ordered = sorted(counts, key=lambda word: (-counts[word], word))
@@ -87,12 +78,8 @@ class Vocabulary:
     def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
         """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
 
-        Args:
-            sentences: A sentence or a list of them; case is ignored.
-            length: Number of words per sentence; further ones are dropped.
-
-        Raises:
-            InvalidArgumentError: if a sentence has no word.
+        Case is ignored, and so are words after `length`. Raises InvalidArgumentError for a sentence
+        without words.
         """
         sentences = [sentences] if isinstance(sentences, str) else sentences
         numbers = np.full((len(sentences), length), PADDING, np.int32)

@@ -37,12 +37,7 @@ class Job(ABC):
         """Return the result of an item."""
 
     def split(self, item: Any, parts: int) -> Sequence[Any]:
-        """Return smaller items that together hold the item's samples, in order.
-
-        Args:
-            item: The item.
-            parts: Number of threads. More items than that even out their work.
-        """
+        """Return smaller items with the item's samples, in order, for some threads or more."""
         return [item]
 
     def join(self, results: Sequence[Any]) -> Any:
@@ -70,10 +65,7 @@ def in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
 
 
 class ThreadEngine:
-    """Runs the parts of each item on threads of this process, or whole items on one thread.
-
-    Compiled kernels release the GIL, so that threads use all cores.
-    """
+    """Runs the parts of each item on threads; compiled kernels release the GIL to use all cores."""
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
@@ -90,10 +82,7 @@ class ThreadEngine:
 
 
 class AdaptiveEngine:
-    """Runs jobs on `workers` threads, and switches to as many Ray actors if the work takes long.
-
-    Without Ray, it continues with threads.
-    """
+    """Runs jobs on threads, and switches to as many Ray actors, if installed, for long work."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

@@ -83,28 +83,23 @@ class RayEngine:
         )
 
     def _start(self) -> None:
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        options: dict[str, Any] = {"address": self._address}
         if self._address is None:
-            options |= {
+            options = {
                 "address": "local",  # not a cluster that is already running on this machine
                 "num_cpus": self._workers,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
             }
-        else:
-            options["address"] = self._address
         try:
-            self._ray.init(**options)
+            self._ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
         except (ConnectionError, ValueError) as error:
             if self._address is None:
                 raise
             raise self._no_cluster(error) from error
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
-        """Yield `(index, job(item))` as results arrive.
-
-        Raises WorkerError if the same item fails three times.
-        """
+        """Yield `(index, job(item))` as results arrive; WorkerError if an item fails thrice."""
         ray = self._ray
         started_here = not ray.is_initialized()
         if started_here:

@@ -73,39 +73,26 @@ class Store:
     def save(
         self, key: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """Write a part, replacing an older one with the same key.
+        """Write a part, replacing an older one; the header can be stored as JSON.
 
-        Args:
-            key: The file's name without its ending.
-            header: Values that can be stored as JSON.
-            arrays: Arrays by name.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
+        Raises InvalidArgumentError if the file cannot be written.
         """
         write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
 
     def open(self, key: str) -> AbstractContextManager[Archive]:
         """Open a part, whose header and arrays are checked as the block reads them.
 
-        Raises:
-            MissingFileError: if there is no such part.
-            CorruptFileError: if its file is damaged, or lacks what the block reads.
+        Raises MissingFileError, or CorruptFileError for a file that is damaged or lacks a value.
         """
         return read_archive(self.path(key), self._format, self._what)
 
     def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
-        """Return the header and the arrays of a part; a missing key raises `CorruptFileError`.
-
-        Raises:
-            MissingFileError: if there is no such part.
-            CorruptFileError: if its file is damaged.
-        """
+        """Return the header and the arrays of a part; errors as in `open`."""
         with self.open(key) as file:
             return file.header, file.arrays()
 
     def header(self, key: str) -> dict:
-        """Return the header of a part without reading its arrays; errors as in `load`."""
+        """Return the header of a part without reading its arrays; errors as in `open`."""
         with self.open(key) as file:
             return file.header
 

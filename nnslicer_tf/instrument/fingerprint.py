@@ -22,13 +22,12 @@ def model_fingerprint(model: keras.Model) -> str:
     Names are left out, because Keras numbers them: models built twice, or saved and loaded, agree.
     For a subclassed model without a config, its layers' classes stand for the architecture.
     """
-    known = hashlib.sha256()
     with warnings.catch_warnings():
         # Nothing is saved, so Keras need not warn that a lambda is hard to load.
         warnings.filterwarnings("ignore", message=".*includes a `lambda`")
         parts = _architecture(model)
     architecture = json.dumps(parts, sort_keys=True, default=lambda value: type(value).__name__)
-    known.update(architecture.encode())
+    known = hashlib.sha256(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
         known.update(f"{value.shape}{value.dtype}".encode())
@@ -79,10 +78,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
 
 
 def _behaviour(function: Callable) -> list[float]:
-    """Return what a user's function computes, rounded; empty if Keras's of its name does the same.
-
-    A config has only its name, which may be that of another function.
-    """
+    """Return what a function computes, rounded; empty if Keras's of the same name does the same."""
     x = np.linspace(-3.3, 3.7, 12, dtype=np.float32)[None]
 
     def values(of: Any) -> list[float]:

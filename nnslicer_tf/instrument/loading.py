@@ -127,11 +127,9 @@ def _read_h5(path: Path) -> tuple[Any, str, Any]:
         if version is None and "model_weights" in file:
             version = file["model_weights"].attrs.get("keras_version")
         training = file.attrs.get("training_config", "null")
-    texts = [
-        v.decode() if isinstance(v, bytes) else v
-        for v in (config, version or "1 or unknown", training)
-    ]
-    return json.loads(texts[0]), texts[1], json.loads(texts[2])
+    version = version or "1 or unknown"
+    version = version.decode() if isinstance(version, bytes) else version
+    return json.loads(config), version, json.loads(training)
 
 
 def _load_with_config(path: Path, config: Any) -> keras.Model:

@@ -128,13 +128,10 @@ class InstrumentedModel(ShownAsTable):
         given = {None: task} if isinstance(task, str) else dict(task or {})
         tasks = {self.output_operation_of(name): one for name, one in given.items()}
         losses = tasks_of_losses(compiled, self.outputs, self.graph.outputs)
-        self._classes = {
-            name: classes_of(
-                self.graph, name, ending, examples[name], tasks.get(name), *losses[name]
-            )
-            for name, ending in self._endings.items()
-        }
-        for name, classes in self._classes.items():
+        self._classes: dict[str, OutputClasses] = {}
+        for name, ending in list(self._endings.items()):
+            of = (self.graph, name, ending, examples[name])
+            self._classes[name] = classes = classes_of(*of, tasks.get(name), *losses[name])
             if classes.is_binary and classes.final == "distribution":
                 self._endings[name] = Ending(centred(self.graph, name))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
@@ -191,13 +188,9 @@ class InstrumentedModel(ShownAsTable):
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
     def output_operation_of(self, output: str | None) -> str:
-        """Return the operation that computes an output.
+        """Return the operation that computes an output, the first one by default.
 
-        Args:
-            output: Name of the output, or of its operation; by default the first output.
-
-        Raises:
-            InvalidArgumentError: if the model has no such output.
+        `output` is its name, or that of its operation, else InvalidArgumentError is raised.
         """
         if output is None:
             return self.graph.outputs[0]
@@ -248,11 +241,7 @@ class InstrumentedModel(ShownAsTable):
         return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
 
     def __getitem__(self, name: str) -> Operation:
-        """Return the operation called `name`.
-
-        Raises:
-            InvalidArgumentError: if there is none; the message lists similar names.
-        """
+        """Return the operation called `name`; raise InvalidArgumentError if there is none."""
         if name not in self.graph.operations:
             hint = did_you_mean(name, self.graph.operations)
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
@@ -345,19 +334,11 @@ class InstrumentedModel(ShownAsTable):
     def forward(
         self, batch: np.ndarray | Inputs, of: Iterable[str], first: int = 0
     ) -> dict[str, np.ndarray]:
-        """Return the values of operations for one batch that has already been checked.
+        """Return the values of operations `of`, by name, `(batch, *operation shape)` float32.
 
-        Args:
-            batch: `(batch, *input_shape)` finite float32, as `Samples.batches` yields it.
-            of: Names of operations.
-            first: Index of the first sample, for messages.
-
-        Returns:
-            Operation name → `(batch, *operation shape)` float32.
-
-        Raises:
-            InvalidArgumentError: if an operation does not exist.
-            NonFiniteActivationError: if an activation is NaN or infinite.
+        The batch `(batch, *input_shape)` has been checked, as by `Samples.batches`; `first` is the
+        index of its first sample, for messages. Raises InvalidArgumentError if an operation does
+        not exist, NonFiniteActivationError if an activation is NaN or infinite.
         """
         names = self._names(of)
         if set(names) <= set(self.graph.inputs):
@@ -370,14 +351,9 @@ class InstrumentedModel(ShownAsTable):
         return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
-        """Return the values of operations as differentiable tensors of the backend.
+        """Return the values of operations `of`, by name, as differentiable tensors of the backend.
 
-        Args:
-            x: Tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
-            of: Names of operations.
-
-        Raises:
-            InvalidArgumentError: if an operation does not exist.
+        `x` is a tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
         """
         return self.graph.run(x, self._names(of))
 
@@ -490,16 +466,11 @@ class InstrumentedModel(ShownAsTable):
 
     def _rows(self) -> list[list[Any]]:
         """Return the rows of the table; a layer's entry is its class."""
-        return [
-            [
-                operation.name,
-                operation.kind,
-                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
-                "×".join(map(str, operation.shape)),
-                operation.synapses,
-            ]
-            for operation in self.operations
-        ]
+        rows: list[list[Any]] = []
+        for o in self.operations:
+            layer = type(o.keras_layer).__name__ if o.keras_layer else "Input"
+            rows.append([o.name, o.kind, layer, "×".join(map(str, o.shape)), o.synapses])
+        return rows
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -516,10 +487,7 @@ class InstrumentedModel(ShownAsTable):
         return tuple(self[name].name for name in names)
 
     def prepared(self, key: Hashable, prepare: Callable[[], Prepared]) -> Prepared:
-        """Return an object created once for the model's weights, such as a compiled function.
-
-        It is cached under `key`; `prepare` creates it again when the weights have changed.
-        """
+        """Return what `prepare` creates, such as a compiled function, once for key and weights."""
         digest = weights_digest(self.model)
         if key not in self._prepared or self._prepared[key][0] != digest:
             self._prepared[key] = digest, prepare()
@@ -561,10 +529,8 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
 
 def _state_of(model: keras.Model) -> list[Any]:
     """Return everything that a graph depends on: layers, their variables and public options."""
-    losses = tasks_of_losses(
-        model, {name: name for name in getattr(model, "output_names", ["one"])}
-    )
-    state: list[Any] = [str(losses)]
+    names = getattr(model, "output_names", ["one"])
+    state: list[Any] = [str(tasks_of_losses(model, dict(zip(names, names, strict=True))))]
     for layer in sublayers(model):
         state += [layer, *layer._trainable_variables, *layer._non_trainable_variables]
         if not has_graph(layer):

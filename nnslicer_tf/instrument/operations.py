@@ -111,21 +111,14 @@ class Softmax(Elementwise):
 
 @dataclass(frozen=True, eq=False)
 class ProductSum:
-    """A sum of products of two activations, over a common axis.
+    """A sum of products of two activations; each axis is in both, or in one and the output."""
 
-    `equation` is that of `keras.ops.einsum`, batch axis first, such as "bqhe,bkhe->bhqk". Each axis
-    is in both inputs, or in one input and the output.
-    """
-
-    equation: str
+    equation: str  # that of `keras.ops.einsum`, batch axis first, such as "bqhe,bkhe->bhqk"
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """A scale x · factor + offset.
-
-    `read` returns (factor, offset) float64, broadcastable to the operation's shape.
-    """
+    """A scale x · factor + offset; `read` returns both, float64, broadcastable to the shape."""
 
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
 

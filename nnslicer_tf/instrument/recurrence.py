@@ -76,32 +76,19 @@ class Gate:
         return tuple(weights.kernel for weights in self.weights)
 
 
+@dataclass(frozen=True, eq=False)
 class Unrolled:
-    """A recurrent layer's operations through time.
+    """A recurrent layer's operations through time."""
 
-    Args:
-        cell: The operations of one time step, in topological order, named by their suffixes in
-            the graph; they read each other, `SEQUENCE`, and states under `before(name)`.
-        states: Name of the operation that computes each state → the state's shape.
-        sequence: Shape of the sequence `(time, …)`.
-        backwards: Whether the first step reads the last entry. Values are in the steps' order.
-        masked: Whether the last input is a mask, in the steps' order. Each state is then of kind
-            `HELD`, and combines the new state, the previous one and `PRESENT`.
-    """
-
-    def __init__(
-        self,
-        cell: Sequence[Operation],
-        states: dict[str, tuple[int, ...]],
-        sequence: tuple[int, ...],
-        backwards: bool,
-        masked: bool,
-    ) -> None:
-        self.cell = tuple(cell)
-        self.states = dict(states)
-        self.sequence = sequence
-        self.backwards = backwards
-        self.masked = masked
+    # The operations of one time step, in topological order, named by their suffixes in the graph;
+    # they read each other, `SEQUENCE`, and states under `before(name)`.
+    cell: tuple[Operation, ...]
+    states: dict[str, tuple[int, ...]]  # the operation that computes a state → the state's shape
+    sequence: tuple[int, ...]  # (time, …)
+    backwards: bool  # whether the first step reads the last entry; values are in the steps' order
+    # Whether the last input is a mask, in the steps' order. Each state is then of kind `HELD`, and
+    # combines the new state, the previous one and `PRESENT`.
+    masked: bool
 
     @property
     def steps(self) -> int:
@@ -136,15 +123,10 @@ class Unrolled:
             values[SEQUENCE], values[PRESENT] = entries[0], entries[len(sequences) - 1]
             plus = dict(zip(changes, entries[len(sequences) :], strict=True))
             for operation in self.cell:
-                inputs = (values[name] for name in operation.inputs)
+                name, inputs = operation.name, (values[source] for source in operation.inputs)
                 value = operation.compute(*inputs)
-                values[operation.name] = (
-                    value + plus[operation.name] if operation.name in plus else value
-                )
-            return (
-                [values[name] for name in self.states],
-                [values[operation.name] for operation in self.cell],
-            )
+                values[name] = value + plus[name] if name in plus else value
+            return [values[s] for s in self.states], [values[o.name] for o in self.cell]
 
         sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
         every = [time_first(sequence) for sequence in (*sequences, *changes.values())]

@@ -121,9 +121,8 @@ def lstm_rows(name: str, shape: Shape, classes: int) -> keras.Model:
 def resnet(
     name: str, shape: Shape, classes: int, blocks: int, widths: Sequence[int], residual: bool = True
 ) -> keras.Model:
-    """Build stages of blocks of two normalised 3×3 convolutions.
+    """Build stages of blocks of two normalised 3×3 convolutions (He et al., CVPR 2016, 3.3, 4.2).
 
-    He et al., "Deep residual learning for image recognition", CVPR 2016, sections 3.3 and 4.2.
     Later stages begin by halving the resolution; a block that changes the shape has a 1×1
     convolution as its shortcut. The widths come closest to the 300 K parameters of ResNet10 in
     NNSlicer's Table 3.
@@ -191,8 +190,7 @@ def vgg16(name: str, shape: Shape, classes: int) -> keras.Model:
     """Build 13 convolutions with batch normalisation and dense layers 512, 512.
 
     Based on Simonyan and Zisserman, ICLR 2015 (no normalisation, dense layers of 4,096, 224×224
-    images). The last pooling leaves one pixel of a 32×32 image; for larger images the pixels are
-    averaged, so that the weights fit any size (`Recipe.sizes`).
+    images). The pixels after the last pooling are averaged, so that the weights fit any size.
     """
     x = inputs = keras.Input(shape, name="input")
     stages = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
@@ -287,9 +285,8 @@ def _lenet(filters: Sequence[int], paddings: Sequence[str], hidden: Sequence[int
     return Entry(lenet, "mnist", {"filters": filters, "paddings": paddings, "hidden": hidden})
 
 
-def _resnet(blocks: int, widths: Sequence[int], residual: bool = True) -> Entry:
-    options = {"blocks": blocks, "widths": widths, "residual": residual}
-    return Entry(resnet, "cifar10", options)
+def _resnet(blocks: int, widths: Sequence[int], **options: bool) -> Entry:
+    return Entry(resnet, "cifar10", {"blocks": blocks, "widths": widths, **options})
 
 
 MODELS: dict[str, Entry] = {

@@ -160,11 +160,8 @@ def train(
     }
     # The store holds the last finished epoch. Fields of the recipe with default values are left
     # out of its identity, so that checkpoints survive the addition of one.
-    changed = {
-        field.name: getattr(recipe, field.name)
-        for field in fields(recipe)
-        if getattr(recipe, field.name) != field.default
-    }
+    default = {field.name: field.default for field in fields(recipe)}
+    changed = {name: value for name, value in vars(recipe).items() if value != default[name]}
     run = {"model": model.name, "rng": rng, "recipe": changed, "data": digest([data.x, data.y])}
     store = Store(folder, run, "checkpoint of a training", compress=False)
     history: list[dict[str, float]] = []
@@ -191,13 +188,9 @@ def train(
 
         set_dropout_seeds(trained, [rng, epoch])
         start = time.monotonic()
+        order, what = np.random.default_rng([rng, epoch]), f"epoch {epoch + 1}/{recipe.epochs}"
         losses = train_epoch(
-            step,
-            len(data),
-            recipe.batch_size,
-            np.random.default_rng([rng, epoch]),
-            what=f"epoch {epoch + 1}/{recipe.epochs}",
-            progress=progress,
+            step, len(data), recipe.batch_size, order, what=what, progress=progress
         )
         row = {
             "epoch": epoch + 1,
@@ -243,11 +236,8 @@ def of_any_size(model: keras.Model) -> keras.Model:
 
 def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
     """Return the share of samples whose predicted class is their label; reject numbers."""
-    parts = [
-        np.asarray(model.predict_on_batch(data.x[i : i + batch_size]))
-        for i in range(0, len(data), batch_size)
-    ]
-    outputs = np.concatenate(parts)
+    batches = (data.x[i : i + batch_size] for i in range(0, len(data), batch_size))
+    outputs = np.concatenate([np.asarray(model.predict_on_batch(batch)) for batch in batches])
     if outputs.shape[-1] > 1:  # not instrumented, so that any model can be measured
         return _numerics.accuracy(outputs.argmax(axis=1), data.y)
     classes = InstrumentedModel(model, data.x.shape[1:]).classes
@@ -259,10 +249,7 @@ def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
 
 
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """Return a float32 model itself, or for "mixed_bfloat16" a copy that computes in bfloat16.
-
-    The last layer and the weights stay float32. The original's compiled functions are unaffected.
-    """
+    """Return a float32 model itself, or a copy in mixed precision, but for its last layer."""
     check_name("precision", precision, PRECISIONS)
     if precision == "float32":
         return model

@@ -259,7 +259,8 @@ def _through_time(
     cell = _Cell(layer, sequence[1:], masked)
     output = cell.as_state(_add_cell(layer.cell, cell, path, prefix, SEQUENCE))
     cell.hold_states()
-    unrolled = Unrolled(cell.operations, cell.states, sequence, layer.go_backwards, masked)
+    operations = tuple(cell.operations)
+    unrolled = Unrolled(operations, cell.states, sequence, layer.go_backwards, masked)
     steps: list[Step] = []
     mask: Source | None = MaskOf(0) if masked else None
     if masked and layer.go_backwards:
