@@ -84,10 +84,7 @@ def deletion(
 def insertion(
     im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, values: Any, steps: int = 40
 ) -> Curve:
-    """Return the answer as units replace the baseline, largest of the `values` first.
-
-    The larger the area, the better the attribution. Other arguments are those of `curves`.
-    """
+    """Return the answer as units replace the baseline; the larger the area, the better."""
     return curves(im, x, baseline, target, {"": values}, steps)[1][""]
 
 

@@ -172,10 +172,7 @@ class Samples:
             self.count = len(self._whole)
 
     def batches(self, size: int) -> Iterator[Any]:
-        """Yield float32 batches `(≤ size, *shape)`, or `Inputs` of several arrays, in order.
-
-        Raises the errors of `Samples` for an invalid sample of an iterable.
-        """
+        """Yield float32 batches `(≤ size, *shape)` or `Inputs`, in order; errors of `Samples`."""
         size = check_batch_size(size)
         if self._whole is not None:
             for start in range(0, len(self._whole), size):

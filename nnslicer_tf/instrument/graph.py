@@ -34,10 +34,7 @@ def in_half_precision(layer: keras.layers.Layer) -> bool:
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
-    """One operation as a Keras layer that shares the weights of the original layer.
-
-    It computes in float32 where the layer computes in another precision.
-    """
+    """An operation as a Keras layer with the original's weights, in float32 or its precision."""
 
     def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
         other = in_half_precision(layer) or layer.compute_dtype == "float64"

@@ -17,24 +17,14 @@ DEPTHWISE = "channels, multiplier"
 
 @dataclass(frozen=True)
 class KernelLayout:
-    """A kernel's layout, and its conversion to matrices `(taps, inputs per group, outputs)`.
+    """A kernel's layout, and its conversion to matrices `(taps, inputs per group, outputs)`."""
 
-    Attributes:
-        name: Name of the kernel: its layer's name, with `/depthwise` or `/pointwise`
-            for the two kernels of a separable convolution.
-        shape: Shape of the kernel in Keras.
-        groups: Number of channel groups (a depthwise convolution has one per channel).
-        axes: Meaning of the last two axes: "inputs, outputs"; "outputs, inputs" for a
-            transposed convolution; "channels, multiplier" for a depthwise one.
-        order: The axes in the order (inputs, groups, outputs) in which they form one matrix;
-            empty if the last two axes form a matrix.
-        summed: How many of the axes in `order` are inputs.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    groups: int
-    axes: str
+    name: str  # its layer's, with `/depthwise` or `/pointwise` in a separable convolution
+    shape: tuple[int, ...]  # in Keras
+    groups: int  # of channels; a depthwise convolution has one per channel
+    axes: str  # the meaning of the last two axes, one of the above
+    # The axes in the order (inputs, groups, outputs) in which they form one matrix; empty if the
+    # last two axes form a matrix. The first `summed` of them are inputs.
     order: tuple[int, ...] = field(default=(), kw_only=True)
     summed: int = field(default=0, kw_only=True)
 

@@ -212,10 +212,7 @@ class InstrumentedModel(ShownAsTable):
         return self.classes_of(None)
 
     def classes_of(self, output: str | None) -> OutputClasses:
-        """Return how an output's values give classes, probabilities and the classes' scores.
-
-        Arguments and errors as in `output_operation_of`.
-        """
+        """Return an output's `OutputClasses`; arguments and errors as in `output_operation_of`."""
         return self._classes[self.output_operation_of(output)]
 
     @property
@@ -265,10 +262,7 @@ class InstrumentedModel(ShownAsTable):
         return Samples(data, self.input_shapes, self._bounds, names)
 
     def check(self, x: DataLike) -> np.ndarray:
-        """Return data as an array `(samples, *input_shape)` float32, or `Inputs` of several arrays.
-
-        Errors as in `samples`.
-        """
+        """Return a float32 array `(samples, *input_shape)`, or `Inputs`; errors as in `samples`."""
         return self.samples(x).array()
 
     def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -294,10 +288,7 @@ class InstrumentedModel(ShownAsTable):
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
     ) -> Activations:
-        """Return the values of operations for all samples of `x`.
-
-        Arguments and errors as in `capture_batches`.
-        """
+        """Return the values of operations for all samples; arguments as in `capture_batches`."""
         parts = [dict(part) for part in self.capture_batches(x, batch_size, of)]
         return Activations({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
 
@@ -358,10 +349,7 @@ class InstrumentedModel(ShownAsTable):
         return self.graph.run(x, self._names(of))
 
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
-        """Return an output of the model `(samples, …)` float32, by default the first.
-
-        Errors as in `capture_batches` and `output_operation_of`.
-        """
+        """Return an output `(samples, …)` float32, by default the first; see `capture_batches`."""
         name = self.output_operation_of(output)
         return self.capture(x, batch_size, of=[name])[name]
 
@@ -374,10 +362,7 @@ class InstrumentedModel(ShownAsTable):
         return self.capture(x, batch_size, of=[name])[name]
 
     def outputs_from(self, logits: np.ndarray, output: str | None = None) -> np.ndarray:
-        """Return an output `(samples, …)` float32, given its logits `(samples, …)`.
-
-        Errors as in `output_operation_of`.
-        """
+        """Return an output `(samples, …)` float32, given its logits `(samples, …)`."""
         name, first = self.output_operation_of(output), self.logit_operation_of(output)
         if first != name and not self.graph.between([first], [name]):
             return (logits + np.float32(0.5)).reshape(-1, *self[name].shape)  # see `centred`

@@ -54,21 +54,13 @@ _REMARKS = {
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """The final activation of an output, and the logits before it.
+    """The final activation of an output, and the logits before it."""
 
-    Attributes:
-        logits: Name of the operation before the final activation, or of the output without one.
-        final: The final activation; None without one.
-        function: Its name; "sigmoid" if probabilities are σ(sign · (logit − threshold)).
-        sign: −1 if a probability falls with its logit, otherwise 1.
-        threshold: The logit of the probability 1/2.
-    """
-
-    logits: str
+    logits: str  # name of the operation before the final activation, or of the output without one
     final: Operation | None = None
-    function: str = ""
-    sign: int = 1
-    threshold: float = 0.0
+    function: str = ""  # its name; "sigmoid" if probabilities are σ(sign · (logit − threshold))
+    sign: int = 1  # −1 if a probability falls with its logit
+    threshold: float = 0.0  # the logit of the probability 1/2
 
 
 def ending_of(graph: Graph, output: str) -> Ending:

@@ -37,10 +37,7 @@ def before(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights that a gate applies to one input: columns `start` to `stop` of a kernel.
-
-    The kernel's taps are those of one time step.
-    """
+    """Columns `start` to `stop` of a kernel, which a gate applies to one input at a time step."""
 
     kernel: Synapses
     start: int
@@ -138,10 +135,7 @@ class Unrolled:
         return x[:, ::-1] if self.backwards else x
 
     def members(self, sources: Sequence[int], mask: Source | None) -> list[Step]:
-        """Return a step for each of the cell's operations, which computes it at all time steps.
-
-        `sources` are the indices of the sequence and of initial states.
-        """
+        """Return a step for each cell operation; `sources` are the sequence and initial states."""
         every = tuple(sources) if mask is None else (*sources, mask)
 
         def member(operation: Operation) -> Step:

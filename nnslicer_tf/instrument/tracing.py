@@ -24,39 +24,23 @@ from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a layer or `keras.ops` operation; shapes without the batch axis.
-
-    Attributes:
-        layer: The layer or operation.
-        path: Its name, prefixed with the names of the nested models that contain it.
-        reuse: Number of earlier calls of the layer.
-        inputs: Ids of the input tensors.
-        input_shapes: Their shapes.
-        input_dtypes: Their dtypes in the model; the graph computes in float32.
-        constants: Position → positional argument that is not a tensor.
-        outputs: Ids of the output tensors.
-        output_shapes: Their shapes.
-        arguments: Name → argument, except propagated masks; tensors are replaced by `TensorAt`.
-        masks: Id of the mask that the layer receives with each input, or None.
-        paddings: Id of each input's padding mask, or None.
-        mask: Id of the (first) output's padding mask, or None.
-        mask_function: For a call that makes a mask: the function from the inputs to the mask.
-    """
+    """One call of a layer or `keras.ops` operation; tensors by id, shapes without batch axis."""
 
     layer: keras.Operation
-    path: str
-    reuse: int
+    path: str  # its name, prefixed with the names of the nested models that contain it
+    reuse: int  # number of earlier calls of the layer
     inputs: tuple[int, ...]
     input_shapes: tuple[tuple[int, ...], ...]
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
-    constants: dict[int, Any] = field(default_factory=dict)
-    input_dtypes: tuple[str, ...] = ()
+    constants: dict[int, Any] = field(default_factory=dict)  # positional ones that are no tensors
+    input_dtypes: tuple[str, ...] = ()  # in the model; the graph computes in float32
+    # By name, except propagated masks; tensors are replaced by `TensorAt`.
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    masks: tuple[int | None, ...] = ()
-    paddings: tuple[int | None, ...] = ()
-    mask: int | None = None
-    mask_function: Callable[..., Any] | None = None
+    masks: tuple[int | None, ...] = ()  # those that the layer receives with each input
+    paddings: tuple[int | None, ...] = ()  # each input's padding mask
+    mask: int | None = None  # the (first) output's padding mask
+    mask_function: Callable[..., Any] | None = None  # from inputs to the mask that the call makes
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,7 @@ def transposed_without_gaps(
     padding: str,
     convolve: Callable[[Any, Any, tuple[int, ...]], Any],
 ) -> Callable[[Any, Any], Any]:
-    """Return a transposed convolution that adds the zeros between its windows afterwards.
-
-    Arguments are as in `convolution_without_gaps`; `convolve` is transposed.
-    """
+    """Return a transposed convolution that adds the gaps' zeros afterwards; arguments as above."""
     steps, reads = [], []
     for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
         step = min(s, k)

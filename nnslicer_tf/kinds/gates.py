@@ -156,10 +156,7 @@ class GatesAtZero:
         return [w.columns(weight_signs(w.kernel)) for w in side_by_side(self.operations)]
 
     def expand(self, g: Any, signs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """Return the CONTRIB of the inputs, given the signs of their Δ and `weight_signs`.
-
-        `g` is sign(CONTRIB) · sign(Δy) of the outputs of all gates, side by side.
-        """
+        """Return the inputs' CONTRIB, given g of all gates, the signs of Δ, and `weight_signs`."""
         received = []
         for gate, x, w in zip(self.operations[0].params.weights, signs, weights, strict=True):
             apply = gate.kernel.apply

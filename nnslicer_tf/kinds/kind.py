@@ -180,15 +180,10 @@ def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """The granularity of a walk, with the shapes and means of neurons at that granularity.
+    """The granularity of a walk, with the shapes and means of neurons at that granularity."""
 
-    Attributes:
-        granularity: "activation" or "channel".
-        means: Operation name → the profile's means `(*operation shape)` float64.
-    """
-
-    granularity: str
-    means: Mapping[str, np.ndarray]
+    granularity: str  # "activation" or "channel"
+    means: Mapping[str, np.ndarray]  # the profile's, operation name → `(*operation shape)` float64
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of an operation's neurons: its own shape, or `(channels,)`."""

@@ -18,10 +18,7 @@ ops: Any = LazyModule("keras.ops")
 
 
 def add_rows(table: KernelLayout, tokens: np.ndarray, values: np.ndarray, each: bool) -> np.ndarray:
-    """Add values to the tokens' rows of a table, `(batch or 1, *table shape)`.
-
-    Tokens are `(batch, …)` int64, values `(batch, …, channels)`; `each` separates the samples.
-    """
+    """Return values `(batch, …, channels)` added up by token, `(batch or 1, *table shape)`."""
     dtype = np.int32 if np.issubdtype(values.dtype, np.integer) else np.float32
     total = np.zeros((len(tokens) if each else 1, *table.shape), dtype)
     rows = np.arange(len(tokens)) if each else np.zeros(len(tokens), np.int64)

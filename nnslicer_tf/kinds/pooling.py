@@ -25,10 +25,7 @@ def expand_average(
     inputs: Sequence[Neurons],
     amounts: bool = False,
 ) -> list[np.ndarray | None]:
-    """Propagate CONTRIB, with exclusion, using local values Δx / k; padding does not count.
-
-    For amounts, `signs` are multipliers.
-    """
+    """Propagate CONTRIB, or multipliers, with exclusion by Δx / k; padding does not count."""
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = x.sums.average(

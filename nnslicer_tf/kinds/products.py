@@ -161,13 +161,11 @@ def expand_softmax(
 def _softmax_at_zero(
     operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
 ) -> list[Any]:
-    """Sum the signs of the local values: of y_i, and of 1 − y_j for j = i, otherwise of −y_j.
-
-    1 − y_j is computed as the sum of the others: near 1, the difference would only be rounding.
-    """
+    """Sum the signs of the local values: of y_i, and of 1 − y_j for j = i, otherwise of −y_j."""
     axes = operation.params.axes
     present = ops.sign(values[operation.name])
     given = g * present
+    # 1 − y_j is the sum of the others: near 1, the difference would only be rounding.
     has_others = ops.sign(ops.sum(present, axis=axes, keepdims=True) - present)
     others = ops.sum(given, axis=axes, keepdims=True) - given
     received = signs[0] * (given * has_others - present * others)

@@ -130,10 +130,7 @@ def _samples_at_zero(
 
 
 def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
-    """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`.
-
-    `x` are the inputs of a weighted sum, `g` the cotangents of its outputs.
-    """
+    """Return each sample's weight gradient `(batch, taps, inputs, outputs)` for cotangents g."""
     kernel: Synapses = operation.params
     groups = kernel.groups
     read = windows(operation.input_shapes[0], x, kernel.taps)

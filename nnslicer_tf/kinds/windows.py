@@ -16,10 +16,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
-    """Return the values that the taps read `(batch, positions, taps, channels)`, 0 for padding.
-
-    `shape` is that of one input `(…, channels)`; taps are positions `(positions, taps)`.
-    """
+    """Return what taps read of `(batch, *shape)`: `(batch, positions, taps, channels)`, or 0."""
     channels = shape[-1]
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
     padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])

@@ -31,15 +31,11 @@ _MIN_FACTOR = 1e-3  # smaller factors are not divided by
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """The target values of a layer: ((the original's values of `of`) - `others` - offset) / factor.
-
-    `others` are operations of the copy that are added to the layer's branch; factor and offset are
-    those of the normalisation in between.
-    """
+    """A layer's target values: ((the original's values of `of`) - `others` - offset) / factor."""
 
     of: str
-    others: tuple[str, ...] = ()
-    factor: np.ndarray | float = 1.0
+    others: tuple[str, ...] = ()  # operations of the copy that are added to the layer's branch
+    factor: np.ndarray | float = 1.0  # of the normalisation in between, as is the offset
     offset: np.ndarray | float = 0.0
 
 

@@ -31,21 +31,13 @@ _FORMAT = "nnslicer_tf critical neurons 1"
 
 @dataclass(frozen=True, eq=False)
 class NeuronLayer:
-    """The neurons of one layer.
+    """The neurons of one layer."""
 
-    Attributes:
-        name: The layer's name.
-        units: Number of neurons.
-        sum: Name of its weighted sum's operation.
-        value: Name of the operation whose values, `(…, units)`, are the neurons' values.
-        chain: The operations from the weighted sum to the value.
-    """
-
-    name: str
-    units: int
-    sum: str
-    value: str
-    chain: tuple[Operation, ...]
+    name: str  # the layer's
+    units: int  # number of neurons
+    sum: str  # name of its weighted sum's operation
+    value: str  # name of the operation whose values, `(…, units)`, are the neurons' values
+    chain: tuple[Operation, ...]  # the operations from the weighted sum to the value
 
     @property
     def kernel(self) -> Synapses:

@@ -28,10 +28,7 @@ _MASKED = -1e9
 
 
 def activation_step(function: Callable, compute: Callable | None = None, suffix: str = "") -> Step:
-    """Return the step of an activation function, from `keras.activations` or the user's own.
-
-    `compute` runs in place of `function`, such as a layer's call with its options.
-    """
+    """Return the step of an activation function, Keras's or not, computed by `compute` if given."""
     name = getattr(function, "__name__", type(function).__name__)
     if function is activations.softmax:
         return softmax_step(-1, suffix)
@@ -43,10 +40,7 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
 
 
 def softmax_step(axis: int | Sequence[int], *place: Any) -> Step:
-    """Return the step of a softmax; axes as in Keras, a second source masks the entries.
-
-    `place` are the step's suffix, sources, shape and mask.
-    """
+    """Return a softmax's step, axes as in Keras; a second source masks; see `product_step`."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
     def compute(x: Any, *masks: Any) -> Any:

@@ -15,10 +15,7 @@ from nnslicer_tf.instrument.operations import Step
 
 
 def mask_step(function: Callable[..., Any], *place: Any) -> Step:
-    """Return the step of a mask; `function` maps tensors to a boolean tensor.
-
-    `place` are the step's suffix, sources and shape.
-    """
+    """Return a mask's step, of a function to bools; `place` are its suffix, sources and shape."""
 
     def compute(*inputs: Any) -> Any:
         dtype = keras.backend.standardize_dtype(inputs[0].dtype)

@@ -14,10 +14,7 @@ from nnslicer_tf.instrument.operations import Affine, Statistics, Step
 def affine_step(
     factor: Any = 1.0, offset: Any = 0.0, *place: Any, compute: Callable | None = None
 ) -> Step:
-    """Return a scale step x · factor + offset: constants, or functions that return weights.
-
-    `place` are the step's suffix, sources, shape and mask.
-    """
+    """Return a scale x · factor + offset of values or functions; `place` as in `product_step`."""
 
     def terms() -> list[Any]:
         return [term() if callable(term) else term for term in (factor, offset)]

@@ -68,10 +68,7 @@ def recognised(step: Step, shapes: Sequence[Shape], name: str) -> tuple[Step, ..
 
 
 def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tuple[Step, ...]:
-    """Return the step of a function of one tensor: elementwise, a scale, or a move of values.
-
-    `shape` is the input's, without the batch axis; messages use `name` and `what`, the function.
-    """
+    """Return the step of a function, `what`, of one tensor: elementwise, a scale, or a move."""
     if moves_values(function, [shape]):
         return (Step("routing", function),)
     return recognised(Step("elementwise", function, Elementwise(what)), [shape], name)
@@ -124,10 +121,7 @@ def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str, what: str =
 
 
 def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
-    """Whether changing some inputs changes no other output.
-
-    Up to 64 inputs are changed one by one, more of them in random halves.
-    """
+    """Whether changing inputs, one by one or in random halves, changes no other output."""
     rng = np.random.default_rng(0)
     size = int(np.prod(shape))
     few = size <= MAX_CHANGED_ALONE

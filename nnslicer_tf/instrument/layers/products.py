@@ -14,10 +14,7 @@ from nnslicer_tf.instrument.operations import ProductSum, Step
 
 
 def product_step(equation: str, *place: Any) -> Step:
-    """Return the step of a sum of products of two tensors, as in `ProductSum`.
-
-    `place` are the step's suffix, sources, shape and mask.
-    """
+    """Return the step of a `ProductSum`; `place` are its suffix, sources, shape and mask."""
     return Step("product_sum", partial(ops.einsum, equation), ProductSum(equation), *place)
 
 

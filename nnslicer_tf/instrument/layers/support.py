@@ -26,19 +26,12 @@ _NO_CHANNELS = {
 
 @dataclass(frozen=True)
 class LayerSupport:
-    """How well one class of `keras.layers` is supported.
-
-    Attributes:
-        name: Name of the class.
-        status: "supported", "passes through at inference" or "refused".
-        detail: The family of its operations, or why it is refused.
-        channels: "yes", or why granularity "channel" does not support it; "" if refused.
-    """
+    """How well one class of `keras.layers` is supported."""
 
     name: str
-    status: str
-    detail: str
-    channels: str = ""
+    status: str  # "supported", "passes through at inference" or "refused"
+    detail: str  # the family of its operations, or why it is refused
+    channels: str = ""  # "yes", or why granularity "channel" does not support it; "" if refused
 
 
 def layer_support() -> tuple[LayerSupport, ...]:

@@ -31,10 +31,7 @@ def require_channels_last(layer: Any, call: LayerCall) -> None:
 def sum_step(
     synapses: Synapses, suffix: str = "", shape: Shape | None = None, apply: Sum | None = None
 ) -> Step:
-    """Return a step that applies the current kernel and bias in the dtype of its input.
-
-    `apply` is the sum as the layer computes it, if not by `synapses.apply`.
-    """
+    """Return a step that applies the kernel, by `apply` if given, and bias in its input's dtype."""
     apply = apply or synapses.apply
 
     def compute(x: Any) -> Any:
