@@ -53,11 +53,6 @@ def compile_ahead(parts: Iterable[str] = USUAL) -> None:
         )
 
 
-def compile_part(part: str) -> None:
-    """Compile the slicing kernels of one of the `PARTS`, or load them from disk."""
-    for kernel in PARTS[part]:
-        kernel.compile()
-
-
 if __name__ == "__main__":
-    compile_part(sys.argv[1])
+    for _kernel in PARTS[sys.argv[1]]:
+        _kernel.compile()

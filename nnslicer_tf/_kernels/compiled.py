@@ -58,10 +58,7 @@ def argument(dtype: types.Type, dimensions: int) -> types.Array:
 
 
 class _Compiled:
-    """A function that is compiled for one signature when it is first called.
-
-    `ready`: whether it is compiled in this process.
-    """
+    """A function that is compiled for one signature when first called; then it is `ready`."""
 
     def __init__(self, function: Callable, dispatcher: Any, signature: tuple) -> None:
         functools.update_wrapper(self, function)

@@ -103,24 +103,38 @@ def memory_of(memory: type, *fields: types.Type) -> types.NamedTuple:
 
 
 @inlined
+def multiply(v, size, first, second, sums, sizes):
+    """Store products; return two vectors with them, and their magnitudes, added."""
+    for i in range(0, size, LANES):
+        value = load(first, i) * load(second, i)
+        store(v, i, value)
+        sums = sums + widen(value)
+        sizes = sizes + magnitude(value)
+    return sums, sizes
+
+
+@inlined
 def give(v, size, bound, ties, sign, received, synapses):
-    """Add signs where a value is kept to its input and synapse; arguments as of `give_amounts`."""
+    """Add signs where values are kept to inputs, and synapses if not None; return the ties left."""
     above, below = splat(bound), splat(-bound)
     plus, none = splat(sign), splat(np.int32(0))
     for i in range(0, size, LANES):
         value = load(v, i)
         given = where(value > above, plus, none) - where(value < below, plus, none)
         store(received, i, load(received, i) + given)
-        store(synapses, i, load(synapses, i) + given)
+        if synapses is not None:
+            store(synapses, i, load(synapses, i) + given)
     i = size
-    while ties > 0 and bound > 0:
+    while i > 0 and ties > 0 and bound > 0:
         i -= 1
         value = read(v, i)
         if abs(value) == bound:
             given = sign if value > 0 else -sign
             write(received, i, read(received, i) + given)
-            write(synapses, i, read(synapses, i) + given)
+            if synapses is not None:
+                write(synapses, i, read(synapses, i) + given)
             ties -= 1
+    return ties
 
 
 @inlined
@@ -174,10 +188,7 @@ def first_division(values, size, total, magnitudes, threshold, work, number):
 
 @inlined
 def excluded_bound(values, size, threshold, waiting, work, number):
-    """Find which values of a sum are excluded, as (bound, ties).
-
-    Values above the bound in magnitude are kept, and the last `ties` of those equal to it.
-    """
+    """Return (bound, ties): values above it, and the last `ties` of those equal to it, are kept."""
     if not threshold > 0:
         return np.float32(0), 0
     stack = at(work.stacks, 3 * _INTERVALS * number)

@@ -5,12 +5,11 @@ from numba import float32, float64, int8, int32, int64
 
 from nnslicer_tf._kernels.compiled import argument, compiled
 
+_SIGNS, _VECTOR = argument(int8, 1), argument(float64, 1)
+
 
 def deltas(values: np.ndarray, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Δ = value − mean, computed in float64 and rounded to float32, and its signs as int8.
-
-    Values are `(batch, *shape)` float32, means `(*shape)` float64.
-    """
+    """Return Δ = value − mean `(batch, *shape)`, rounded to float32, and its signs as int8."""
     found, signs = np.empty(values.shape, np.float32), np.empty(values.shape, np.int8)
     rows = (len(values), means.size)
     _deltas(
@@ -22,7 +21,7 @@ def deltas(values: np.ndarray, means: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return found, signs
 
 
-@compiled((argument(float32, 2), argument(float64, 1), float32[:, ::1], int8[:, ::1]))
+@compiled((argument(float32, 2), _VECTOR, float32[:, ::1], int8[:, ::1]))
 def _deltas(values, means, found, signs):
     for sample in range(values.shape[0]):
         for n in range(values.shape[1]):
@@ -47,7 +46,7 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
     return received
 
 
-@compiled((argument(int8, 1), argument(float64, 1), argument(float64, 2), float64, int32[:, ::1]))
+@compiled((_SIGNS, _VECTOR, argument(float64, 2), float64, int32[:, ::1]))
 def _merge_two(signs, y, values, theta, received):
     """Do the same as `_merge` for two tensors, in vector code without sorting."""
     for n in range(values.shape[1]):
@@ -64,16 +63,7 @@ def _merge_two(signs, y, values, theta, received):
         received[1, n] = sign * second_sign * np.int32(both_kept or (any_kept and second_larger))
 
 
-@compiled(
-    (
-        argument(int8, 1),
-        argument(float64, 1),
-        argument(float64, 2),
-        float64,
-        int64[::1],
-        int32[:, ::1],
-    )
-)
+@compiled((_SIGNS, _VECTOR, argument(float64, 2), float64, int64[::1], int32[:, ::1]))
 def _merge(signs, y, values, theta, order, received):
     tensors, neurons = values.shape
     for n in range(neurons):

@@ -9,6 +9,8 @@ from numba import float32, int8, int32
 
 from nnslicer_tf._kernels.compiled import argument, compiled
 
+_SIGNS, _FLOATS = argument(int8, 3), argument(float32, 3)
+
 
 def maximum(
     signs: np.ndarray, y: np.ndarray, x: np.ndarray, x_signs: np.ndarray, taps: np.ndarray
@@ -21,16 +23,7 @@ def maximum(
     return received
 
 
-@compiled(
-    (
-        argument(int8, 3),
-        argument(float32, 3),
-        argument(float32, 3),
-        argument(int8, 3),
-        argument(int32, 2),
-        int32[:, :, ::1],
-    )
-)
+@compiled((_SIGNS, _FLOATS, _FLOATS, _SIGNS, argument(int32, 2), int32[:, :, ::1]))
 def _maximum(signs, y, x, x_signs, taps, received):
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):
@@ -46,10 +39,7 @@ def _maximum(signs, y, x, x_signs, taps, received):
 
 
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """Return the mean over output positions of the values that each tap reads, 0 for padding.
-
-    The result is `(batch, taps, inputs)` float64.
-    """
+    """Return the mean over positions of what each tap reads, `(batch, taps, inputs)` float64."""
     totals = np.zeros((len(x), taps.shape[1], x.shape[2]))
     _add_taps(x, taps, totals)
     return totals / len(taps)

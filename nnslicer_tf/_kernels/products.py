@@ -11,15 +11,17 @@ from collections import namedtuple
 import numpy as np
 from numba import boolean, float32, float64, int8, int32, types
 
-from nnslicer_tf._kernels.compiled import argument, compiled, inlined
+from nnslicer_tf._kernels.compiled import argument, compiled
 from nnslicer_tf._kernels.exclusion import (
     TOGETHER,
     aligned,
     buffers,
     excluded_bound,
     first_division,
+    give,
     give_amounts,
     memory_of,
+    multiply,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -32,7 +34,6 @@ from nnslicer_tf._kernels.vectors import (
     read,
     splat,
     store,
-    where,
     widen,
     write,
 )
@@ -43,6 +44,7 @@ Factor = namedtuple("Factor", ["values", "delta", "middles"])
 Memory = namedtuple("Memory", ["values", "moments", "lists", "single", "whole", "double"])
 
 _MEMORY = memory_of(Memory, float32[:, ::1], float64[:, ::1], int32[:, ::1])
+_SIGNS, _FLOATS, _GIVEN = argument(int8, 3), argument(float32, 3), int32[:, :, ::1]
 _FACTOR = types.NamedUniTuple(float32[:, :, ::1], 3, Factor)
 
 # Number of local values that are processed together, so that they stay in the L1 cache.
@@ -141,19 +143,7 @@ def _padded(x: np.ndarray) -> np.ndarray:
 
 
 @compiled(
-    (
-        argument(int8, 3),
-        argument(float32, 3),
-        _FACTOR,
-        _FACTOR,
-        float64,
-        boolean,
-        boolean,
-        argument(float32, 3),
-        int32[:, :, ::1],
-        int32[:, :, ::1],
-        _MEMORY,
-    )
+    (_SIGNS, _FLOATS, _FACTOR, _FACTOR, float64, boolean, boolean, _FLOATS, _GIVEN, _GIVEN, _MEMORY)
 )
 def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b, memory):
     """Add what a and b receive: signs, or float32 amounts in the same memory."""
@@ -181,16 +171,10 @@ def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b
                         column = (group * columns + n) * stride
                         local = at(v, count * 2 * stride)
                         sums, sizes = splat(0.0), splat(np.float32(0))
-                        for i in range(0, stride, LANES):
-                            value = load(delta_a, row + i) * load(values_b, column + i)
-                            store(local, i, value)
-                            sums = sums + widen(value)
-                            sizes = sizes + magnitude(value)
-                        for i in range(0, stride, LANES):
-                            value = load(values_a, row + i) * load(delta_b, column + i)
-                            store(local, stride + i, value)
-                            sums = sums + widen(value)
-                            sizes = sizes + magnitude(value)
+                        x, w = at(delta_a, row), at(values_b, column)
+                        sums, sizes = multiply(local, stride, x, w, sums, sizes)
+                        x, w = at(values_a, row), at(delta_b, column)
+                        sums, sizes = multiply(at(local, stride), stride, x, w, sums, sizes)
                         total, magnitudes = lane_sum(sums), lane_sum(sizes)
                         threshold = theta * abs(total if by_sum else np.float64(y[group, m, n]))
                         if not (threshold > 0 and abs(total) < threshold):
@@ -218,22 +202,14 @@ def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b
                         give_amounts(local, stride, bound, ties, factor, weights, to)
                     else:
                         sign = np.int32(read(marks, neuron))
-                        ties = _give(second, stride, bound, ties, sign, at(signs_b, column))
-                        _give(local, stride, bound, ties, sign, at(signs_a, row))
+                        ties = give(second, stride, bound, ties, sign, at(signs_b, column), None)
+                        give(local, stride, bound, ties, sign, at(signs_a, row), None)
 
 
 @compiled(
     (
-        argument(int8, 2),
-        float32[:, ::1],
-        float32[:, ::1],
-        float64,
-        boolean,
-        boolean,
-        argument(float32, 2),
-        float32[:, ::1],
-        int32[:, ::1],
-        _MEMORY,
+        *(argument(int8, 2), float32[:, ::1], float32[:, ::1], float64, boolean, boolean),
+        *(argument(float32, 2), float32[:, ::1], int32[:, ::1], _MEMORY),
     )
 )
 def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, received, memory):
@@ -302,23 +278,4 @@ def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, receiv
                     if size > bound or (size == bound and bound > 0 and later < ties):
                         write(to_amounts, place, read(to_amounts, place) + given)
                 else:
-                    _give(local, stride, bound, ties, np.int32(signs[row, place]), to)
-
-
-@inlined
-def _give(v, size, bound, ties, sign, received):
-    """Add signs to the inputs of the kept values; return the number of ties that are left."""
-    above, below = splat(bound), splat(-bound)
-    plus, none = splat(sign), splat(np.int32(0))
-    for i in range(0, size, LANES):
-        value = load(v, i)
-        given = where(value > above, plus, none) - where(value < below, plus, none)
-        store(received, i, load(received, i) + given)
-    i = size
-    while i > 0 and ties > 0 and bound > 0:
-        i -= 1
-        value = read(v, i)
-        if abs(value) == bound:
-            write(received, i, read(received, i) + (sign if value > 0 else -sign))
-            ties -= 1
-    return ties
+                    give(local, stride, bound, ties, np.int32(signs[row, place]), to, None)

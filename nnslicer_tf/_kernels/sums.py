@@ -23,6 +23,7 @@ from nnslicer_tf._kernels.exclusion import (
     give,
     give_amounts,
     memory_of,
+    multiply,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -31,13 +32,11 @@ from nnslicer_tf._kernels.vectors import (
     lane_sum,
     lanes,
     load,
-    magnitude,
     pointer,
     read,
     splat,
     store,
     where,
-    widen,
     write,
 )
 
@@ -46,6 +45,12 @@ from nnslicer_tf._kernels.vectors import (
 Memory = namedtuple(
     "Memory", "windows changes received runs lists values moments single whole double"
 )
+
+_MEMORY = memory_of(
+    *(Memory, float32[::1], float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1]),
+    *(float32[:, ::1], float64[:, ::1]),
+)
+_FLOATS = argument(float32, 3)
 
 # Number of values of windows gathered at a time, so that they stay in the L2 cache.
 _BLOCK = 1 << 17
@@ -119,10 +124,7 @@ def _expand(
     each: bool,
     changes: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`.
-
-    `threshold` is (θ, `by_sum`).
-    """
+    """Expand sums with thresholds θ·|y| · scale `(batch or 1, positions)`, given (θ, by_sum)."""
     amounts = changes is not None
     width = weights.shape[2]
     if rest := -width % LANES:
@@ -167,30 +169,9 @@ def _expand(
 
 @compiled(
     (
-        argument(int8, 3),
-        argument(float32, 3),
-        argument(float32, 3),
-        argument(float32, 3),
-        argument(int32, 2),
-        argument(float64, 2),
-        float64,
-        boolean,
-        types.intp,
-        boolean,
-        argument(float32, 3),
-        argument(float32, 3),
-        int32[::1],
-        int32[:, :, :, ::1],
-        memory_of(
-            Memory,
-            float32[::1],
-            float32[::1],
-            int32[:, ::1],
-            int32[:, :, ::1],
-            int32[::1],
-            float32[:, ::1],
-            float64[:, ::1],
-        ),
+        *(argument(int8, 3), _FLOATS, _FLOATS, _FLOATS, argument(int32, 2), argument(float64, 2)),
+        *(float64, boolean, types.intp, boolean, _FLOATS, _FLOATS),
+        *(int32[::1], int32[:, :, :, ::1], _MEMORY),
     )
 )
 def _weighted_sum(
@@ -285,11 +266,7 @@ def _weighted_sum(
                             p = np.int64(read(places, k))
                             v, window_values = at(values, held * stride), at(windows, p * stride)
                             sums, sizes = splat(0.0), splat(np.float32(0))
-                            for i in range(0, stride, LANES):
-                                value = load(w, i) * load(window_values, i)
-                                store(v, i, value)
-                                sums = sums + widen(value)
-                                sizes = sizes + magnitude(value)
+                            sums, sizes = multiply(v, stride, w, window_values, sums, sizes)
                             total = lane_sum(sums)
                             output = read(pointer(y), first_neuron + o + p * channels)
                             threshold = theta * abs(np.float64(output)) * read(scales, start + p)
@@ -301,15 +278,13 @@ def _weighted_sum(
                             write(places, held, np.int32(p))
                             held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
                         for j in range(held):
-                            begun = first_division(
+                            v, total, weight = (
                                 at(values, j * stride),
-                                width,
                                 read(totals, j),
                                 read(magnitudes, j),
-                                read(thresholds, j),
-                                work,
-                                j,
                             )
+                            limit = read(thresholds, j)
+                            begun = first_division(v, width, total, weight, limit, work, j)
                             write(waiting, j, np.int32(begun))
 
                         # Give to the inputs and synapses of the values that are kept.
@@ -328,15 +303,11 @@ def _weighted_sum(
                                 give_amounts(v, stride, bound, ties, m, change, to)
                             else:
                                 sign = np.int32(read(marks, p * channels + o))
-                                give(
-                                    v,
-                                    stride,
-                                    bound,
-                                    ties,
-                                    sign,
+                                to, synapse = (
                                     at(received, p * stride),
                                     at(to_synapses, first_synapse),
                                 )
+                                give(v, stride, bound, ties, sign, to, synapse)
                 if amounts:
                     zero = np.float32(0)
                     _scatter(received_amounts, to_input_amounts, zero, rows, needed, place)

@@ -88,31 +88,28 @@ _define_operators()
 def pointer(typing, array):
     """Return a pointer to the first value of a C-ordered array."""
     result = types.CPointer(array.dtype)
-
-    def emit(context, builder, sig, args):
-        return context.make_array(sig.args[0])(context, builder, args[0]).data
-
-    return result(array), emit
+    return (
+        result(array),
+        lambda context, builder, sig, args: (
+            context.make_array(sig.args[0])(context, builder, args[0]).data
+        ),
+    )
 
 
 @intrinsic
 def at(typing, place, index):
     """Return the pointer to the value at an index."""
-
-    def emit(context, builder, sig, args):
-        return builder.gep(args[0], [args[1]])
-
-    return place(place, types.intp), emit
+    return place(place, types.intp), lambda context, builder, sig, args: builder.gep(
+        args[0], [args[1]]
+    )
 
 
 @intrinsic
 def read(typing, place, index):
     """Return the value at an index."""
-
-    def emit(context, builder, sig, args):
-        return builder.load(builder.gep(args[0], [args[1]]))
-
-    return place.dtype(place, types.intp), emit
+    return place.dtype(place, types.intp), lambda context, builder, sig, args: builder.load(
+        builder.gep(args[0], [args[1]])
+    )
 
 
 @intrinsic
@@ -167,72 +164,52 @@ def splat(typing, value):
 @intrinsic
 def lanes(typing):
     """Return 0, 1, ..., 15."""
-
-    def emit(context, builder, sig, args):
-        return ir.Constant(integers.llvm, list(range(LANES)))
-
-    return integers(), emit
+    return integers(), lambda context, builder, sig, args: ir.Constant(
+        integers.llvm, list(range(LANES))
+    )
 
 
 @intrinsic
 def magnitude(typing, vector):
     """Return |x| for floats or doubles."""
-
-    def emit(context, builder, sig, args):
-        return _call(builder, f"llvm.fabs.{_suffix(vector)}", vector.llvm, args)
-
-    return vector(vector), emit
+    return vector(vector), lambda context, builder, sig, args: _call(
+        builder, f"llvm.fabs.{_suffix(vector)}", vector.llvm, args
+    )
 
 
 @intrinsic
 def widen(typing, vector):
     """Convert floats to doubles."""
-
-    def emit(context, builder, sig, args):
-        return builder.fpext(args[0], doubles.llvm)
-
-    return doubles(vector), emit
+    return doubles(vector), lambda context, builder, sig, args: builder.fpext(args[0], doubles.llvm)
 
 
 @intrinsic
 def bits(typing, value):
     """Return the bits of float32 as integers; those of magnitudes have the magnitudes' order."""
     result = integers if value is floats else types.int32
-
-    def emit(context, builder, sig, args):
-        return builder.bitcast(args[0], integers.llvm if value is floats else ir.IntType(32))
-
-    return result(value), emit
+    return result(value), lambda context, builder, sig, args: builder.bitcast(
+        args[0], integers.llvm if value is floats else ir.IntType(32)
+    )
 
 
 @intrinsic
 def float_of_bits(typing, value):
     """Return the float32 that has the bits of an integer."""
-
-    def emit(context, builder, sig, args):
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), emit
+    return types.float32(types.int32), lambda context, builder, sig, args: builder.bitcast(
+        args[0], ir.FloatType()
+    )
 
 
 @intrinsic
 def where(typing, condition, x, y):
     """Return x where a mask is set, otherwise y."""
-
-    def emit(context, builder, sig, args):
-        return builder.select(*args)
-
-    return x(condition, x, y), emit
+    return x(condition, x, y), lambda context, builder, sig, args: builder.select(*args)
 
 
 @intrinsic
 def larger(typing, x, y):
     """Return the elementwise maximum of two integer vectors."""
-
-    def emit(context, builder, sig, args):
-        return _larger(builder, *args)
-
-    return x(x, y), emit
+    return x(x, y), lambda context, builder, sig, args: _larger(builder, *args)
 
 
 @intrinsic
@@ -274,21 +251,17 @@ def last(typing, condition):
 @intrinsic
 def lane_sum(typing, vector):
     """Return the sum of 16 values, added in a tree."""
-
-    def emit(context, builder, sig, args):
-        return _fold(builder, args[0], builder.add if vector is integers else builder.fadd)
-
-    return _SCALAR[vector](vector), emit
+    return _SCALAR[vector](vector), lambda context, builder, sig, args: _fold(
+        builder, args[0], builder.add if vector is integers else builder.fadd
+    )
 
 
 @intrinsic
 def lane_max(typing, vector):
     """Return the largest of 16 integers."""
-
-    def emit(context, builder, sig, args):
-        return _fold(builder, args[0], partial(_larger, builder))
-
-    return _SCALAR[vector](vector), emit
+    return _SCALAR[vector](vector), lambda context, builder, sig, args: _fold(
+        builder, args[0], partial(_larger, builder)
+    )
 
 
 @intrinsic

@@ -25,17 +25,10 @@ Features = dict[str, np.ndarray]
 
 
 class Problem:
-    """One sample, a baseline and a target, checked against a model.
+    """One sample, a baseline and a target, checked against a model; see `Attribution`.
 
-    The attributes `x` and `baseline` map the name of an input or embedding to float32 features.
-
-    Args:
-        im: The model.
-        x: A sample, of the model's input shape; for several inputs, a dict or list of arrays.
-        baseline: Values that stand for absent features: of the input's shape (for tokens, other
-            tokens or values of the embedding), or a dict by input or embedding, such as
-            `Profile.means`.
-        target: What is explained.
+    The attributes `x` and `baseline` map the name of an input or embedding to float32 features. The
+    argument `baseline` may also be a dict by input or embedding, such as `Profile.means`.
     """
 
     def __init__(self, im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> None:

@@ -4,7 +4,7 @@ An element of an embedded token is a weight of the table. Where its Δ is not ze
 sign(CONTRIB) to that weight and to the position of the token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,7 @@ def add_rows(table: KernelLayout, tokens: np.ndarray, values: np.ndarray, each: 
 
 
 def _rule(
-    node: Node,
-    theta: float,
-    signs: np.ndarray,
-    output: Neurons,
-    inputs: Sequence[Neurons],
-    each: bool,
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Return the contributions of the tokens' positions and of the table."""
     table: KernelLayout = node.table
@@ -53,22 +48,18 @@ def _rule(
     return [received], {table.name: total}
 
 
-def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     return [ops.sum(g, axis=-1)]
 
 
-def _kernels_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> dict[str, Any]:
+def _kernels_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> dict[str, Any]:
     rows, channels = operation.params.shape
     tokens = ops.cast(ops.reshape(values[operation.inputs[0]], (-1,)), "int32")
     total = ops.segment_sum(ops.reshape(g, (-1, channels)), tokens, num_segments=rows)
     return {operation.params.name: total}
 
 
-def _samples_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> dict[str, Any]:
+def _samples_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> dict[str, Any]:
     rows, channels = operation.params.shape
     tokens = ops.cast(values[operation.inputs[0]], "int32")
     samples = ops.shape(tokens)[0]

@@ -36,7 +36,7 @@ def one_to_one(
     return [received, *(None for _ in inputs[1:])]
 
 
-def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     received = g * signs[0]
     if operation.kind == "rectify":
         received = received * ops.cast(values[operation.name] > 0, "float32")
@@ -77,9 +77,7 @@ def _channel_extreme(
     return [signs * x.sign for x in inputs]
 
 
-def _merge_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
+def _merge_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     received = []
     for k, (s, name) in enumerate(zip(signs, operation.inputs, strict=True)):
         part = g * s

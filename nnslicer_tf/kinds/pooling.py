@@ -52,7 +52,7 @@ def _maximum(
     return [received.reshape(x.value.shape)]
 
 
-def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     """Propagate g of each window to its inputs; of a maximum's, to those equal to it."""
     shape, taps = operation.input_shapes[0], operation.params.taps
     batch, channels = ops.shape(signs[0])[0], signs[0].shape[-1]

@@ -113,9 +113,7 @@ def expand_products(
     ]
 
 
-def _product_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
+def _product_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     a, b = (ops.sign(values[name]) for name in operation.inputs)
     (first,) = vector_jacobian_product(lambda x: operation.compute(x, b), [signs[0]], g)
     (second,) = vector_jacobian_product(lambda x: operation.compute(a, x), [signs[1]], g)
@@ -158,9 +156,7 @@ def expand_softmax(
     return [rows.undo(received, signs.shape), *(None for _ in masks)]
 
 
-def _softmax_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
+def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     """Sum the signs of the local values: of y_i, and of 1 − y_j for j = i, otherwise of −y_j."""
     axes = operation.params.axes
     present = ops.sign(values[operation.name])

@@ -31,10 +31,10 @@ from nnslicer_tf.instrument.recurrence import (
     split_inputs,
     time_first,
 )
-from nnslicer_tf.kinds.gates import GatesAtZero, expand_gates, gates_node
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, kind_of, register_kind
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.weighted_sum import GatesAtZero, expand_gates, gates_node
 
 ops: Any = LazyModule("keras.ops")
 

@@ -1,6 +1,6 @@
 """Operations that only move values, such as reshaping and concatenation, and masks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,9 +64,7 @@ def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
     return received
 
 
-def _at_zero(
-    operation: Operation, contribution: Any, signs: Sequence[Any], values: Mapping
-) -> list[Any]:
+def _at_zero(operation: Operation, contribution: Any, signs: list, values: Mapping) -> list[Any]:
     zeros = [ops.zeros((ops.shape(contribution)[0], *s), "float32") for s in operation.input_shapes]
     return list(vector_jacobian_product(operation.compute, zeros, contribution))
 

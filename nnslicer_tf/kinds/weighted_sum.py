@@ -2,11 +2,14 @@
 
 Each output neuron has local values w·Δx, under one exclusion; a synapse's contribution is the
 sum over the positions that use it.
+
+A gate of a recurrent layer sums over several inputs under one exclusion. The gates of a cell that
+read the same inputs are processed together, in one call of the kernel.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +18,8 @@ from nnslicer_tf._kernels import pools
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
-from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
+from nnslicer_tf.instrument.recurrence import Weights
+from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.windows import flat, windows
 
@@ -56,12 +60,7 @@ def synapses_by_kernel(table: SumTable, synapses: np.ndarray) -> dict[str, np.nd
 
 
 def _exclusion(
-    node: Node,
-    theta: float,
-    signs: np.ndarray,
-    output: Neurons,
-    inputs: Sequence[Neurons],
-    each: bool,
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Return the contributions of the input and of the synapses."""
     table: SumTable = node.table
@@ -101,7 +100,7 @@ def weight_signs(kernel: Synapses) -> Any:
     return ops.sign(ops.cast(kernel.variable(), "float32"))
 
 
-def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list[Any]:
     """Return sign(Δx) ⊙ (transposed weighted sum of g with sign(W))."""
     kernel: Synapses = operation.params
     (received,) = vector_jacobian_product(
@@ -110,9 +109,7 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
     return [signs[0] * received]
 
 
-def _kernels_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> dict[str, Any]:
+def _kernels_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> dict[str, Any]:
     """Return sign(W) ⊙ (weight gradient of the weighted sum at inputs sign(Δx), cotangent g)."""
     kernel: Synapses = operation.params
     weights = weight_signs(kernel)
@@ -120,9 +117,7 @@ def _kernels_at_zero(
     return {kernel.name: weights * gradient}
 
 
-def _samples_at_zero(
-    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
-) -> dict[str, Any]:
+def _samples_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> dict[str, Any]:
     """Return sign(W) ⊙ (weight gradient of each sample)."""
     kernel: Synapses = operation.params
     gradients = sample_gradients(operation, signs[0], g)
@@ -154,3 +149,166 @@ register_kind(
         rescale=midpoint,
     )
 )
+
+
+class _Read(NamedTuple):
+    """How the gates read one of their inputs."""
+
+    taps: np.ndarray  # input positions (output positions, taps) int32, -1 for padding
+    kernel: KernelLayout
+    start: int  # the gates' first column in the kernel
+
+
+class GatesTable(NamedTuple):
+    """Data for the exclusion of gates with the same inputs."""
+
+    reads: tuple[_Read, ...]  # for each input
+    weights: np.ndarray  # (1, outputs of all gates, local values) float32
+
+
+def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
+    """Return, for each input of some gates, the weights of all gates together.
+
+    A layer has a kernel for its input and one for its state, in which the columns of these gates
+    are adjacent, in the order of the gates.
+    """
+    pairs = zip(operations[0].params.weights, operations[-1].params.weights, strict=True)
+    return [Weights(first.kernel, first.start, last.stop) for first, last in pairs]
+
+
+def gates_node(operations: Sequence[Operation]) -> Node:
+    """Return the node that represents the gates of a cell with the same inputs."""
+    reads, parts = [], []
+    for weights in side_by_side(operations):
+        matrix = weights.columns(weights.kernel.matrix())
+        parts.append(matrix.reshape(-1, matrix.shape[-1]).T)
+        reads.append(_Read(weights.kernel.taps, weights.kernel.layout, weights.start))
+    names = tuple(operation.name for operation in operations)
+    return Node(
+        name=" ".join(names),
+        kind=kind_of(operations[0]),
+        inputs=operations[0].inputs,
+        shape=operations[0].shape,
+        mean=np.zeros(0),
+        table=GatesTable(tuple(reads), np.ascontiguousarray(np.hstack(parts))[None]),
+        members=names,
+    )
+
+
+def expand_gates(
+    table: GatesTable,
+    theta: float,
+    signs: np.ndarray,
+    reference: np.ndarray,
+    inputs: Sequence[Neurons],
+    synapses: dict[str, np.ndarray],
+    each: bool,
+    amounts: bool = False,
+) -> list[np.ndarray]:
+    """Return the CONTRIB of the inputs, and add that of the synapses to `synapses`, by kernel name.
+
+    `signs` = sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8, and
+    `reference`, by which θ is multiplied, have the same shape. `each` separates the samples'
+    synapses. For `amounts`, `signs` are multipliers.
+    """
+    batch, positions = len(signs), len(table.reads[0].taps)
+
+    def gather(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the values that the taps read, side by side; padding reads a final zero."""
+        padded = [np.pad(flat(x), ((0, 0), (0, 1), (0, 0))) for x in arrays]
+        return [
+            x[:, read.taps].reshape(batch, positions, -1)
+            for x, read in zip(padded, table.reads, strict=True)
+        ]
+
+    deltas = gather([x.delta for x in inputs])
+    changes = np.concatenate(gather([x.change for x in inputs]), axis=2) if amounts else None
+    shape = (batch, positions, -1)
+    received, collected = inputs[0].sums.weighted_sum(
+        signs.reshape(shape),
+        reference.reshape(shape),
+        np.concatenate(deltas, axis=2),
+        table.weights,
+        np.arange(positions, dtype=np.int32)[:, None],
+        theta,
+        each,
+        changes=changes,
+    )
+    ends = np.cumsum([part.shape[2] for part in deltas])[:-1]
+    to_inputs = np.split(received, ends, axis=2)
+    of_kernels = np.split(collected[:, 0], ends, axis=2)
+    parts = []
+    for x, read, to_input, of_kernel in zip(
+        inputs, table.reads, to_inputs, of_kernels, strict=True
+    ):
+        # Add up what the taps received, at the positions that they read.
+        shape_of_input = x.value.shape
+        by_position = (batch, int(np.prod(shape_of_input[1:-1])) + 1, shape_of_input[-1])
+        total = np.zeros(by_position, received.dtype)
+        by_tap = to_input.reshape(batch, positions, -1, shape_of_input[-1])
+        for k, places in enumerate(read.taps.T):  # no two outputs read a position with one tap
+            total[:, places] += by_tap[:, :, k]
+        parts.append(total[:, :-1].reshape(shape_of_input))
+        # Put the gates' columns into the kernel.
+        samples, outputs, width = of_kernel.shape
+        taps = read.taps.shape[1]
+        matrix = of_kernel.transpose(0, 2, 1).reshape(samples, taps, width // taps, outputs)
+        rest = (read.start, read.kernel.shape[-1] - read.start - outputs)
+        whole = read.kernel.to_kernel(np.pad(matrix, ((0, 0), (0, 0), (0, 0), rest)))
+        synapses[read.kernel.name] = synapses.get(read.kernel.name, 0) + whole
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class GatesAtZero:
+    """The gates of one time step with the same inputs at θ = 0, on tensors of the backend."""
+
+    operations: tuple[Operation, ...]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the gates."""
+        return tuple(operation.name for operation in self.operations)
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return " ".join(self.members)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the operations that the gates read."""
+        return self.operations[0].inputs
+
+    def weight_signs(self) -> list[Any]:
+        """Return the signs of the weights for each input, with all gates side by side."""
+        return [w.columns(weight_signs(w.kernel)) for w in side_by_side(self.operations)]
+
+    def expand(self, g: Any, signs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        """Return the inputs' CONTRIB, given g of all gates, the signs of Δ, and `weight_signs`."""
+        received = []
+        for gate, x, w in zip(self.operations[0].params.weights, signs, weights, strict=True):
+            apply = gate.kernel.apply
+            (part,) = vector_jacobian_product(lambda v, a=apply, w=w: a(v, w), [x], g)
+            received.append(x * part)
+        return received
+
+    def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, tuple[int, Any]]:
+        """Return the CONTRIB of the synapses for each sample, summed over time.
+
+        Arguments are those of `expand`, at all times, `(batch, time, …)`. Returns kernel name → the
+        gates' first column, and `(batch, taps, inputs, outputs)`.
+        """
+        parts: dict[str, tuple[int, Any]] = {}
+        batch, steps = ops.shape(g)[0], g.shape[1]
+        shapes = self.operations[0].input_shapes
+        for w, x, shape in zip(side_by_side(self.operations), signs, shapes, strict=True):
+            taps = w.kernel.taps
+            if taps.size > 1:  # a dense gate reads its input as it is
+                x = windows(shape, ops.reshape(x, (-1, *shape)), taps)
+            read = ops.reshape(x, (batch, steps * len(taps), taps.shape[1], shape[-1]))
+            by_position = ops.reshape(g, (batch, steps * len(taps), g.shape[-1]))
+            gradient = ops.einsum("bpti,bpo->btio", read, by_position)
+            of_kernel = w.kernel.from_kernel(weight_signs(w.kernel))
+            parts[w.kernel.name] = w.start, gradient * w.columns(of_kernel)
+        return parts

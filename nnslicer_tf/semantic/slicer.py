@@ -144,28 +144,19 @@ class SemanticSlicer:
     def global_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by the scores on all samples of the categories.
 
-        Args:
-            share: Share of the neurons, (0, 1]; at least one neuron is selected.
-
-        Raises:
-            InvalidArgumentError: if `share` is out of range.
+        `share` is in (0, 1], else InvalidArgumentError is raised; at least one neuron is selected.
         """
         _check_fraction(share, "share")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
 
     def category_slice(self, share: float) -> CriticalNeurons:
-        """Return the union over categories of the top share of every layer by their scores.
-
-        Args:
-            share: Share of the neurons for each category; errors are those of `global_slice`.
-        """
+        """Return the union over categories of the top share of every layer by their scores."""
         _check_fraction(share, "share")
-        return CriticalNeurons(
-            {
-                layer: np.any([largest(s, _count(share, s)) for s in scores], axis=0)
-                for layer, scores in self.category_scores.items()
-            }
-        )
+        masks = {
+            layer: np.any([largest(s, _count(share, s)) for s in scores], axis=0)
+            for layer, scores in self.category_scores.items()
+        }
+        return CriticalNeurons(masks)
 
     def semantic_slice(self, threshold: float = 0.95, step: int = 1) -> CriticalNeurons:
         """Return the union of each category's shortest prefix that is similar enough.

@@ -9,7 +9,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.semantic import METRICS, Metric, SemanticSlicer, contributions
-from nnslicer_tf.semantic.backward import Backward, label_logit, rescale_rule
+from nnslicer_tf.semantic.metrics import Backward, label_logit, rescale_rule
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, randomise, samples
 from support.data_forms import LABELLED, SAMPLES, X, Y

@@ -17,6 +17,7 @@ from nnslicer_tf.instrument.operations import Step, Synapses
 from nnslicer_tf.instrument.upstream import convolution_without_gaps, transposed_without_gaps
 
 Sum = Callable[[Any, Any], Any]
+Read = Callable[[], Any]  # returns a layer's variable, or None
 
 
 def require_channels_last(layer: Any, call: LayerCall) -> None:
@@ -44,10 +45,10 @@ def sum_step(
 
 def matrix_synapses(
     name: str,
-    read: Callable[[], Any],
+    read: Read,
     positions: int,
     apply: Sum = ops.matmul,
-    bias: Callable[[], Any] = lambda: None,
+    bias: Read = lambda: None,
     kind: type[Synapses] = Synapses,
 ) -> Synapses:
     """Return the synapses of a kernel `(inputs, outputs)` applied at every position."""
@@ -92,17 +93,15 @@ def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    synapses = _depthwise_synapses(
-        layer, call, call.path, lambda: layer.kernel, bias=lambda: layer.bias
-    )
+    kernel, bias = (lambda: layer.kernel), (lambda: layer.bias)
+    synapses = _depthwise_synapses(layer, call, call.path, kernel, bias)
     return with_activation(sum_step(synapses), layer.activation)
 
 
 def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return two weighted sums, each with its own kernel."""
-    depthwise = _depthwise_synapses(
-        layer, call, f"{call.path}/depthwise", lambda: layer.depthwise_kernel
-    )
+    kernel = lambda: layer.depthwise_kernel  # noqa: E731
+    depthwise = _depthwise_synapses(layer, call, f"{call.path}/depthwise", kernel)
     pointwise = matrix_synapses(
         f"{call.path}/pointwise",
         lambda: layer.pointwise_kernel,
@@ -149,11 +148,7 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _depthwise_synapses(
-    layer: Any,
-    call: LayerCall,
-    name: str,
-    read: Callable[[], Any],
-    bias: Callable[[], Any] = lambda: None,
+    layer: Any, call: LayerCall, name: str, read: Read, bias: Read = lambda: None
 ) -> Synapses:
     require_channels_last(layer, call)
 
