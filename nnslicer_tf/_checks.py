@@ -69,10 +69,7 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels (columns, one-hot rows, tensors) as `(samples,)` integers.
-
-    Other arrays are returned unchanged, for a later check to reject.
-    """
+    """Return labels (columns, one-hot rows, tensors) as `(samples,)`; other arrays unchanged."""
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

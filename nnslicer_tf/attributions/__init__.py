@@ -48,10 +48,4 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 }
 """The methods by name."""
 
-__all__ = [
-    "ATTRIBUTIONS",
-    "Attribution",
-    "Target",
-    "TargetLike",
-    "metrics",
-]
+__all__ = ["ATTRIBUTIONS", "Attribution", "Target", "TargetLike", "metrics"]

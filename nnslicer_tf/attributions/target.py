@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypeAliasType
 
+from nnslicer_tf._checks import check_target
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -79,10 +80,7 @@ def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
             f"Output {names} is a map of shape {shape}. Name a pixel or a region of it: "
             f"target=np.s_[{', '.join('0' for _ in shape)}]. Received: {target!r}"
         )
-    if not isinstance(target, (int, np.integer)) or not 0 <= target < im.classes.count:
-        raise InvalidArgumentError(
-            f"target must be the index of one of {im.classes.count} logits. Received: {target!r}"
-        )
+    check_target(target, im.classes.count)
     neuron, sign = im.classes.neuron(int(target))
     label = int(target) if is_classifier(im) else None
     return Target(im.logit_operation, (neuron,), answer, label, sign)

@@ -242,7 +242,7 @@ def show(
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     inputs.writable(plot, ".png", ".pdf", ".svg")
-    result = _load_result(file)
+    result = _load_result(file, "drawn" if plot else "")
     from nnslicer_tf import Slice, SliceSet
     from nnslicer_tf.report import plot_slices
 
@@ -253,13 +253,8 @@ def show(
             result = result.sum()
         else:
             result = result[inputs.in_range(sample, len(result), "--sample")]
-    if isinstance(result, Slice):
-        print(result.summary())
-    else:
-        print(repr(result))
-    if plot is not None:
-        if not isinstance(result, Slice):
-            raise InvalidArgumentError(f"'{file}' is a profile; only slices can be drawn.")
+    print(result.summary() if isinstance(result, Slice) else repr(result))
+    if plot is not None and isinstance(result, Slice):
         reached = [name for name, values in result.neurons.items() if (values != 0).any()]
         inputs.draw(plot, plot_slices({plot.stem: result}, reached))
 

@@ -346,13 +346,10 @@ def masked_copy(
     """Return a Keras model in which masked synapses contribute their mean.
 
     A `Normalization` after each layer with masked synapses adds the constant, so that the copy
-    consists of ordinary Keras layers.
+    consists of ordinary Keras layers; it is functional, and a fused activation becomes a layer.
 
-    Args:
-        im: The model. The copy is functional; a fused activation becomes a separate layer.
-        keep: Kernel → bool array of the kernel's shape, False where weights become zero.
-        means: Operation → mean values `(*operation shape)`, such as `Profile.means`.
-        configs: Id of a layer → further entries of its config in the copy.
+    `keep` maps kernels to bools of their shape, `means` operations to values `(*operation shape)`,
+    and `configs` a layer's id to further entries of its config in the copy.
 
     Raises InvalidArgumentError if a mask does not fit the model, UnsupportedLayerError if a layer
     cannot be followed by a constant, such as attention, recurrent layers, shared nested models.

@@ -268,14 +268,9 @@ class InstrumentedModel(ShownAsTable):
     def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
 
-        Args:
-            data: Samples in one of the forms of `DataLike`.
-            y: Their labels, integers or one-hot; None if `data` has them.
-
-        Raises:
-            InvalidArgumentError: if there are no labels, not one for each sample, or if labels that
-                are names were numbered alphabetically and the model counts otherwise.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
+        `y` are the labels, integers or one-hot; None if `data` has them. Errors are as in
+        `samples`, and InvalidArgumentError unless there is one label for each sample, or if labels
+        that are names were numbered alphabetically and the model counts otherwise.
         """
         if y is None:
             if isinstance(data, (str, os.PathLike)):

@@ -312,10 +312,7 @@ def _is_pointwise(operation: Operation) -> bool:
 
 
 def _run(operations: Sequence[Operation], values: np.ndarray) -> np.ndarray | None:
-    """Return the values `(rows,)` of pointwise operations; None if they differ between units.
-
-    `values` `(rows,)` are given to all units. None is also returned for large operations.
-    """
+    """Return the values `(rows,)` of pointwise operations; None if large or if units differ."""
     shape = operations[0].input_shapes[0]
     if len(values) * max(1, int(np.prod(shape))) > _MAX_PROBED:
         return None

@@ -19,15 +19,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo.models import MODELS, SHAPES, entry
 from nnslicer_tf.zoo.training import Recipe, accuracy, train
 
-__all__ = [
-    "MODELS",
-    "Recipe",
-    "accuracy",
-    "build",
-    "load",
-    "train",
-    "weights_path",
-]
+__all__ = ["MODELS", "Recipe", "accuracy", "build", "load", "train", "weights_path"]
 
 
 def build(
@@ -89,9 +81,9 @@ def weights_path(name: str, dataset: str) -> Path:
 def weights_file(name: str) -> Path:
     """Return the path of a file of weights, whether or not it exists.
 
-    `name` is relative to the folder of weights: the package's own for a few small files, else the
-    one in the environment variable `NNSLICER_WEIGHTS` (set by the scripts of `apps/`), else
-    `data/weights` of the package's checkout or of the working directory.
+    `name` is relative to the package's own folder for a few small files, else to that in the
+    environment variable `NNSLICER_WEIGHTS`, else to `data/weights` of the package's checkout or of
+    the working directory.
     """
     installed = Path(__file__).parent / "weights" / name
     if installed.is_file():
