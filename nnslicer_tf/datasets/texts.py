@@ -43,7 +43,7 @@ class Sentences:
 
 
 class Vocabulary:
-    """The `words` that a model knows by number; 0 is padding, 1 an unknown word, others given."""
+    """The words that a model knows: `words[number]`, where 0 is padding and 1 an unknown word."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = (*_MARKS, *words)

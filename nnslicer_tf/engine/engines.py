@@ -37,7 +37,7 @@ class Job(ABC):
         """Return the result of an item."""
 
     def split(self, item: Any, parts: int) -> Sequence[Any]:
-        """Return smaller items with the item's samples, in order, for some threads or more."""
+        """Return smaller items, `parts` or more, that together hold the item's samples in order."""
         return [item]
 
     def join(self, results: Sequence[Any]) -> Any:

@@ -34,7 +34,7 @@ def in_half_precision(layer: keras.layers.Layer) -> bool:
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
-    """An operation as a Keras layer with the original's weights, in float32 or its precision."""
+    """An operation as a Keras layer with the original's weights, computing in float32."""
 
     def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
         other = in_half_precision(layer) or layer.compute_dtype == "float64"

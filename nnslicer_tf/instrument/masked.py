@@ -34,7 +34,7 @@ _KERNEL, _NEURON, _VARIABLE, _VALUE = "k", "n", "v", "="
 
 
 def maskable(model: ModelLike) -> InstrumentedModel:
-    """Return an instrumented model, a copy without LoRA, whose kernels are variables, or raise."""
+    """Return an instrumented model whose kernels are variables: a copy if LoRA must be merged."""
 
     def computed(im: InstrumentedModel) -> list[Operation]:
         kernels = [(o, kernel) for o in im.operations for kernel in o.kernels]

@@ -128,7 +128,7 @@ class Neurons:
 
     @property
     def reference(self) -> np.ndarray:
-        """What θ multiplies, up to its sign; the local values of a linear sum add up to Δ of it."""
+        """What θ is multiplied by, up to its sign, if outputs are linear in inputs: y, or Δy."""
         return self.value if self.relative_to == "output" else self.delta
 
     @cached_property

@@ -16,7 +16,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
-    """Return what taps read of `(batch, *shape)`: `(batch, positions, taps, channels)`, or 0."""
+    """Return what the taps read, `(batch, positions, taps, channels)`, 0 for padding."""
     channels = shape[-1]
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
     padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])

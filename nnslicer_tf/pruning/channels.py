@@ -85,7 +85,7 @@ class ChannelGraph:
         return affected
 
     def zeroed(self, affected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Mark the affected channels that are zero once their offsets are, unlike σ(0)."""
+        """Mark the affected channels that are zero once their offsets are: none after a sigmoid."""
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
             state = affected[operation.name]

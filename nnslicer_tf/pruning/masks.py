@@ -139,7 +139,7 @@ class MaskPlan:
     def apply(
         self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray] | None = None
     ) -> keras.Model:
-        """Return a masked copy as `apply_masks`; with means, a neuron without synapses has its."""
+        """Return a copy as `apply_masks`; with means, neurons without synapses output theirs."""
         keep = check_masks(self.im, keep)
         if means is None:
             keep = self._completed(keep)

@@ -400,7 +400,7 @@ def label_logit(logits: Any, y: Any) -> Any:
 
 
 def cross_entropy(logits: Any, y: Any, sigmoid: bool = False) -> Any:
-    """Return the gradient of the cross-entropy; with `sigmoid`, only the label's should be 1."""
+    """Return the cross-entropy's gradient by logits, of a softmax or independent sigmoids."""
     if not sigmoid:
         return keras.activations.softmax(logits) - label_logit(logits, y)
     one = logits.shape[-1] == 1

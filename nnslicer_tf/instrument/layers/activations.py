@@ -40,7 +40,7 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
 
 
 def softmax_step(axis: int | Sequence[int], *place: Any) -> Step:
-    """Return a softmax's step, axes as in Keras; a second source masks; see `product_step`."""
+    """Return a softmax's step; axes as in Keras, a second source masks; `place` as in `Step`."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
 
     def compute(x: Any, *masks: Any) -> Any:
