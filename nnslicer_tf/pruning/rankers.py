@@ -190,16 +190,9 @@ class NNSlicerRanker(ClassRanker):
         # A slicer compiles its walk, so it is kept for the other classes.
         key = (id(im), id(profile))
         if key not in self._slicers:
-            self._slicers[key] = Slicer(
-                im,
-                profile,
-                self.theta,
-                self.granularity,
-                workers=self.workers,
-                progress=self.progress,
-                relative_to=self.relative_to,
-                rectify=self.rectify,
-            )
+            options: Any = {"relative_to": self.relative_to, "rectify": self.rectify}
+            options |= {"workers": self.workers, "progress": self.progress}
+            self._slicers[key] = Slicer(im, profile, self.theta, self.granularity, **options)
         slicer = self._slicers[key]
         neuron, sign = im.classes.neuron(target)
         outputs: Any = {im.logit_operation: [neuron]}
