@@ -16,14 +16,12 @@ from nnslicer_tf.dflare.diffchaser import DiffChaser
 from nnslicer_tf.dflare.domain import Domain, MutationOperator
 from nnslicer_tf.dflare.find import find_deviations
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.minimisation import minimise
 from nnslicer_tf.dflare.model_pair import ModelPair
-from nnslicer_tf.dflare.regression import export_suite
 from nnslicer_tf.dflare.repair import repair_labels
+from nnslicer_tf.dflare.replay import export_suite, minimise, verify
 from nnslicer_tf.dflare.search import DFlare, SearchAlgorithm
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
-from nnslicer_tf.dflare.verify import verify
 
 __all__ = [
     "AudioDomain",

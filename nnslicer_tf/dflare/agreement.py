@@ -14,20 +14,13 @@ from nnslicer_tf.errors import InputShapeError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Agreement(ShownAsTable):
-    """The answers of two models to the same inputs.
+    """The answers of two models to the same inputs."""
 
-    Attributes:
-        labels: The original's and the compressed model's label, `(inputs, 2) int64`.
-        differs: Whether the labels differ, `(inputs,) bool`; a tie between an output's two best
-            classes, common with 8-bit outputs, does not count.
-        distance: Largest difference of a probability, `(inputs,) float64`.
-        truth: The true classes `(inputs,)`, or None.
-    """
-
-    labels: np.ndarray
+    labels: np.ndarray  # the original's and the compressed model's label, (inputs, 2) int64
+    # Whether the labels differ, (inputs,) bool; a tie between the two best classes does not count.
     differs: np.ndarray
-    distance: np.ndarray
-    truth: np.ndarray | None = None
+    distance: np.ndarray  # largest difference of a probability, (inputs,) float64
+    truth: np.ndarray | None = None  # the true classes (inputs,), if known
 
     @property
     def accuracies(self) -> tuple[float, float]:
@@ -39,8 +32,9 @@ class Agreement(ShownAsTable):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per input."""
-        columns = {"original": self.labels[:, 0], "compressed": self.labels[:, 1]}
-        columns |= {"differs": self.differs, "largest difference": self.distance}
+        first, second = self.labels.T
+        columns = {"original": first, "compressed": second, "differs": self.differs}
+        columns["largest difference"] = self.distance
         if self.truth is not None:
             columns["true label"] = self.truth
         return pd.DataFrame(columns).rename_axis("input").reset_index()
@@ -57,12 +51,7 @@ class Agreement(ShownAsTable):
 
 
 def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
-    """Compare two models on a test set.
-
-    Args:
-        pair: The models and their preprocessing.
-        x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
-        y: The true classes `(inputs,)`, if known.
+    """Compare two models on inputs `(inputs, ...)`, perhaps with their true classes `(inputs,)`.
 
     Raises:
         InvalidArgumentError: if the outputs differ in size or are not probabilities.

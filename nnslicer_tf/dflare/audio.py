@@ -1,8 +1,7 @@
 """One-dimensional audio: the operators of the DFlare paper's section 6.1.
 
-Signals are `(samples,) float32` in −1 … 1; results are cut, or padded with silence, to the
-original length. Time stretching and pitch shifting use a phase vocoder (short-time Fourier
-transform with 75 % overlap). Cost: about 1 ms per second of 16 kHz audio.
+Signals are `(samples,) float32` in −1 … 1; results are cut, or padded with silence, to the original
+length. Time stretching and pitch shifting use a phase vocoder (with 75 % overlap).
 """
 
 from collections.abc import Sequence
@@ -13,8 +12,7 @@ from scipy.signal import istft, resample, stft
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
-_WINDOW = 256
-"""Samples in a window of the phase vocoder; shorter signals use their own length."""
+_WINDOW = 256  # samples in a window of the phase vocoder, or all of a shorter signal
 
 
 def time_stretch(x: np.ndarray, parameters: Parameters) -> np.ndarray:

@@ -1,11 +1,9 @@
 """Models under test as black boxes: from a batch of inputs to probabilities.
 
 The last bits of a result can depend on the batch size, which would change the path of a search.
-Keras models therefore always run with one padded batch size, and TFLite models with one input at a
-time. (Functions passed in must ensure this themselves; on some processors a Keras result still
-depends on its position in the batch.)
-
-Cost: a Keras call computes a whole batch even for one input; TFLite's interpreters run in threads.
+Keras models therefore always run with one padded batch size, computed even for one input, and
+TFLite models with one input at a time, in threads. Functions passed in must ensure this themselves;
+on some processors a Keras result still depends on its position in the batch.
 """
 
 import math
@@ -43,8 +41,7 @@ class Classifier(ABC):
     """A black box that returns class probabilities.
 
     Attributes:
-        resolution: The step between two output values, 0 for floats of 32 bits or more; quantised
-            outputs sum to one only up to half a step per class.
+        resolution: The step between two output values, 0 for floats of 32 bits or more.
     """
 
     resolution: float = 0.0
@@ -59,19 +56,16 @@ class Classifier(ABC):
 
 
 class KerasClassifier(Classifier):
-    """A Keras model with one input and one output, with one fixed batch size per input shape.
-
-    Batches are padded, and smaller where an activation would exceed `MAX_BATCH_BYTES`.
-    """
+    """A Keras model with one input and output, in padded batches of at most `MAX_BATCH_BYTES`."""
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
         check_count("batch_size", batch_size)
-        # They are not known for a subclassed model.
+        # Unknown for a subclassed model.
         inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
         if len(inputs) > 1:
             raise SeveralInputsError(
                 f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join "
-                "the inputs in a wrapping model, which cuts one tensor into them."
+                "them in a wrapping model, which splits one tensor."
             )
         if len(outputs) > 1:
             raise InvalidArgumentError(
@@ -122,7 +116,7 @@ class TFLiteClassifier(Classifier):
     """A TFLite model with one input and one output, run by LiteRT one input at a time.
 
     Inputs are quantised and outputs dequantised as the file specifies. `workers` interpreters run
-    in parallel threads; None: one per core, at most 4.
+    in threads; None: one per core, at most 4.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
@@ -188,9 +182,8 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
 
     Args:
         model: A `Classifier`, a Keras model, an object whose `model` is one (such as an
-            `InstrumentedModel`), the path of a .tflite, .keras or .h5 file, the bytes of a
-            TFLite model, an object with `predict`, or a function
-            `(batch, ...) -> (batch, classes)`.
+            `InstrumentedModel`), the path of a .tflite, .keras or .h5 file, the bytes of a TFLite
+            model, an object with `predict`, or a function `(batch, ...) -> (batch, classes)`.
         batch_size: The fixed batch size for a Keras model.
 
     Raises:

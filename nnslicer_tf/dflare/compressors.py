@@ -1,9 +1,8 @@
 """Compressed versions of a Keras model (paper, sections 2.2 and 5.4).
 
-8-bit quantisation (TFLite files, as bytes), magnitude pruning, weight mutation and knowledge
-distillation. The original model is not changed. Pruned models are not fine-tuned, so that pruning
-is the only cause of deviations. Quantisation needs TensorFlow's converter; the rest runs on every
-Keras backend.
+8-bit quantisation (TFLite files, as bytes), which needs TensorFlow's converter, magnitude pruning,
+weight mutation and knowledge distillation. The original model is not changed. Pruned models are not
+fine-tuned, so that pruning is the only cause of deviations.
 """
 
 import warnings
@@ -45,28 +44,23 @@ def compress(
     """Return a compressed copy of a model: the content of a TFLite file, or a Keras model.
 
     Args:
-        model: A Keras model; for "ai_edge" the content of a floating-point TFLite file, such as
-            the result of `pruning.costs.to_litert`.
+        model: A Keras model; for "ai_edge" the content of a floating-point TFLite file.
         method: How to compress it.
 
-            - "dynamic": 8-bit weights; activations are quantised at run time. TFLite leaves
-              kernels of fewer than 1,024 values in floating point.
+            - "dynamic": 8-bit weights, except in kernels of fewer than 1,024 values.
             - "int8": 8-bit integers from input to output.
             - "int16": 8-bit weights and 16-bit activations, for whole models only.
             - "ai_edge": as the recipe of an AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
-            - "mutate": a share of the weights of all kernels together is 10 % larger or smaller
-              (section 5.4.1).
-        samples: For "int8", "int16" and recipes with integer activations: a few hundred
-            preprocessed inputs `(samples, ...)` that calibrate the activations' ranges.
-        ratio: For "prune" and "mutate": the share of the weights, 0 … 1; biases and other vectors
-            are unchanged.
+            - "mutate": a share of all kernels' weights grows or shrinks by 10 % (section 5.4.1).
+        samples: For integer activations: a few hundred preprocessed inputs `(samples, ...)` that
+            calibrate their ranges.
+        ratio: For "prune" and "mutate": the share of the weights, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay in floating point, such as those of
             `debugging.Recipe.tensors`.
-        recipe: For "ai_edge": the quantizer's own recipe as JSON, such as
-            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, followed by the result of
-            `debugging.Recipe.ai_edge`.
+        recipe: For "ai_edge": the quantizer's recipe as JSON, such as
+            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, with `debugging.Recipe.ai_edge`.
         rng: For "mutate": chooses the weights and the sign of each change.
 
     Raises:
@@ -80,11 +74,7 @@ def compress(
     check_name("method of compression", method, METHODS)
     if method == "ai_edge":
         return _quantised_by_recipe(model, recipe, samples)
-    if not model.built:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
-            "keras.Input, or call it once."
-        )
+    _check_built(model)
     if method in ("prune", "mutate"):
         return _changed(model, method, ratio, layers, as_generator(rng))
     return _converted(model, method, samples, keep)
@@ -141,15 +131,14 @@ def _converted(
         _check_one_output(model, several=True)
         if len(model.inputs) > 1:
             raise SeveralInputsError(
-                f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of "
-                "models with one. Join the inputs in a wrapping model, which cuts one tensor into "
-                "them."
+                f"Model '{model.name}' has {len(model.inputs)} inputs; only models with one can be "
+                "converted to integers. Join them in a wrapping model, which splits one tensor."
             )
         dtype = model.inputs[0].dtype
         if "int" in dtype:
             raise InvalidArgumentError(
-                f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
-                "real numbers can be rounded to steps. The method 'dynamic' takes this model."
+                f"Model '{model.name}' takes {dtype}, such as word indices: only real inputs can "
+                "be rounded to steps. The method 'dynamic' takes this model."
             )
         if samples is None:
             raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
@@ -162,12 +151,12 @@ def _converted(
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         if keep:
             warnings.simplefilter("ignore")
+            options = experimental.QuantizationDebugOptions(
+                denylisted_nodes=list(keep), fully_quantize=True
+            )
+            samples_of = converter.representative_dataset
             debugger = experimental.QuantizationDebugger(
-                converter=converter,
-                debug_dataset=converter.representative_dataset,
-                debug_options=experimental.QuantizationDebugOptions(
-                    denylisted_nodes=list(keep), fully_quantize=True
-                ),
+                converter=converter, debug_dataset=samples_of, debug_options=options
             )
             # The converter would ignore unknown names.
             calibrated = LiteRTModel(debugger.calibrated_model, "the calibrated model")
@@ -176,13 +165,10 @@ def _converted(
             return debugger.get_nondebug_quantized_model()
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
         if calibration is not None:
-            sets = tf.lite.OpsSet
-            integers, operations = {
-                "int8": (tf.int8, sets.TFLITE_BUILTINS_INT8),
-                "int16": (
-                    tf.int16,
-                    sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
-                ),
+            sets, integers = tf.lite.OpsSet, {"int8": tf.int8, "int16": tf.int16}[method]
+            operations = {
+                "int8": sets.TFLITE_BUILTINS_INT8,
+                "int16": sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8,
             }[method]
             converter.target_spec.supported_ops = [operations]
             converter.inference_input_type = converter.inference_output_type = integers
@@ -190,9 +176,9 @@ def _converted(
             return converter.convert()
         except ConverterError as error:
             raise UnsupportedLayerError(
-                "TensorFlow's converter cannot make a LiteRT model of this one; it fails with "
-                "recurrent layers, for instance. Convert it with options of your own, and pass the "
-                f"file, or prune it instead. It says: {str(error).strip().splitlines()[-1][:200]}"
+                "TensorFlow's converter cannot convert this model, for instance because it has "
+                "recurrent layers. Convert it yourself and pass the file, or prune it instead. It "
+                f"says: {str(error).strip().splitlines()[-1][:200]}"
             ) from error
 
 
@@ -212,15 +198,12 @@ def _quantised_by_recipe(
         quantizer.load_quantization_recipe(list(recipe))
         result = None
         if quantizer.need_calibration:
-            rows = np.zeros(0) if samples is None else as_array(samples)
+            rows = np.zeros(0) if samples is None else as_array(samples).astype(np.float32)
             if not len(rows):
-                raise InvalidArgumentError(
-                    "This recipe needs samples: at least one preprocessed input."
-                )
+                raise InvalidArgumentError("This recipe needs samples: one preprocessed input.")
             signatures = LiteRTModel(content).interpreter.get_signature_list()
             ((name, signature),) = signatures.items()
             (tensor,) = signature["inputs"]
-            rows = rows.astype(np.float32)
             feeds = [{tensor: rows[i : i + 1]} for i in range(len(rows))]
             result = quantizer.calibrate({name: feeds})
         return bytes(quantizer.quantize(result).quantized_model)
@@ -229,12 +212,10 @@ def _quantised_by_recipe(
 def with_softmax(model: keras.Model) -> keras.Model:
     """Return a model that appends a softmax to one that returns logits; weights are shared.
 
-    For one logit of two classes, or those of independent labels, it is a sigmoid.
-
-    Raises:
-        InvalidArgumentError: if the model already ends in probabilities, does not have exactly one
-            vector of outputs, or is not a built functional or sequential model.
-        UnsupportedLayerError: if the model cannot be instrumented to check this.
+    For one logit of two classes, or those of independent labels, it is a sigmoid. Raises
+    InvalidArgumentError if the model already ends in probabilities, does not have exactly one
+    vector of outputs, or is not a built functional or sequential model, and UnsupportedLayerError
+    if it cannot be instrumented to check this.
     """
     _check_one_output(model)
     sizes = [tuple(64 if extent is None else extent for extent in model.inputs[0].shape[1:])]
@@ -243,18 +224,16 @@ def with_softmax(model: keras.Model) -> keras.Model:
         classes = InstrumentedModel(model, sizes if len(sizes) > 1 else sizes[0]).classes
     except UnsupportedLayerError as error:
         raise UnsupportedLayerError(
-            f"It is not known whether '{model.name}' ends in probabilities already. {error} If it "
-            "ends in logits, append keras.layers.Softmax() yourself."
+            f"It is not known whether '{model.name}' ends in probabilities. {error} If it ends in "
+            "logits, append keras.layers.Softmax() yourself."
         ) from error
     if not classes.are_logits:
         raise InvalidArgumentError(
             f"Model '{model.name}' ends in a {classes.final} already: it gives probabilities, so "
-            f"take it as it is. {classes.remark}"
+            f"use it as it is. {classes.remark}"
         )
     if classes.is_number:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' predicts a number, not classes. {classes.remark}"
-        )
+        raise InvalidArgumentError(f"Model '{model.name}' predicts a number. {classes.remark}")
     function = "softmax" if classes.task == "multiclass" else "sigmoid"
     outputs = keras.layers.Activation(function, name="probabilities")(model.outputs[0])
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
@@ -309,26 +288,26 @@ def distill(
     optimizer = keras.optimizers.Adam(learning_rate)
     trained.compile(optimizer, "kl_divergence")
     build_optimizer(optimizer, trained.trainable_variables)
-    teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
-    targets = keras.ops.convert_to_numpy(soften(teaching))
-    train_epochs(
-        lambda rows, _: trained.train_on_batch(x[rows], targets[rows]),
-        len(x),
-        epochs,
-        batch_size,
-        generator,
-        progress=progress,
-    )
+    targets = keras.ops.convert_to_numpy(soften(teacher.predict(x, batch_size, verbose=0)))
+
+    def step(rows: np.ndarray, _: np.random.Generator) -> float:
+        return trained.train_on_batch(x[rows], targets[rows])
+
+    train_epochs(step, len(x), epochs, batch_size, generator, progress=progress)
     return learner
 
 
-def _check_one_output(model: keras.Model, several: bool = False) -> None:
-    """Reject a model that is not built, not functional or sequential, or has several outputs."""
+def _check_built(model: keras.Model) -> None:
     if not model.built:
         raise InvalidArgumentError(
             f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
             "keras.Input, or call it once."
         )
+
+
+def _check_one_output(model: keras.Model, several: bool = False) -> None:
+    """Reject a model that is not built, not functional or sequential, or has several outputs."""
+    _check_built(model)
     if not getattr(model, "outputs", None):
         raise InvalidArgumentError(
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "

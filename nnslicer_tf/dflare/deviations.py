@@ -52,10 +52,6 @@ def structural_similarity(a: np.ndarray, b: np.ndarray) -> float:
     return float((upper / lower)[radius:-radius, radius:-radius].mean())
 
 
-Status = str
-"""`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
-
-
 @dataclass(frozen=True, repr=False)
 class Deviation(ShownAsTable):
     """An input on which the compressed model deviates from the original.
@@ -65,8 +61,7 @@ class Deviation(ShownAsTable):
         queries: Number of inputs put to both models, including the seed.
         seconds: The search's share of the time of all concurrent searches.
         labels: The original's and the compressed model's label.
-        trace: The mutations from the seed to `image`, see `Domain.replay`; None for searches that
-            do not chain mutations (`DiffChaser`).
+        trace: The mutations from the seed, see `Domain.replay`; None if there is no such chain.
     """
 
     image: np.ndarray
@@ -90,17 +85,15 @@ class Deviation(ShownAsTable):
 
     def __repr__(self) -> str:
         steps = "" if self.trace is None else f", {len(self.trace)} mutations"
-        return (
-            f"Deviation({self.labels[0]} for the original, {self.labels[1]} for the compressed "
-            f"model, {self.queries} queries, {self.seconds:.3g} s{steps})"
-        )
+        labels = "{} for the original, {} for the compressed model".format(*self.labels)
+        return f"Deviation({labels}, {self.queries} queries, {self.seconds:.3g} s{steps})"
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
     """The outcome of the search from one seed."""
 
-    status: Status  # `found`, `already_deviates`, `query_budget` or `timeout`
+    status: str  # `found`, `already_deviates` (the seed itself), `query_budget` or `timeout`
     queries: int  # number of inputs put to both models
     seconds: float  # the search's share of the time of all concurrent searches
     deviation: Deviation | None = None
@@ -116,7 +109,7 @@ class DeviationSet(ShownAsTable):
         confidences: For each deviation found, each model's probability of its own label,
             `(found, 2)`; None if unknown.
         max_distance: The search's limit on the change of a value, which `verify` needs; None: no
-            limit. Files of older versions lack it: set it after `load`.
+            limit. Set it after `load` of a file that lacks it.
         features: Names of a table's columns, if known.
     """
 
@@ -181,8 +174,8 @@ class DeviationSet(ShownAsTable):
         """Return the seeds; raise `InvalidArgumentError` if they are unknown."""
         if self.seeds is None:
             raise InvalidArgumentError(
-                "These deviations have no seeds: search again with find_deviations, or make the "
-                "set with DeviationSet(outcomes, seeds=seeds)."
+                "These deviations have no seeds: search again, or make the set with "
+                "DeviationSet(outcomes, seeds=seeds)."
             )
         return self.seeds
 
@@ -194,8 +187,8 @@ class DeviationSet(ShownAsTable):
         """Return the known confidences and distances of the deviations."""
         known = {}
         if self.confidences is not None:
-            known = {"confidence": self.confidences[:, 0]}
-            known["compressed confidence"] = self.confidences[:, 1]
+            first, second = self.confidences.T
+            known = {"confidence": first, "compressed confidence": second}
         if self.seeds is not None:
             a, b = self.seeds[self.found], self.images
             if _are_sentences(self.seeds):
@@ -210,13 +203,9 @@ class DeviationSet(ShownAsTable):
         return known
 
     def figure(self, most: int = 6) -> Figure:
-        """Draw deviations (seed, mutant, change) of images, signals or rows of a table.
+        """Draw deviations (seed, mutant, change), at most `most`, those with the smallest L∞ first.
 
-        Args:
-            most: Number of deviations to draw; those with the smallest L∞ first.
-
-        Raises:
-            InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
+        Raises InvalidArgumentError if none was found, or the seeds are unknown or sentences.
         """
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(
@@ -258,8 +247,8 @@ class DeviationSet(ShownAsTable):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
-        With known seeds it adds the true label, the confidences, and the distances from the seed:
-        L∞, L2 and SSIM for images, or the number of edited words for sentences.
+        With known seeds it adds the true label, the confidences, and the distances L∞, L2 and SSIM
+        (for images), or the number of edited words.
         """
         labels = [o.deviation.labels if o.deviation else (None, None) for o in self.outcomes]
         columns = {"status": self.status, "queries": self.queries, "seconds": self.seconds}
@@ -278,10 +267,8 @@ class DeviationSet(ShownAsTable):
 
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])
-        return (
-            f"DeviationSet({int(self.found.sum())} found from {counted(len(self), 'seed')}, "
-            f"{queries:.1f} queries on average)"
-        )
+        found = f"{int(self.found.sum())} found from {counted(len(self), 'seed')}"
+        return f"DeviationSet({found}, {queries:.1f} queries on average)"
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
@@ -295,16 +282,14 @@ class DeviationSet(ShownAsTable):
         """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
         with read_archive(path, _FORMAT, "set of deviations") as file:
             outcomes = unpack(file)
-            known = {
-                name: file.array(name, np.number, shape) if name in file else None
-                for name, shape in _KNOWN.items()
-            }
-            if "max_distance" in file.header and file.header["max_distance"] is not None:
-                file.value("max_distance", int, float)
-            features = file.header.get("features", [])
-            named = isinstance(features, list) and all(isinstance(n, str) for n in features)
-            file.check(named, "its 'features' are no list of names")
+            shapes = {name: shape for name, shape in _KNOWN.items() if name in file}
+            known = {name: file.array(name, np.number, shape) for name, shape in shapes.items()}
             limit = file.header.get("max_distance")
+            if limit is not None:
+                file.value("max_distance", int, float)
+            features = file.value("features", list) if "features" in file.header else []
+            named = all(isinstance(name, str) for name in features)
+            file.check(named, "its 'features' are no list of names")
             result = cls(outcomes, **known, max_distance=limit, features=features)
             if result.confidences is not None:
                 fits = len(result.confidences) == result.found.sum()

@@ -1,11 +1,9 @@
 """DiffChaser, the baseline: a genetic search guided by k-uncertainty.
 
-Source: Xie et al., "DiffChaser: Detecting Disagreements for Deep Neural Networks" (IJCAI 2019), as
-described in sections 2.5 and 4.4 of the DFlare paper. A pool of mutants is bred in two branches,
-one per model; each prefers inputs with a small difference between its model's highest and k-highest
-probability. Details that the descriptions omit (tournaments, uniform crossover, rates) are options.
-
-Cost: `population` queries per generation, thousands per seed.
+Source: Xie et al., "DiffChaser" (IJCAI 2019), as described in sections 2.5 and 4.4 of the DFlare
+paper. A pool of mutants is bred in two branches, one per model; each prefers inputs with a small
+difference between its model's highest and k-highest probability. Details that the descriptions omit
+(tournaments, uniform crossover, rates) are options. A generation takes `population` queries.
 """
 
 from dataclasses import dataclass
@@ -47,9 +45,7 @@ class DiffChaser(SearchAlgorithm):
                 f"Received: {self.population}, {self.k}, {self.tournament}"
             )
         if not 0 <= self.mutation_rate <= 1:
-            raise InvalidArgumentError(
-                f"mutation_rate must be in 0 … 1. Received: {self.mutation_rate}"
-            )
+            raise InvalidArgumentError(f"mutation_rate must be in 0 … 1, not {self.mutation_rate}")
 
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""

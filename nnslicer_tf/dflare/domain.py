@@ -1,10 +1,8 @@
 """Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-`ModelPair` chooses a domain by the seeds. To add one, subclass `Domain` with its operators and
-`check_seeds`, and, if the outputs are not class probabilities, `check_outputs` and `judge`.
-
-A mutation is first drawn, then applied: `apply` uses only the drawn parameters, including any
-noise seed, so that a deviation can be replayed from its trace.
+To add a domain, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are not
+class probabilities, `check_outputs` and `judge`. A mutation is first drawn, then applied: `apply`
+uses only the drawn parameters, such as a noise seed, so that a trace can be replayed.
 """
 
 import copy
@@ -22,9 +20,8 @@ Parameters = dict[str, int | float]
 _HALVINGS = 8  # bisection steps on the way back to a seed
 
 LABEL_MARGIN = 1e-5
-"""A top-1 label counts only if its probability leads by this much: far above what the batch
-size changes in a float32 probability (1e-6), far below anything that matters. A tie, common
-with 8-bit outputs, is no label."""
+"""A top-1 label counts only if its probability leads by this much: more than the batch size changes
+in a float32 probability (1e-6). A tie, common with 8-bit outputs, is no label."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,7 @@ class MutationOperator:
 class Answers:
     """The outputs of the two models for a batch, and their comparison."""
 
-    # The original's probabilities `(batch, classes) float32`; both classes' for a single
-    # sigmoid.
-    original: np.ndarray
+    original: np.ndarray  # the original's probabilities `(batch, classes) float32`
     compressed: np.ndarray  # likewise of the compressed model
     labels: np.ndarray  # top-1 labels `(batch, 2) int64`, original then compressed
     deviates: np.ndarray  # `(batch,) bool`
@@ -70,9 +65,8 @@ class Answers:
     @classmethod
     def joined(cls, parts: Sequence["Answers"]) -> "Answers":
         """Concatenate the answers for several batches."""
-        return cls(
-            *(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls))
-        )
+        fields_of = ([getattr(p, field.name) for p in parts] for field in fields(cls))
+        return cls(*map(np.concatenate, fields_of))
 
 
 class Domain(ABC):
@@ -119,10 +113,7 @@ class Domain(ABC):
         return self._within(chosen.apply(x, parameters), x), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Interpolate linearly between `x` (share 0) and `mutant` (share 1), rounding integers.
-
-        Override it if inputs do not form a convex set.
-        """
+        """Interpolate between `x` (share 0) and `mutant` (1); override it for non-convex inputs."""
         mutant = self._within(mutant, x)
         if share == 1:
             return mutant
@@ -131,10 +122,7 @@ class Domain(ABC):
         return self.valid(rounded.astype(x.dtype), x)
 
     def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a child of each pair `(batch, …)`, taking every value from either at random.
-
-        Override it if such mixtures are not valid inputs.
-        """
+        """Return children of pairs `(batch, …)`, with each value from either; or override it."""
         return np.where(rng.random(first.shape) < 0.5, first, second)
 
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
@@ -192,19 +180,14 @@ class Domain(ABC):
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
         """Reject outputs that are not probabilities of two or more classes.
 
-        Args:
-            outputs: One model's outputs, `(batch, classes)`, or `(batch, 1)` of a sigmoid.
-            resolution: The step between two output values, see `Classifier`.
-            whose: The argument that the model was passed as, for the message.
-
-        Raises:
-            InvalidArgumentError: if they have another shape, or are logits.
-            NonFiniteActivationError: if they are NaN or infinite.
+        Outputs are `(batch, classes)`, or `(batch, 1)` of a sigmoid, of the model `whose` argument
+        is named in messages; for `resolution` see `Classifier`. Raises InvalidArgumentError for
+        another shape or logits, and NonFiniteActivationError for NaN or infinite values.
         """
         if outputs.ndim != 2 or not outputs.shape[1]:
             raise InvalidArgumentError(
-                f"`{whose}` must return (batch, classes) with at least two classes, or (batch, 1) "
-                f"with the probability of class 1. Received outputs of shape {outputs.shape}."
+                f"`{whose}` must return probabilities (batch, classes), or (batch, 1) of class 1. "
+                f"Received outputs of shape {outputs.shape}."
             )
         if not np.isfinite(outputs).all():
             row = int(np.flatnonzero(~np.isfinite(outputs).all(axis=1))[0])
@@ -216,9 +199,9 @@ class Domain(ABC):
         if outputs.shape[1] == 1:
             if low < -1e-6 or high > 1 + 1e-3 + resolution:
                 raise InvalidArgumentError(
-                    f"`{whose}` has one output, which should be the probability of class 1. "
-                    f"Received values from {low:.4g} to {high:.4g}. If they are logits, add a "
-                    "sigmoid; a regression model needs a Domain with `judge`."
+                    f"`{whose}` must return the probability of class 1. Received values from "
+                    f"{low:.4g} to {high:.4g}. If they are logits, add a sigmoid; regression "
+                    "models need a Domain with `judge`."
                 )
             return
         sums = outputs.sum(axis=1, dtype=np.float64)
@@ -236,10 +219,7 @@ class Domain(ABC):
             )
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
-        """Compare top-1 labels and probabilities (paper, sections 3.1 and 3.3.2).
-
-        Both models' outputs are `(batch, classes)` probabilities, or `(batch, 1)` of a sigmoid.
-        """
+        """Compare `(batch, classes)` probabilities, or `(batch, 1)` (paper, 3.1 and 3.3.2)."""
         original, compressed = class_probabilities(original), class_probabilities(compressed)
         labels, tops, leads = [], [], []
         for outputs in (original, compressed):
@@ -248,13 +228,8 @@ class Domain(ABC):
             tops.append(first)
             leads.append(first - second)
         clear = (leads[0] > LABEL_MARGIN) & (leads[1] > LABEL_MARGIN)
-        return Answers(
-            original,
-            compressed,
-            np.stack(labels, axis=1),
-            deviates=(labels[0] != labels[1]) & clear,
-            distance=np.abs(tops[0] - tops[1]),
-        )
+        deviates, distance = (labels[0] != labels[1]) & clear, np.abs(tops[0] - tops[1])
+        return Answers(original, compressed, np.stack(labels, axis=1), deviates, distance)
 
     def _within(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the valid input nearest to a mutant, within the limits of `near`."""

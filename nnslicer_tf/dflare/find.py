@@ -1,18 +1,24 @@
 """`find_deviations`: run many searches at once, within their budgets.
 
-Each round queries both models with one batch of inputs from all running searches. A finished
-search makes room for the next seed, so memory and batch size stay bounded.
+Each round queries both models with one batch of inputs from all running searches. A finished search
+makes room for the next seed, so memory and batch size stay bounded.
 
 A seed's result depends only on the seed, the models, the options and `rng`, not on the order, the
-other seeds or a resumption, unless a timeout ends it: its random stream comes from `rng` and the
-seed's content, and the outputs do not depend on the batch (but see `classifiers` on last bits).
+other seeds or a resumption, unless a timeout ends it: its random stream comes from `rng` and its
+content, and the outputs do not depend on the batch (but see `classifiers` on last bits).
 """
 
 import math
 import os
 import time
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
 
+import keras
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -20,20 +26,30 @@ from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels
 from nnslicer_tf._environment import announce
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.dflare._described import described
-from nnslicer_tf.dflare._seed_checks import check_seeds_suit
 from nnslicer_tf.dflare.classifiers import rows_within_memory
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome, pack, unpack
+from nnslicer_tf.dflare.domain import LABEL_MARGIN, class_probabilities
+from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.search import DFlare, SearchAlgorithm, SearchSteps
 from nnslicer_tf.dflare.tables import TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
 _ESTIMATE_AFTER = 5.0  # seconds of searching
 _LONG = 60.0  # seconds left that are worth an announcement
+
+_MAX_SEEDS = 64
+_MIN_SEEDS = 8  # fewer say nothing about the models
+_MIN_RIGHT, _MAX_DIFFERENT = 0.5, 0.75
+_CERTAIN = 1 - 1e-6
+_SAME, _MIN_CHANGE = 0.01, 0.2  # differences of probabilities
+
+_SCALINGS = {"x.astype('float32') / 255": (255, 0), "x.astype('float32') / 127.5 - 1": (127.5, 1)}
+"""Common preprocessing of images of 0 to 255 → divisor, and what is subtracted afterwards."""
 
 
 @dataclass
@@ -58,8 +74,7 @@ def find_deviations(
 ) -> DeviationSet:
     """Search from many seeds at once (paper, Algorithm 1, one search per seed).
 
-    A warning says so if the models give the same answers to the first 64 seeds: the compression may
-    have changed nothing.
+    A warning says so if the models give the same answers to the first 64 seeds.
 
     Args:
         pair: The models, and how seeds become their inputs.
@@ -80,8 +95,8 @@ def find_deviations(
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
         InvalidArgumentError: if the outputs differ in size or are not probabilities, an argument is
-            out of range, or `preprocess` seems wrong: the original recognises images better when
-            scaled differently or misclassifies most seeds, or the models mostly disagree.
+            out of range, or `preprocess` seems wrong: the original misclassifies most seeds or
+            recognises images better when scaled differently, or the models mostly disagree.
         CorruptFileError: if the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
@@ -90,7 +105,7 @@ def find_deviations(
     features = tuple(map(str, getattr(seeds, "columns", ())))
     seeds, pair = _checked(pair, seeds, search)
     truth = None if labels is None else check_labels(labels, len(seeds))
-    check_seeds_suit(pair, seeds, truth)
+    _check_seeds_suit(pair, seeds, truth)
 
     # A random stream for each seed, from its content; equal seeds differ by their order.
     common, copies, streams = int(generator.integers(2**63)), dict[bytes, int](), []
@@ -103,6 +118,7 @@ def find_deviations(
     # The finished searches of an interrupted call.
     outcomes: dict[int, SearchOutcome] = {}
     store, unwritten, written = None, list[int](), time.monotonic()
+    done = f"of {len(seeds):,} searches are in '{checkpoint}'"
     if checkpoint is not None:
         work = {
             "seeds": digest([f"{seeds.shape} {seeds.dtype}".encode(), seeds]),
@@ -112,15 +128,11 @@ def find_deviations(
             "rng": digest([repr([s.bit_generator.state for s in streams]).encode()]),
         }
         store = Store(checkpoint, work, "checkpoint of searches")
-        keys = store.keys()
-        for key in keys:
+        for key in store.keys():  # noqa: SIM118 - not a dict
             with store.open(key) as file:
                 outcomes.update(zip(file.value("seeds", list), unpack(file), strict=True))
     if outcomes:
-        announce(
-            f"Resuming: {len(outcomes):,} of {len(seeds):,} searches are in '{checkpoint}'.",
-            progress,
-        )
+        announce(f"Resuming: {len(outcomes):,} {done}.", progress)
 
     waiting = [index for index in range(len(seeds)) if index not in outcomes]
     together = rows_within_memory(seeds.shape[1:], search.together)
@@ -187,11 +199,7 @@ def find_deviations(
                         )
         except KeyboardInterrupt:
             if store is not None:
-                announce(
-                    f"Stopped: {len(outcomes):,} of {len(seeds):,} searches are in "
-                    f"'{checkpoint}'; the same call goes on from there.",
-                    progress,
-                )
+                announce(f"Stopped: {len(outcomes):,} {done}; the same call resumes.", progress)
             raise
         finally:
             if store is not None:
@@ -226,17 +234,103 @@ def _checked(
     limit, is_integer = search.max_distance, x.dtype.kind in "iu"
     if limit is not None and isinstance(pair.domain, TextDomain):
         raise InvalidArgumentError(
-            "max_distance is the largest change of a value; the words of a sentence have none. "
-            "Leave it out, and minimise what is found."
+            "max_distance limits the change of a value, which words do not have. Leave it out, "
+            "and minimise what is found."
         )
     if limit is not None and not (limit >= 1 if is_integer else limit > 0):
         raise InvalidArgumentError(
             f"max_distance must be {'at least 1' if is_integer else 'above 0'} for seeds of "
             f"{x.dtype}. Received: {limit!r}"
         )
-    if isinstance(pair.domain, TableDomain) and x.dtype.kind != "f":
-        x = x.astype(np.float64)
-    return x, pair
+    whole = isinstance(pair.domain, TableDomain) and x.dtype.kind != "f"
+    return x.astype(np.float64) if whole else x, pair
+
+
+def _check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
+    """Reject seeds that do not suit the models, by the first 64; warn if the models are equal."""
+    seeds = seeds[: max(_MIN_SEEDS, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
+    truth = None if truth is None else truth[: len(seeds)]
+    answers = pair.ask(seeds)
+    if isinstance(pair.domain, ImageDomain):
+        _check_scale(pair, seeds, answers.original, truth)
+    if len(seeds) < _MIN_SEEDS:
+        return
+    remedy = (
+        "Pass as preprocess what the models were trained with, such as "
+        "lambda x: x.astype('float32') / 255."
+    )
+    right = 1.0 if truth is None else float((answers.labels[:, 0] == truth).mean())
+    if right < _MIN_RIGHT:
+        raise InvalidArgumentError(
+            f"The original model is right on {right:.0%} of the first {len(seeds)} seeds. "
+            f"{remedy} If these are its seeds nevertheless, leave out labels."
+        )
+    differ = float(answers.deviates.mean())
+    if differ > _MAX_DIFFERENT:
+        raise InvalidArgumentError(
+            f"The two models disagree on {differ:.0%} of the first {len(seeds)} seeds as they "
+            f"are. {remedy} If they are two versions of one model, look at their accuracies first."
+        )
+    if np.abs(answers.original - answers.compressed).max() < LABEL_MARGIN:
+        warnings.warn(
+            f"Both models answered identically on all {len(seeds)} seeds tried; compression may "
+            "have changed nothing. (TFLite's dynamic quantisation leaves kernels of fewer than "
+            "1,024 values unchanged.)",
+            stacklevel=3,
+        )
+
+
+def _check_scale(
+    pair: ModelPair, seeds: np.ndarray, answers: np.ndarray, truth: np.ndarray | None
+) -> None:
+    """Reject images that the original recognises only, or better, when scaled differently.
+
+    A network trained on scaled images saturates on unscaled ones and is certain of everything. One
+    that scales its inputs itself sees images scaled before as black, and gives all the same class.
+    """
+
+    def original(x: np.ndarray, divisor: float, offset: float = 0) -> np.ndarray:
+        inputs = x / np.float32(divisor) - np.float32(offset)
+        return class_probabilities(pair.original.probabilities(inputs))
+
+    def is_one_class(probabilities: np.ndarray) -> bool:
+        classes = np.unique(probabilities.argmax(axis=1))
+        return len(classes) == 1 and len(seeds) >= _MIN_SEEDS
+
+    def recognises(probabilities: np.ndarray, divisor: float, offset: float = 0) -> bool:
+        """Whether the original is mostly confident, and not of a black image's class."""
+        sure = probabilities.max(axis=1).mean() >= (1 + 1 / probabilities.shape[1]) / 2
+        if not sure or is_one_class(probabilities):
+            return False
+        black = original(np.zeros_like(seeds[:1]), divisor, offset)
+        return bool(np.abs(probabilities - black).max(axis=1).mean() > _MIN_CHANGE)
+
+    if pair.preprocess is not None:
+        if truth is None and is_one_class(answers) and recognises(original(seeds, 1), 1):
+            raise InvalidArgumentError(
+                f"After preprocess the original model gives the first {len(seeds)} seeds one class "
+                f"({int(answers[0].argmax())}), and without it (0 to 255) several: it probably "
+                "scales images by itself. Pass preprocess=None."
+            )
+        return
+    # A model that standardises each image by itself takes any scale.
+    if np.abs(original(seeds, 255) - original(seeds, 2550)).max() < _SAME:
+        return
+    certain = float(np.mean(answers.max(axis=1) >= _CERTAIN))
+    for name, scaling in _SCALINGS.items():
+        scaled = original(seeds, *scaling)
+        if truth is not None:
+            right, right_scaled = ((p.argmax(axis=1) == truth).sum() for p in (answers, scaled))
+            if right > right_scaled:
+                continue  # it was trained on such images
+        sure = float(np.mean(scaled.max(axis=1) >= _CERTAIN))
+        if (certain >= 0.9 and sure < 0.5) or recognises(scaled, *scaling):
+            raise InvalidArgumentError(
+                f"The original model is certain of {certain:.0%} of the seeds as they are (0 to "
+                f"255), and of {sure:.0%} as {name}: it was probably trained on scaled images. "
+                f"Pass preprocess=lambda x: {name}, or what it was trained with; with "
+                "preprocess=lambda x: x.astype('float32') the seeds are used as they are."
+            )
 
 
 def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int]) -> None:
@@ -244,3 +338,40 @@ def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int])
     if indices:
         arrays = pack([outcomes[index] for index in indices])
         store.save(f"seed{indices[0]:08d}", {"seeds": indices}, arrays)
+
+
+def described(value: Any, inside: tuple[int, ...] = ()) -> str:
+    """Return a text that is equal for equal options in all processes, unlike `repr`."""
+    if id(value) in inside:
+        return "..."
+    inside = (*inside, id(value))
+
+    def listed(values: Iterable[Any]) -> str:
+        return ", ".join(described(part, inside) for part in values)
+
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    match value:
+        case np.ndarray():
+            return f"array({value.shape}, {value.dtype}, {digest([value])})"
+        case keras.Model():
+            return f"model({model_fingerprint(value)})"
+        case Mapping():
+            return f"{{{listed(part for pair in value.items() for part in pair)}}}"
+        case list() | tuple():
+            return f"({listed(value)})"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(described(part, inside) for part in value))}}}"
+        case FunctionType():
+            held = [cell.cell_contents for cell in value.__closure__ or ()]
+            parts = (value.__code__, value.__defaults__, value.__kwdefaults__, held)
+            return f"{name}({listed(parts)})"
+        case CodeType():
+            return f"{name}({listed((digest([value.co_code]), value.co_consts, value.co_names))})"
+        case MethodType():
+            return f"{name}({listed((value.__func__, value.__self__))})"
+        case partial():
+            return f"{name}({listed((value.func, value.args, value.keywords))})"
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        options = (f"{key}={described(v, inside)}" for key, v in sorted(vars(value).items()))
+        return f"{name}({', '.join(options)})"
+    return repr(value)

@@ -29,20 +29,16 @@ class ModelPair:
     """An original model and its compressed version.
 
     Args:
-        original: A Keras model, an `InstrumentedModel`, a .keras, .h5 or .tflite file, the bytes
-            of a TFLite model, an object with `predict`, or a function from inputs to
-            probabilities.
+        original: A model of any kind that `as_classifier` takes.
         compressed: Likewise.
         preprocess: Maps a batch of seeds to the models' inputs; None: the values as float32,
             sentences as they are.
         domain: The kind of input; None: chosen by the seeds, see `for_seeds`.
-        batch_size: Fixed batch size for Keras models; reduced where activations would not fit into
-            memory.
+        batch_size: Fixed batch size for Keras models; reduced where memory requires it.
 
     Raises:
-        InvalidArgumentError: if a model is none of these.
+        InvalidArgumentError, CorruptFileError: as `as_classifier`.
         SeveralInputsError: if a model has several inputs.
-        CorruptFileError: if a file is damaged.
     """
 
     def __init__(
@@ -69,8 +65,8 @@ class ModelPair:
 
         Arrays of four axes, and bytes of three, are images. `(seeds, length)` integers are
         sentences if the original is a Keras model with an embedding, which defines similar words.
-        Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, and
-        `(seeds, steps, channels)` are signals; their ranges are those of the seeds.
+        Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, like
+        `(seeds, steps, channels)`; their ranges are those of the seeds.
 
         Raises:
             InputShapeError: if there is no domain for this shape.
@@ -78,13 +74,12 @@ class ModelPair:
         if self._domain is not None:
             return self
         embeddings = []
-        if seeds.ndim == 2 and seeds.dtype.kind in "iu":
-            layers = [getattr(self.original, "model", None)]
-            while layers:
-                layer = layers.pop()
-                layers.extend(getattr(layer, "layers", ()))
-                if isinstance(layer, keras.layers.Embedding) and layer.built:
-                    embeddings.append(layer)
+        layers = [getattr(self.original, "model", None)]
+        while layers and seeds.ndim == 2 and seeds.dtype.kind in "iu":
+            layer = layers.pop()
+            layers.extend(getattr(layer, "layers", ()))
+            if isinstance(layer, keras.layers.Embedding) and layer.built:
+                embeddings.append(layer)
         domain: Domain
         if seeds.ndim == 4 or (seeds.ndim == 3 and seeds.dtype == np.uint8):
             domain = ImageDomain()
@@ -97,10 +92,10 @@ class ModelPair:
             domain = SignalDomain(seeds)
         else:
             raise InputShapeError(
-                f"There is no domain for seeds of shape {seeds.shape}. Known are images (seeds, "
-                "height, width, channels), rows (seeds, columns), signals (seeds, steps, channels) "
-                "and sentences (seeds, length) of integers. For others, subclass dflare.Domain and "
-                "pass ModelPair(…, domain=)."
+                f"There is no domain for seeds of shape {seeds.shape}; there are some for images "
+                "(seeds, height, width, channels), rows (seeds, columns), signals (seeds, steps, "
+                "channels) and sentences (seeds, length) of integers. For others, subclass "
+                "dflare.Domain and pass ModelPair(…, domain=)."
             )
         pair = copy.copy(self)
         pair._domain = domain
@@ -109,10 +104,9 @@ class ModelPair:
     def one_by_one(self) -> "ModelPair":
         """Return the pair with Keras models at batch size 1."""
         pair = copy.copy(self)
-        pair.original, pair.compressed = (
-            KerasClassifier(one.model, 1) if isinstance(one, KerasClassifier) else one
-            for one in (self.original, self.compressed)
-        )
+        for name, one in (("original", self.original), ("compressed", self.compressed)):
+            if isinstance(one, KerasClassifier):
+                setattr(pair, name, KerasClassifier(one.model, 1))
         return pair
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
@@ -137,11 +131,7 @@ class ModelPair:
         return parts[0] if len(parts) == 1 else Answers.joined(parts)
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
-        """Return digests of the models and of their inputs for the seeds.
-
-        Models are identified by their content. A function is identified by its outputs for all
-        seeds; changes that do not affect these go unnoticed.
-        """
+        """Return digests of the models and of their inputs; of a function, of all its outputs."""
         models = [
             classifier.content() or digest(map(classifier.probabilities, self._chunks(seeds)))
             for classifier in (self.original, self.compressed)

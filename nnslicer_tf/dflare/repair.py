@@ -1,8 +1,7 @@
 """DRepair: correct a compressed model's labels from its probabilities (paper, section 5.5).
 
 A perceptron with one hidden layer learns the original's label from the compressed model's
-probability vector, on seeds and triggering inputs. The compressed model stays a black box.
-Cost: a second or two to fit 1,000 inputs; microseconds per input afterwards.
+probability vector, on seeds and triggering inputs; it takes a second or two for 1,000.
 """
 
 import warnings
@@ -39,17 +38,11 @@ class RepairedClassifier(Classifier):
 def repair_labels(
     pair: ModelPair, found: DeviationSet, *, hidden: int = 100, max_iter: int = 500, rng: int = 0
 ) -> RepairedClassifier:
-    """Return the compressed model with its labels corrected by DRepair.
+    """Return the compressed model with its labels corrected by DRepair, fitted to a search.
 
-    Args:
-        pair: The models of the search.
-        found: The outcomes of the search.
-        hidden: Units of the hidden layer.
-        max_iter: Passes over the training data.
-        rng: Seed of the initial weights and of the order of the samples.
-
-    Raises:
-        InvalidArgumentError: if nothing was found, or the seeds are unknown.
+    The hidden layer has `hidden` units; `max_iter` is the number of passes, `rng` the seed of the
+    initial weights and of the order. Raises InvalidArgumentError if nothing was found, or the seeds
+    are unknown.
     """
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])

@@ -3,10 +3,10 @@
 A search yields batches of inputs, is sent the two models' `Answers`, and returns a deviation. Its
 caller counts queries and time, and can run many searches in step. Two extensions are optional:
 
-*Patience*: at a local maximum of the fitness, such as a seed with coarse probabilities, the last of
-`patience` rejected mutants in a row is accepted. *Bisection*: models deviate between their nearly
-equal decision boundaries. When a mutation crosses both, the search halves it until the models
-disagree, at most `bisections` times, and judges the input nearest to the boundary by its fitness.
+*Patience*: at a local maximum of the fitness, the last of `patience` rejected mutants in a row is
+accepted. *Bisection*: models deviate between their nearly equal decision boundaries. A mutation
+that crosses both is halved until the models disagree, at most `bisections` times, and the input
+nearest to the boundary is judged by its fitness.
 """
 
 from abc import ABC, abstractmethod
@@ -34,8 +34,7 @@ class Trigger(NamedTuple):
 
     x: np.ndarray  # the triggering input
     labels: tuple[int, int]  # the labels of the original and the compressed model
-    # The mutations from the seed to `x`; None if there is no such chain.
-    trace: tuple[Mutation, ...] | None
+    trace: tuple[Mutation, ...] | None  # from the seed to `x`; None if there is no such chain
 
 
 SearchSteps = Generator[np.ndarray, Answers, Trigger]
@@ -47,8 +46,7 @@ class SearchAlgorithm(ABC):
 
     Args:
         max_queries: Queries after which a search gives up; None: no limit.
-        timeout: Seconds after which a search gives up; a search's time is its share of the time
-            of all concurrent searches.
+        timeout: Seconds of a search (its share of concurrent ones' time) until it gives up.
         max_distance: Largest change of a value of the seed, L∞; None: no limit, where mutations of
             images change single pixels by up to 255. Fractions matter only for float seeds.
         together: Maximum number of concurrent searches.
@@ -73,13 +71,8 @@ class SearchAlgorithm(ABC):
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Search from a seed on which the models agree, and return the triggering input.
 
-        Args:
-            seed: One input.
-            domain: Its mutation operators.
-            rng: The only source of randomness.
-
-        Yields:
-            Batches of inputs `(k, ...)`; send in the `Answers` for each.
+        Yields batches of inputs `(k, ...)`, and is sent the `Answers` for each. `rng` is the only
+        source of randomness.
         """
 
 
@@ -124,17 +117,15 @@ class DFlare(SearchAlgorithm):
 
     Args:
         fitness: Which mutants are accepted. "novelty" is the paper's H = D / δ + O: the larger
-            difference D of the top-1 probabilities wins; if two D lie within δ, a mutant whose
-            pair of probability vectors is new wins. "distance" is H = D, the ablation DFlare_D
-            (section 5.3). Or a function `(distance, best, new) -> bool`.
+            difference D of the top-1 probabilities wins; within δ, a mutant with a new pair of
+            probability vectors. "distance" is H = D, the ablation DFlare_D (section 5.3). Or a
+            function `(distance, best, new) -> bool`.
         selection: How the next operator is chosen: "metropolis_hastings" (Algorithm 2),
             "uniform" (DFlare_R), or a function `(values, last, rng) -> index`.
-        patience: Number of rejected mutants in a row after which the last one is accepted;
-            None: never.
+        patience: Number of rejected mutants in a row of which the last is accepted; None: no limit.
         bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
         delta: δ, the difference in D below which O decides.
-        radius: A pair of probability vectors is new if it lies farther than this from all earlier
-            ones (L2 over both vectors together).
+        radius: L2 distance to all earlier pairs of probability vectors beyond which one is new.
 
     Raises:
         InvalidArgumentError: if an option is out of range.

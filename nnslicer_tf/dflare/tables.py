@@ -1,8 +1,7 @@
 """Rows of a table, and signals: domains whose ranges come from data.
 
-Mutants stay within the range of each column or channel in the data, and columns of whole numbers,
-such as counts and codes, stay whole. One-hot columns are changed one by one; write operators of
-your own to keep them consistent. Cost: microseconds per mutation.
+Mutants stay within the range of each column or channel in the data, and columns of whole numbers
+stay whole. One-hot columns change one by one; operators of your own can keep them consistent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,11 +82,9 @@ class TableDomain(Domain):
     """Rows of a table, `(columns,)` of numbers.
 
     Args:
-        data: Rows that define ranges, spreads and replacements, `(rows, columns)`.
+        data: Rows of finite numbers that define ranges, spreads and replacements, `(rows,
+            columns)`; else InputShapeError is raised.
         operators: The pool; None: replace a value by another row's, or add noise.
-
-    Raises:
-        InputShapeError: if `data` is not a table of finite numbers.
     """
 
     _axes: tuple[int, ...] = (2,)
@@ -136,12 +133,8 @@ class SignalDomain(TableDomain):
     """Signals `(steps,)` or `(steps, channels)` of numbers.
 
     Args:
-        data: Signals that define range and spread of each channel, `(signals, steps)` or
-            `(signals, steps, channels)`.
+        data: Signals that define range and spread of each channel; else InputShapeError is raised.
         operators: The pool; None: noise, amplification, shifts and smoothing.
-
-    Raises:
-        InputShapeError: if `data` is not a batch of signals of finite numbers.
     """
 
     _axes = (2, 3)

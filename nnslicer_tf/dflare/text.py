@@ -2,13 +2,12 @@
 
 The operators are those of "easy data augmentation" (Wei and Zou, EMNLP 2019): replace a word with
 a similar one, insert one, swap two neighbours, delete one. Similar words are neighbours in an
-embedding, as in TextFooler (Jin et al., AAAI 2020).
-
-A sentence is `(length,)` integers: words, then 0 as padding. Cost: microseconds per mutation.
+embedding, as in TextFooler (Jin et al., AAAI 2020). Sentences are `(length,)` integers, 0 padding.
 """
 
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 
 import numpy as np
 
@@ -30,8 +29,8 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
     vectors = np.array(embedding, np.float32)
     if vectors.ndim != 2 or len(vectors) <= UNKNOWN + 1 + count:
         raise InvalidArgumentError(
-            f"`similar_words` needs vectors (words, features) of more than {UNKNOWN + 1 + count} "
-            f"words. Received an array of shape {vectors.shape}."
+            f"embedding must have vectors of more than {UNKNOWN + 1 + count} words (words, "
+            f"features). Received an array of shape {vectors.shape}."
         )
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     nearest = []
@@ -81,9 +80,12 @@ def text_operators(similar: np.ndarray) -> tuple[MutationOperator, ...]:
         return {"place": int(rng.integers(min(count + 1, len(x)))), "word": word}
 
     def insert(x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        # A full sentence loses its last word.
         longer = np.insert(x, int(parameters["place"]), parameters["word"])
-        return longer[: len(x)].astype(x.dtype)
+        return longer[: len(x)].astype(x.dtype)  # a full sentence loses its last word
+
+    def draw_place(last: int, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw a word, not one of the `last` ones."""
+        return {"place": int(rng.integers(max(word_count(x) - last, 1)))}
 
     def swap(x: np.ndarray, parameters: Parameters) -> np.ndarray:
         place, mutant = int(parameters["place"]), x.copy()
@@ -99,14 +101,8 @@ def text_operators(similar: np.ndarray) -> tuple[MutationOperator, ...]:
     return (
         MutationOperator("replace_word", draw_replaced, replace),
         MutationOperator("insert_word", draw_inserted, insert),
-        MutationOperator(
-            "swap_words",
-            lambda rng, x: {"place": int(rng.integers(max(word_count(x) - 1, 1)))},
-            swap,
-        ),
-        MutationOperator(
-            "drop_word", lambda rng, x: {"place": int(rng.integers(word_count(x)))}, drop
-        ),
+        MutationOperator("swap_words", partial(draw_place, 1), swap),
+        MutationOperator("drop_word", partial(draw_place, 0), drop),
     )
 
 
@@ -122,9 +118,9 @@ class TextDomain(Domain):
         self, embedding: np.ndarray, operators: Sequence[MutationOperator] | None = None
     ) -> None:
         self.words = len(embedding)
-        super().__init__(
-            text_operators(similar_words(embedding)) if operators is None else operators
-        )
+        if operators is None:
+            operators = text_operators(similar_words(embedding))
+        super().__init__(operators)
 
     def check_seeds(self, seeds: np.ndarray) -> None:
         """Raise `InputShapeError` unless `seeds` is `(batch, length)` words padded at the end."""

@@ -1,0 +1,129 @@
+"""Work with deviations that were found: verify, minimise and export them.
+
+`minimise` resets images to the seed block by block, rows value by value, sentences edit by edit, as
+long as the models disagree (as in delta debugging, Zeller and Hildebrandt, 2002). It costs a few
+hundred queries per image, one at a time, and a few per sentence.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._environment import track
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
+from nnslicer_tf.errors import InvalidArgumentError
+
+_TEST = '''\
+"""Inputs on which a compressed model once answered differently from its original.
+
+    COMPRESSED_MODEL=new.tflite pytest .
+
+The variable names a .tflite, .keras or .h5 file. `deviations.npz` holds the inputs as the models
+take them, and the original model's labels.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare.classifiers import as_classifier
+from nnslicer_tf.dflare.domain import class_probabilities
+
+with np.load(Path(__file__).parent / "deviations.npz") as _file:
+    INPUTS, LABELS = _file["inputs"], _file["labels"]
+
+
+@pytest.fixture(scope="module")
+def compressed():
+    path = os.environ.get("COMPRESSED_MODEL")
+    if not path:
+        pytest.fail("Set COMPRESSED_MODEL to the file of the model to test.")
+    return as_classifier(path)
+
+
+@pytest.mark.parametrize("case", range(len(INPUTS)))
+def test_the_compressed_model_answers_as_the_original_did(compressed, case):
+    outputs = compressed.probabilities(INPUTS[case : case + 1])
+    assert class_probabilities(outputs)[0].argmax() == LABELS[case]
+'''
+
+
+def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
+    """Return which deviations can be reproduced, `(found,) bool`, in the order of `found.images`.
+
+    A deviation holds if its trace leads from its seed to its exact image, and the models, best
+    freshly loaded and queried with this image alone, return the two recorded labels. Raises
+    InvalidArgumentError if the domain lacks an operator of a trace, or the seeds are unknown.
+    """
+    seeds = found.known_seeds()
+    pair = pair.for_seeds(seeds).one_by_one()
+    holds = []
+    for seed, outcome in zip(seeds, found, strict=True):
+        deviation = outcome.deviation
+        if outcome.status != "found" or deviation is None:
+            continue
+        answers = pair.ask(deviation.image[None])
+        same_labels = tuple(answers.labels[0].tolist()) == deviation.labels
+        replayed = deviation.image
+        if deviation.trace is not None:
+            domain = pair.domain.near(seed, found.max_distance)
+            replayed = domain.replay(seed.astype(replayed.dtype), deviation.trace)
+        same_image = np.array_equal(replayed, deviation.image)
+        holds.append(bool(answers.deviates[0]) and same_labels and same_image)
+    return np.array(holds, bool)
+
+
+def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> DeviationSet:
+    """Return the deviations of a search with their changes from the seeds minimised.
+
+    Any disagreement counts, so labels may change. Minimised deviations have no trace. Raises
+    InvalidArgumentError if the seeds are unknown.
+    """
+    seeds = found.known_seeds()
+    pair = pair.for_seeds(seeds).one_by_one()
+
+    def deviates(x: np.ndarray) -> bool:
+        return bool(pair.ask(x[None]).deviates[0])
+
+    outcomes, confidences = [], []
+    for seed, outcome in track(zip(seeds, found, strict=True), "Minimising", len(found), progress):
+        if outcome.status == "found" and outcome.deviation is not None:
+            image = pair.domain.smaller(seed, outcome.deviation.image, deviates)
+            answers = pair.ask(image[None])
+            first, second = answers.labels[0].tolist()
+            smaller = replace(outcome.deviation, image=image, labels=(first, second), trace=None)
+            outcome = replace(outcome, deviation=smaller)
+            confidences.append([answers.original[0].max(), answers.compressed[0].max()])
+        outcomes.append(outcome)
+    known = np.array(confidences).reshape(-1, 2)
+    return DeviationSet(outcomes, seeds, found.truth, known, found.max_distance, found.features)
+
+
+def export_suite(
+    found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
+) -> Path:
+    """Write deviations as a folder of pytest tests, and return the test file.
+
+    The folder gets `test_deviations.py` and `deviations.npz`, with the models' inputs: preprocessed
+    as in the search, or the values as float32, sentences as they are. Raises InvalidArgumentError
+    if nothing was found, or the folder cannot be written.
+    """
+    if not found.found.any():
+        raise InvalidArgumentError("There are no deviations to export: none was found.")
+    test = check_writable(Path(folder) / "test_deviations.py")
+    inputs = found.images
+    if preprocess is not None:
+        inputs = np.asarray(preprocess(inputs))
+    elif inputs.ndim != 2 or inputs.dtype.kind not in "iu":  # no sentences
+        inputs = inputs.astype(np.float32)
+    with atomic_path(test.with_name("deviations.npz")) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, inputs=inputs, labels=found.labels[:, 0])
+    with atomic_path(test) as temporary:
+        temporary.write_text(_TEST, encoding="utf-8")
+    return test
