@@ -1,10 +1,8 @@
 """Baseline detectors.
 
-- `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead. Cost: a
-  forward pass.
-- `EffectivePath` (Qiu et al., CVPR 2019). Cost: `baselines.effective_paths` of each input.
-- `OutlierDetector`: an outlier estimator of scikit-learn on activations. Cost: a forward pass and
-  the estimator.
+- `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead.
+- `EffectivePath` (Qiu et al., CVPR 2019), at the cost of `baselines.effective_paths`.
+- `OutlierDetector`: an outlier estimator of scikit-learn on activations.
 - `LogitMargin` and `FlagEverything`: trivial; any other detector must beat them.
 
 Memory: one float32 per input and feature or sampled synapse.
@@ -28,8 +26,7 @@ from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
-# Samples whose paths are held in memory at once.
-_SAMPLES = 512
+_SAMPLES = 512  # whose paths are held in memory at once
 
 
 @dataclass(eq=False, repr=False)
@@ -76,10 +73,7 @@ class VectorDetector(VotingDetector):
 
 @dataclass(eq=False, repr=False)
 class FeatureMap(VectorDetector):
-    """Flags inputs whose feature maps do not fit the model's prediction.
-
-    The arguments are those of `VectorDetector`.
-    """
+    """Flags inputs whose feature maps do not fit the prediction; as `VectorDetector`."""
 
     def width(self) -> int:
         """Return the number of values in all feature maps."""
@@ -103,11 +97,8 @@ class FeatureMap(VectorDetector):
 class EffectivePath(VectorDetector):
     """Flags inputs whose effective path does not fit the model's prediction.
 
-    The arguments are those of `VectorDetector`, and:
-
-    Args:
-        theta: The share θ of a neuron's value that its contributors must reach.
-        progress: Show a progress bar.
+    The arguments are those of `VectorDetector`, `progress`, and `theta`: the share θ of a neuron's
+    value that its contributors must reach.
     """
 
     theta: float = 0.5
@@ -172,8 +163,8 @@ class OutlierDetector(Detector):
     def save(self, path: str | os.PathLike) -> None:
         """Raise InvalidArgumentError: scikit-learn's estimators can be saved only with pickle."""
         raise InvalidArgumentError(
-            "An OutlierDetector cannot be saved: scikit-learn's estimators are written by pickle, "
-            "which runs code when it is read. Fit it again."
+            "An OutlierDetector cannot be saved: scikit-learn's estimators need pickle, which runs "
+            "code when it is read. Fit it again."
         )
 
     def _values(self, evidence: Evidence) -> np.ndarray:
@@ -185,10 +176,7 @@ class OutlierDetector(Detector):
 
 @dataclass(eq=False, repr=False)
 class FlagEverything(Detector):
-    """Flags every input: precision 0.5, recall 1 and F1 2/3 on balanced data.
-
-    The arguments are those of `Detector`; they have no effect.
-    """
+    """Flags every input: precision 0.5, recall 1 and F1 2/3 on balanced data."""
 
     im: InstrumentedModel
 
@@ -207,13 +195,7 @@ class FlagEverything(Detector):
 
 @dataclass(eq=False, repr=False)
 class LogitMargin(Detector):
-    """Flags inputs whose two largest logits are close: the model is unsure.
-
-    It learns nothing; the held-out inputs set the threshold, as in other detectors.
-
-    Args:
-        im: The instrumented model.
-    """
+    """Flags inputs whose two largest logits are close: the model is unsure."""
 
     im: InstrumentedModel
 

@@ -1,7 +1,4 @@
-"""Turn normal inputs' anomaly scores into thresholds and p-values, assuming no distribution.
-
-Higher scores are always more anomalous. Cost: a sort.
-"""
+"""Turn normal inputs' anomaly scores into thresholds and p-values, assuming no distribution."""
 
 from typing import Any
 
@@ -23,8 +20,7 @@ def check_rate(rate: float) -> float:
     """Return a false-positive rate; raise InvalidArgumentError if it is not between 0 and 1."""
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
         raise InvalidArgumentError(
-            f"false_positive_rate must be a number between 0 and 1, such as 0.05. "
-            f"Received: {rate!r}"
+            f"false_positive_rate must be between 0 and 1, such as 0.05. Received: {rate!r}"
         )
     return float(rate)
 
@@ -43,8 +39,8 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     if rank > len(scores):
         raise InvalidArgumentError(
             f"A false-positive rate of {rate:g} needs at least {int(np.ceil(1 / rate)) - 1} "
-            f"held-out normal inputs. There are {len(scores)}: fit on more inputs, hold out a "
-            "larger part, or ask for a higher rate."
+            f"held-out normal inputs. There are {len(scores)}: fit on more, hold out more, or ask "
+            "for a higher rate."
         )
     return float(scores[rank - 1])
 

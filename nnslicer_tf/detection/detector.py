@@ -22,8 +22,7 @@ _FORMAT = "nnslicer_tf detector 1"
 MIN_SAMPLES_OF_A_CLASS = 5
 
 
-# scikit-learn needs a constructor with explicit arguments. As a dataclass, subclasses need not
-# repeat, store and document the common ones.
+# A dataclass, because scikit-learn needs a constructor with explicit arguments.
 @dataclass(eq=False, repr=False, kw_only=True)
 class Detector(BaseEstimator):
     """Base class of detectors: scikit-learn estimators that are fitted on normal inputs only.
@@ -107,7 +106,6 @@ class Detector(BaseEstimator):
         Args:
             X: (N, *input_shape) inputs as the model takes them.
             y: (N,) labels, for scikit-learn's parameter searches; inputs with label 1 are ignored.
-                None: all inputs are normal.
 
         Raises:
             InvalidArgumentError: if a parameter is out of range, there are too few normal inputs
@@ -118,7 +116,7 @@ class Detector(BaseEstimator):
         rate, share = check_rate(self.false_positive_rate), self.held_out
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
             raise InvalidArgumentError(
-                "held_out is the share of the inputs that set the threshold, between 0 and 1. "
+                "held_out is the share of inputs that set the threshold, between 0 and 1. "
                 f"Received: {share!r}"
             )
         x = self.im.check(X)
@@ -174,9 +172,7 @@ class Detector(BaseEstimator):
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted detector to an .npz file, without the model and the slicer.
 
-        Raises:
-            NotFittedError: if the detector is not fitted.
-            InvalidArgumentError: if a parameter cannot be written, such as a Generator.
+        Raises NotFittedError, or InvalidArgumentError for a parameter such as a Generator.
         """
         self._check_fitted()
         arrays = {"normal_scores": self.normal_scores_, "threshold": np.array(self.threshold_)}
@@ -184,21 +180,14 @@ class Detector(BaseEstimator):
         parameters = self._parameters()
         if isinstance(parameters.get("rng"), np.random.Generator):
             raise InvalidArgumentError("A detector is saved with an int as rng, not a Generator.")
-        header = {
-            "class": type(self).__name__,
-            "parameters": parameters,
-            "identity": self.identity(),
-        }
-        write_archive(path, _FORMAT, header, arrays)
+        header = {"class": type(self).__name__, "parameters": parameters}
+        write_archive(path, _FORMAT, header | {"identity": self.identity()}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike, source: InstrumentedModel | Slicer) -> Self:
-        """Read a fitted detector.
+        """Read a detector that was fitted with the model or slicer `source`.
 
-        Args:
-            path: The file.
-            source: The model or slicer that it was fitted with. If the slicer's θ differs from the
-                file's, the detector uses a copy of the slicer with the file's θ.
+        If the slicer's θ differs from the file's, the detector uses a copy with the file's θ.
 
         Raises:
             MissingFileError: if there is no such file.
@@ -214,8 +203,7 @@ class Detector(BaseEstimator):
             if file.value("identity", str) != detector.identity():
                 raise ProfileMismatchError(
                     f"The detector in '{path}' was fitted on another model than "
-                    f"'{detector.im.model.name}', or with a slicer of another profile or other "
-                    "options."
+                    f"'{detector.im.model.name}', or with another profile or other options."
                 )
             detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
             detector.threshold_ = float(file.array("threshold", np.floating, ""))

@@ -1,8 +1,7 @@
 """Evaluate detectors as in NNSlicer's Table 4, and with a threshold-free measure.
 
-For each attack, the detector sees the examples that mislead the model and their originals. The
-labels are thus balanced, and flagging everything has an F1 of 2/3. Each distinct input is scored
-only once.
+For each attack, the detector sees the examples that mislead the model and their originals, so that
+flagging everything has an F1 of 2/3. Each distinct input is scored only once.
 """
 
 from collections.abc import Mapping
@@ -21,18 +20,13 @@ FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives
 def evaluate(
     detector: Detector, attacks: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> pd.DataFrame:
-    """Return one row for each attack.
+    """Return one row for each attack on a fitted detector.
 
-    Args:
-        detector: A fitted detector.
-        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
-            successful examples.
-
-    Returns:
-        Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`, `f1`,
-        `auroc`, `recall_at_5` (at the threshold of 5 % false positives among the detector's
-        held-out normal inputs; 0 if a yes-or-no rule flags more of them) and `false_positives` (the
-        measured rate among the originals).
+    Attacks are name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
+    successful examples. Columns are `attack`, `examples` (N), `precision` (0 if nothing is
+    flagged), `recall`, `f1`, `auroc`, `recall_at_5` (at the threshold of 5 % false positives among
+    the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them) and
+    `false_positives` (the measured rate among the originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.

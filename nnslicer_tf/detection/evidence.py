@@ -1,9 +1,7 @@
 """`Evidence`: lazily computed features of a batch of inputs, shared by a detector's scorers.
 
 Inputs are an array or, for adaptive attacks, a tensor. Features of a tensor have gradients; its
-slices are those at θ = 0, with a surrogate gradient for their signs (`slicing.SmoothSlices`).
-
-Memory: a few hundred numbers per input for logits, margins, channel statistics and spectra. Slice
+slices are those at θ = 0, with a surrogate gradient for their signs (`slicing.SmoothSlices`). Slice
 vectors take one float32 per sampled synapse and input; for arrays, only the latest are cached.
 """
 
@@ -26,12 +24,9 @@ from nnslicer_tf.slicing.criterion import PREDICTED
 
 ops: Any = LazyModule("keras.ops")
 
-# Samples whose complete feature maps are held in memory at once.
-_SAMPLES = 512
-# Added to standard deviations before taking the logarithm, as a channel may be constant.
-MIN_SPREAD = 1e-3
-# Added under the square root of tensors, whose slope at 0 is infinite.
-MIN_VARIANCE = 1e-12
+_SAMPLES = 512  # whose complete feature maps are held in memory at once
+MIN_SPREAD = 1e-3  # added to standard deviations before the logarithm: a channel may be constant
+MIN_VARIANCE = 1e-12  # added under the square root of tensors, whose slope at 0 is infinite
 
 
 class Evidence:
@@ -96,13 +91,7 @@ class Evidence:
         return margin(self.logits, self.predicted)
 
     def view_margins(self, view: str) -> Any:
-        """Return the predictions' margins in other views, averaged over these, (N,) float64.
-
-        A margin above 0 means that the model classifies the views differently.
-
-        Args:
-            view: The kind of view: "mirror", "shift" or "zoom".
-        """
+        """Return mean margins of "mirror", "shift" or "zoom" views, (N,); above 0 they differ."""
         check_name("view", view, VIEWS)
 
         def compute() -> Any:
@@ -159,15 +148,10 @@ class Evidence:
     ) -> Any:
         """Return each input's CONTRIB of some synapses, (N, columns) float32.
 
-        Args:
-            kernels: Names of the kernels whose synapses are used.
-            columns: Indices of synapses, counted across these kernels.
-            local: False: slices for the predicted class. True: each kernel's local slice, for all
-                outputs of its layer, which does not depend on the prediction.
-            view: A kind of view: the mean of the local slices over the inputs' views.
-
-        Raises:
-            InvalidArgumentError: if there is no slicer.
+        `columns` are indices of synapses, counted across the kernels named. Slices are for the
+        predicted class; with `local` for all outputs of the kernel's layer, independent of the
+        prediction; with a `view`, the mean of local slices over views of this kind. Raises
+        InvalidArgumentError if there is no slicer.
         """
         if view is not None:
 
@@ -196,10 +180,7 @@ class Evidence:
     def contributions(
         self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
     ) -> np.ndarray:
-        """Return the slices of an array for a criterion, as vectors (N, columns) float32.
-
-        The arguments are those of `Slicer.iterate` and `slices`; it raises the same errors.
-        """
+        """Return slices for a criterion, (N, columns) float32; as `Slicer.iterate` and `slices`."""
         slicer, own = self._checked_slicer(), list(self._by_kernel(kernels, columns))
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0

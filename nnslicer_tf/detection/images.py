@@ -1,12 +1,8 @@
 """Differentiable features of images that need no model: views, spectra and residuals.
 
-All take images (N, height, width, channels), an array or a tensor. Unlike the detectors cited here,
-those of this package learn from normal images only.
-
-- Views preserve the class: mirrored, shifted by one pixel, zoomed.
-- Spectra reveal added noise and blur (Harder et al., "SpectralDefense", IJCNN 2021).
-- Residuals are noise that neighbouring pixels do not predict (Pevný et al., IEEE TIFS 2010; Liu et
-  al., CVPR 2019).
+All take images (N, height, width, channels), arrays or tensors. Views preserve the class. Spectra
+reveal added noise and blur (Harder et al., "SpectralDefense", IJCNN 2021). Residuals are noise that
+neighbouring pixels do not predict (Pevný et al., IEEE TIFS 2010; Liu et al., CVPR 2019).
 """
 
 from collections.abc import Iterator

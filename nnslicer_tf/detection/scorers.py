@@ -12,8 +12,7 @@ from scipy.linalg import LinAlgWarning
 
 from nnslicer_tf.detection.arrays import array_module, margin, operand
 
-# Samples whose distances are computed at once.
-_ROWS = 1024
+_ROWS = 1024  # samples whose distances are computed at once
 
 
 class Scorer(ABC):
@@ -32,21 +31,12 @@ class Scorer(ABC):
     differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn from normal inputs; does nothing by default.
-
-        Args:
-            vectors: (N, features) float32 or float64.
-            predicted: (N,) int64, the classes that the model predicts.
-            classes: The number of classes.
-        """
+        """Learn from vectors `(N, features)` of normal inputs of the classes `predicted`, (N,)."""
         return self
 
     @abstractmethod
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return anomaly scores (N,), higher is more anomalous: float64, or float32 for tensors.
-
-        The arguments are those of `fit`.
-        """
+        """Return anomaly scores (N,), higher is more anomalous: float64, or float32 for tensors."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""
@@ -70,10 +60,7 @@ class Identity(Scorer):
 
 
 class TreeDisagreement(Scorer):
-    """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (NNSlicer, 6.1).
-
-    `seed` breaks ties between equally good splits.
-    """
+    """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (NNSlicer, 6.1)."""
 
     names = ("feature", "cut", "left", "right", "label")
     threshold = 0.5
@@ -113,10 +100,7 @@ class RidgeMargin(Scorer):
     """Max over c ≠ p of z_c - z_p, for a ridge regression z on the classes (-1, +1).
 
     Above 0 the classifier disagrees with the model; a threshold below 0 also flags inputs on which
-    it agrees with low confidence.
-
-    Args:
-        alpha: The penalty of the regression.
+    it agrees with low confidence. `alpha` is the penalty of the regression.
     """
 
     names = ("weights", "bias")
@@ -159,9 +143,8 @@ class ClassDistance(Scorer):
         """Learn means and covariance."""
         from sklearn.covariance import ledoit_wolf
 
-        self.means = np.stack(
-            [vectors[predicted == c].mean(axis=0, dtype=np.float64) for c in range(classes)]
-        )
+        rows = (vectors[predicted == label] for label in range(classes))
+        self.means = np.stack([part.mean(axis=0, dtype=np.float64) for part in rows])
         centred = vectors - self.means[predicted]
         covariance, _ = ledoit_wolf(centred, assume_centered=True)
         # A synapse that is constant within all classes must not divide by zero.

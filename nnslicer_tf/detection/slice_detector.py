@@ -25,17 +25,12 @@ from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
-# Bounds the size of the covariance matrix of `ClassDistance`.
-MAX_DISTANCE_SYNAPSES = 2048
+MAX_DISTANCE_SYNAPSES = 2048  # bounds the size of the covariance matrix of `ClassDistance`
 MAX_LOCAL_LAYERS = 5
-# Synapses per layer, when those of several layers are combined.
-MAX_JOINT_SYNAPSES = 1024
-# Layers whose texture is scored: the first sees only colours, later ones the object.
-_TEXTURE_LAYERS = slice(1, 3)
-# Layers whose local slices are compared with those of the class.
-_EARLY_LAYERS = slice(1, 4)
-# Values scaled to 0 … 1 may leave that range by this much.
-_ROUNDING = 1e-3
+MAX_JOINT_SYNAPSES = 1024  # synapses per layer, when those of several layers are combined
+_TEXTURE_LAYERS = slice(1, 3)  # the first layer sees only colours, later ones the object
+_EARLY_LAYERS = slice(1, 4)  # layers whose local slices are compared with those of the class
+_ROUNDING = 1e-3  # values scaled to 0 … 1 may leave that range by this much
 
 _FUSED = ("slice of the prediction", "local slices", "logit margin")
 
@@ -98,27 +93,22 @@ class SliceDetector(VotingDetector):
         kinds = PRESETS[self.preset]
         if len(self.im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
             raise InvalidArgumentError(
-                "This detector mirrors and shifts images of shape (height, width, channels). "
-                f"The model's inputs have shape {self.im.input_shape}: take 'fused'."
+                "This detector mirrors and shifts images (height, width, channels). The model's "
+                f"inputs have the shape {self.im.input_shape}: take 'fused'."
             )
         return [vote for kind in kinds for vote in self.votes_of(kind)]
 
     def votes_of(self, kind: str) -> list[Vote]:
-        """Return the votes of a kind of evidence.
+        """Return the votes of a kind of evidence; raise InvalidArgumentError for an unknown one.
 
-        Args:
-            kind: "tree", "margin": a classifier on the slices for the prediction. "slice of the
-                prediction": the distance of the last convolution's slice to those of its class.
-                "local slices": ridge margins of the local slices of up to five convolutions. "local
-                slices, early": distances of the local slices of up to three early convolutions.
-                "joint slices of views": ridge margins of local slices at several depths, of the
-                image and its views. "logit margin": unusually small or large. "views": the
-                prediction's margin in views, and its drop there. "texture": how unusual the
-                channels of the second and third convolution are for the class. "spectrum",
-                "residuals": how unusual the image's frequencies and noise are for it.
-
-        Raises:
-            InvalidArgumentError: for an unknown kind.
+        "tree", "margin": a classifier on the slices for the prediction. "slice of the prediction":
+        the distance of the last convolution's slice to those of its class. "local slices": ridge
+        margins of the local slices of up to five convolutions. "local slices, early": distances of
+        those of up to three early ones. "joint slices of views": ridge margins of local slices at
+        several depths, of the image and its views. "logit margin": unusually small or large.
+        "views": the prediction's margin in views, and its drop there. "texture": how unusual the
+        channels of the second and third convolution are for the class. "spectrum", "residuals": how
+        unusual the image's frequencies and noise are for it.
         """
         check_name("evidence", kind, dict.fromkeys(sum(PRESETS.values(), start=())))
         if kind == "tree":
@@ -178,13 +168,7 @@ class SliceDetector(VotingDetector):
     def slice_features(
         self, kernels: Sequence[str], most: int | None = None, **options: Any
     ) -> Features:
-        """Return slices of kernels as features.
-
-        Args:
-            kernels: Names of the kernels.
-            most: Number of synapses drawn from larger kernels, at most `max_synapses`.
-            **options: `local` and `view` of `Evidence.slices`.
-        """
+        """Return at most `most` synapses' slices as features; for options see `Evidence.slices`."""
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)
@@ -196,9 +180,9 @@ class SliceDetector(VotingDetector):
         scaled = low >= -_ROUNDING and high <= 1 + _ROUNDING
         if not scaled and any(vote.name == "residuals" for vote in self.votes()):
             raise InputRangeError(
-                "The residuals of 'photos' are of images with values from 0 to 1; the normal "
-                f"inputs range from {low:.4g} to {high:.4g}. Scale them and let the model scale "
-                "them back, InstrumentedModel(model, preprocess=…), or take 'stable'."
+                "The residuals of 'photos' need values from 0 to 1; the normal inputs range from "
+                f"{low:.4g} to {high:.4g}. Scale them and let the model scale them back, "
+                "InstrumentedModel(model, preprocess=…), or take 'stable'."
             )
         super().learn(evidence, rng)
 
@@ -211,11 +195,12 @@ class SliceDetector(VotingDetector):
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
             total.update(mean.tobytes())
+        # Older files have only the defaults of these options.
         reading = self.slicer.relative_to, self.slicer.rectify
-        if reading != ("output", "sign"):  # files of version 0.1 have no other
-            total.update(repr(reading).encode())
         neurons = self.slicer.granularity, self.slicer.product
-        if neurons != ("activation", "value"):  # absent from older files
+        if reading != ("output", "sign"):
+            total.update(repr(reading).encode())
+        if neurons != ("activation", "value"):
             total.update(repr(neurons).encode())
         if self.slicer.contribution != "count":
             total.update(self.slicer.contribution.encode())

@@ -14,8 +14,7 @@ from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import Identity, Scorer
 from nnslicer_tf.errors import InvalidArgumentError
 
-# Share of the normal training inputs that is reserved as the reference of the p-values.
-_REFERENCE = 0.25
+_REFERENCE = 0.25  # share of the training inputs that is reserved as reference of the p-values
 
 
 class Features:
@@ -174,10 +173,7 @@ class VotingDetector(Detector):
         return self.fuse(evidence, self.votes_)
 
     def fuse(self, evidence: Evidence, votes: Iterable[Vote]) -> Any:
-        """Return the joint surprise of votes, (N,): the sum over groups of their mean -log p.
-
-        With one vote per group it is half of Fisher's statistic.
-        """
+        """Return the joint surprise of votes, (N,): the sum over groups of their mean -log p."""
         groups: dict[str, list[Any]] = {}
         for vote in votes:
             reference = self.reference_[vote.name]

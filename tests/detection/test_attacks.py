@@ -242,9 +242,9 @@ def test_unknown_attacks_are_answered_by_near_names(model, data, name, message):
         ({"x": lambda d: d.x[:, :4]}, InputShapeError, r"\(None, 8, 8, 1\)"),
         ({"x": lambda d: d.x[0]}, InputShapeError, r"\(None, 8, 8, 1\)"),
         ({"x": lambda d: d.x[:0]}, InvalidArgumentError, "empty"),
-        ({"y": lambda d: d.y[:3]}, InvalidArgumentError, "one integer class"),
-        ({"y": lambda d: d.y / 2}, InvalidArgumentError, "one integer class"),
-        ({"y": lambda d: d.y + 7}, InvalidArgumentError, "10 classes from 0"),
+        ({"y": lambda d: d.y[:3]}, InvalidArgumentError, "one class index"),
+        ({"y": lambda d: d.y / 2}, InvalidArgumentError, "one class index"),
+        ({"y": lambda d: d.y + 7}, InvalidArgumentError, "in 0 … 9"),
     ],
 )
 def test_wrong_data_is_refused(model, data, change, error, message):

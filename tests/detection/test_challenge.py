@@ -25,7 +25,8 @@ from nnslicer_tf.detection import (
     VotingDetector,
     challenge,
 )
-from nnslicer_tf.detection.adaptive import checks, gradient
+from nnslicer_tf.detection.adaptive import gradient
+from nnslicer_tf.detection.adaptive import result as checks
 from nnslicer_tf.detection.adaptive.pair import Pair, Values
 from nnslicer_tf.detection.adaptive.problem import NORMS
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult, Outcome

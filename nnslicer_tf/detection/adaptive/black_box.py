@@ -3,8 +3,7 @@
 - Square: random search with square windows (Andriushchenko et al., ECCV 2020); for L2, simplified:
   the windows are projected back into the ball.
 - NES: gradients estimated from pairs of random directions (Ilyas et al., ICML 2018).
-- Decision: a random walk from a normal image of another class towards the attacked one (Brendel et
-  al., ICLR 2018).
+- Decision: a random walk from a normal image of another class (Brendel et al., ICLR 2018).
 
 Cost: `queries` scored inputs per image.
 """
@@ -109,9 +108,9 @@ def decision(problem: Problem) -> Tried:
 def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np.ndarray:
     """Move successes towards their images by bisection; they remain successes."""
     x, rows = x.copy(), np.flatnonzero(found)
-    low, high = np.zeros(len(rows)), np.ones(len(rows))
     if not len(rows):
         return x
+    low, high = np.zeros(len(rows)), np.ones(len(rows))
     origin = problem.x[rows]
     delta = x[rows] - origin
     size = problem.norm.distance(delta)

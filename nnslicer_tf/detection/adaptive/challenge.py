@@ -1,11 +1,10 @@
 """`challenge`: evaluate a detector against adaptive attacks.
 
-Published detectors with good results against attacks that ignore the detector were broken by
-adaptive attacks (Carlini and Wagner, AISec 2017; Tramèr et al., NeurIPS 2020; Bryniarski et al.,
-ICLR 2022).
+Published detectors that withstood attacks that ignore them were broken by adaptive ones (Carlini
+and Wagner, AISec 2017; Tramèr et al., NeurIPS 2020; Bryniarski et al., ICLR 2022).
 
-Cost: about sixty gradients of the model and the detector for each norm, budget and white-box
-attack; about a hundred scored inputs per image for each black-box attack.
+Cost: about sixty gradients for each norm, budget and white-box attack; about a hundred scored
+inputs per image for each black-box attack.
 """
 
 import os
@@ -23,10 +22,9 @@ from nnslicer_tf._checks import (
     check_name,
 )
 from nnslicer_tf._files import digest
-from nnslicer_tf.detection.adaptive import checks
+from nnslicer_tf.detection.adaptive import result
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.adaptive.problem import NORMS, Effort, Problem
-from nnslicer_tf.detection.adaptive.result import ChallengeResult
 from nnslicer_tf.detection.adaptive.runs import Run
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 from nnslicer_tf.detection.detector import Detector
@@ -56,17 +54,17 @@ def challenge(
     rounds: int = 4,
     folder: str | os.PathLike | None = None,
     progress: bool = True,
-) -> ChallengeResult:
+) -> result.ChallengeResult:
     """Attack a model and its detector with adaptive attacks, which know both.
 
-    The attacks succeed if the model is wrong and the detector silent. The result includes sanity
-    checks of the attacks; if one fails, the result proves nothing.
+    An attack succeeds if the model is wrong and the detector silent. If a sanity check of the
+    attacks fails, the result proves nothing.
 
     Args:
         detector: A fitted detector of this package; an outlier estimator of scikit-learn, fitted on
-            the inputs as vectors; or any object with `decision_function(x)`, above 0 for flagged
-            inputs, or with `score(x)` and `threshold_`. A `differentiable` detector is attacked
-            with gradients, any other with score differences.
+            the inputs as vectors; or an object with `decision_function(x)`, above 0 for flagged
+            inputs, or with `score(x)` and `threshold_`. One that is not `differentiable` is
+            attacked with score differences instead of gradients.
         im: The model that the detector guards.
         x: (N, *input_shape) normal inputs, new to the detector; misclassified ones are skipped.
             Values are within `im.bounds`, 0 … 1 if it has none.
@@ -83,15 +81,15 @@ def challenge(
         steps: Gradient steps of a white-box attack.
         queries: Inputs that a black-box attack submits, per image.
         rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
-        folder: Where finished parts are saved. An interrupted challenge resumes from it; one with
-            other budgets, attacks or norms reuses the parts that do not depend on them.
+        folder: Where finished parts are saved, to resume from, also with other budgets, attacks or
+            norms.
         progress: Show a progress bar.
 
     Raises:
         NotFittedError: if the detector is not fitted.
         InvalidArgumentError: for unknown names, labels that are not classes, unordered budgets, a
-            detector without a threshold or one that flags most normal inputs, no correctly
-            classified image, or no unflagged normal input of another class.
+            detector without a threshold or that flags most normal inputs, or no image to attack or
+            to start from.
         InputRangeError: for values outside the bounds.
         InputShapeError, NonFiniteActivationError: for bad data.
         ProfileMismatchError: if the folder belongs to another challenge.
@@ -171,19 +169,18 @@ def challenge(
             "seed": problem.seed,
         }
         store = Store(folder, identity, "part of a challenge")
-    outcomes = {
-        norm: Run(problem, norm, store, progress).outcome(chosen, limits[norm]) for norm in norms
-    }
+    runs = {norm: Run(problem, norm, store, progress) for norm in norms}
+    outcomes = {norm: run.outcome(chosen, limits[norm]) for norm, run in runs.items()}
     # Check the attacks, and the surrogate at the images and at the nearest examples.
-    results = list(checks.check_outcomes(outcomes))
+    checks = list(result.check_outcomes(outcomes))
     places = np.concatenate([x, *(outcome.examples for outcome in outcomes.values())])
     radius = np.mean([outcome.budgets[0] for outcome in outcomes.values()]) / 4
     labels = np.tile(y, 1 + len(outcomes))
     values = pair.values(places, labels, _STEEPNESS, float(radius))
     if pair.differentiable:
-        results.append(checks.check_scores(values.excess, pair.excess(places)))
-    results.append(checks.check_gradients(values.excess_gradient[: len(x)]))
-    return ChallengeResult(outcomes, index, false_positives, tuple(results))
+        checks.append(result.check_scores(values.excess, pair.excess(places)))
+    checks.append(result.check_gradients(values.excess_gradient[: len(x)]))
+    return result.ChallengeResult(outcomes, index, false_positives, tuple(checks))
 
 
 def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.ndarray:
@@ -196,8 +193,7 @@ def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.nd
         others = np.flatnonzero(silent & (classes != y[i]))
         if not len(others):
             raise InvalidArgumentError(
-                f"There is no normal input of another class than {y[i]} on which the detector is "
-                "silent. Give more as `normal`."
+                f"No normal input of another class than {y[i]} is unflagged. Give more as `normal`."
             )
         distance = ((flat[others] - image.ravel()) ** 2).sum(axis=1)
         guides[i] = pool[others[distance.argmin()]]

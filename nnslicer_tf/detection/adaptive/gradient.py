@@ -1,8 +1,8 @@
 """White-box attacks on a model and its detector: descent within a budget.
 
 - Orthogonal PGD (Bryniarski et al., ICLR 2022): lowers the margin while the model is right, else
-  the detector's score, along a gradient orthogonal to that of the other.
-- Selective PGD (same paper): the same without the projection.
+  the detector's score, along a gradient orthogonal to that of the other. Selective PGD (same
+  paper): the same without the projection.
 - Weighted sum (Carlini and Wagner, AISec 2017): lowers a weighted sum of the two; the weight is
   searched for each image.
 - Feature matching (Sabour et al., ICLR 2016): starts as near a normal image of another class as the
@@ -23,7 +23,7 @@ Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 
 # First and last step size, as shares of the budget.
 _FIRST, _LAST = 0.4, 0.01
-# Longest step per element, as a share of the bounds' span: a long step along the gradient's sign
+# Longest step per element, as a share of the bounds' span; a long one along the gradient's sign
 # changes elements that should stay as they are, and they do not move back.
 _MAX_STEP = 0.04
 # Steepness of the smoothed sign function of slices, at the first and the last step.

@@ -2,12 +2,12 @@
 
 Fast minimum-norm attacks (Pintor et al., NeurIPS 2021) on a pair: a radius bounds the change; it
 shrinks where the pair is evaded and grows elsewhere. Steps pursue the farther goal, a wrong model
-or a silent detector, along the gradient itself: its sign would change every element, and elements
-that should not change, such as a digit's black background, would not move back.
+or a silent detector, along the gradient itself; its sign would change all elements, and those that
+should not change, such as a black background, would not move back.
 
-Minimum starts at the image; approach at the nearest success of other attacks, or at a normal image
-of another class. Both restart `rounds` times from the smallest change so far. Cost: `rounds` ·
-`steps` gradients of the model and the detector.
+Minimum starts at the image, approach at the nearest success of other attacks or a normal image of
+another class. Both restart `rounds` times from the smallest change so far, at the cost of `rounds`
+· `steps` gradients.
 """
 
 import numpy as np
@@ -69,10 +69,9 @@ def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
                 best.x[~best.found] = x[~best.found]  # the latest attempts
             shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
             radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
-            # The direction is the gradient of the goal that is farther away, the distance of a
-            # goal being its value divided by the length of its gradient; within `width` of equal
-            # distance, a mix of both. Steps that alternate between the two goals would stall where
-            # both meet, far from the smallest change.
+            # The direction is the gradient of the goal that is farther away, its distance being its
+            # value divided by the gradient's length; within `width` of equal distance, a mix of
+            # both, as alternating steps would stall far from the smallest change.
             gradients = values.margin_gradient, values.excess_gradient
             lengths = [np.linalg.norm(g.reshape(len(g), -1), axis=1) + _TINY for g in gradients]
             apart = values.margin / lengths[0] - values.excess / lengths[1]

@@ -29,15 +29,11 @@ _ROWS = 128  # inputs whose gradients are computed at once
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """A pair's values for a batch of inputs, (N,), and their gradients, (N, *input_shape).
+    """A pair's values for a batch of inputs, (N,), and their gradients, (N, *input_shape)."""
 
-    Margin: the true logit minus the largest other; below 0 the model is wrong. Excess: score minus
-    threshold; above 0 the input is flagged.
-    """
-
-    margin: np.ndarray
+    margin: np.ndarray  # the true logit minus the largest other; below 0 the model is wrong
     margin_gradient: np.ndarray
-    excess: np.ndarray
+    excess: np.ndarray  # score minus threshold; above 0 the input is flagged
     excess_gradient: np.ndarray
 
     def rows(self, index: np.ndarray) -> "Values":
@@ -49,8 +45,7 @@ class Pair:
     """A model and a detector; an attack succeeds if the model is wrong and the detector silent.
 
     A `differentiable` detector is smoothed, so that `values` approximate the true score. Raises
-    InvalidArgumentError if `detector` is not a detector or has no threshold, NotFittedError if it
-    is not fitted.
+    InvalidArgumentError without a detector or threshold, NotFittedError if it is not fitted.
     """
 
     def __init__(
@@ -90,10 +85,10 @@ class Pair:
     def values(self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float) -> Values:
         """Return margins and scores with their gradients.
 
-        Without a derivative, the gradient of a score is its mean slope along random directions and
-        the margin's gradient, over steps as large as the attack's, since scores may be constant
-        nearby. Cost: about fifty scored inputs. `steepness` is that of the slices' smoothed sign
-        function, `radius` the root mean square of the coming step.
+        The gradient of a score without a derivative is its mean slope along random directions and
+        the margin's gradient, over steps of the attack's size, as scores may be constant nearby; it
+        costs about fifty scored inputs. `steepness` is that of the slices' smoothed sign function,
+        `radius` the root mean square of the coming step.
         """
         steep = ops.convert_to_tensor(np.float32(steepness))
         parts = []
@@ -163,10 +158,7 @@ def slope_sum(
     directions: np.ndarray,
     radius: float,
 ) -> np.ndarray:
-    """Return Σ of d · (f(x + r·d) - f(x - r·d)) / 2r over directions d, (N, *input_shape) float64.
-
-    `function` returns (N,); directions are (directions, N, *input_shape).
-    """
+    """Return Σ d · (f(x + r·d) - f(x - r·d)) / 2r over `(directions, N, *input_shape)`, float64."""
     differences = [function(x + radius * d) - function(x - radius * d) for d in directions]
     slopes = np.stack(differences) / (2 * radius)
     return (slopes.reshape(*slopes.shape, *[1] * (x.ndim - 1)) * directions).sum(axis=0)
@@ -197,9 +189,8 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         threshold = getattr(detector, "threshold_", None)
         if threshold is None:
             raise InvalidArgumentError(
-                f"{type(detector).__name__} has no threshold_: without one it flags nothing, and "
-                "there is nothing to evade. Set it from scores of normal inputs "
-                "(detection.calibration.threshold_at)."
+                f"{type(detector).__name__} has no threshold_, so that it flags nothing. Set it "
+                "from scores of normal inputs (detection.calibration.threshold_at)."
             )
         return lambda x: checked(detector.score(x), x) - float(threshold)
     raise InvalidArgumentError(

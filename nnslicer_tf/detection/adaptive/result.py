@@ -1,4 +1,4 @@
-"""`ChallengeResult`: how well a detector withstands adaptive attacks."""
+"""`ChallengeResult`: how well a detector withstands adaptive attacks, and checks of these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
 # The palette of Okabe and Ito, as in `report.palette`.
-_COLOURS = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7"),
-    *("#d55e00", "#56b4e9", "#8f6300", "#222222"),
-)
-MODEL, PAIR = "model alone", "model and detector"
+_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8f6300", "#222222"]
+MODEL, PAIR, ALL = "model alone", "model and detector", "best of all"
+
+# Differences between shares of images up to this size are not significant.
+_TOLERANCE = 0.05
+MIN_CORRELATION = 0.8
+MAX_WITHOUT_GRADIENT = 0.1
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,14 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The results of the attacks in one norm; changes are infinite where no attack succeeded.
+    """The results of the attacks in one norm; changes are infinite where no attack succeeded."""
 
-    Attributes:
-        budgets: (B,) ascending.
-        undefended: (N,) smallest change that misleads the model.
-        attacks: Attack → (N,) smallest change that evades the pair.
-        runs: One row for each attack and budget (infinite if unlimited), with the share of images
-            on which that run alone succeeded.
-        examples: (N, *input_shape) the nearest inputs that evade the pair, else the images.
-    """
-
-    budgets: np.ndarray
-    undefended: np.ndarray
-    attacks: dict[str, np.ndarray]
+    budgets: np.ndarray  # (B,) ascending
+    undefended: np.ndarray  # (N,) smallest change that misleads the model
+    attacks: dict[str, np.ndarray]  # attack → (N,) smallest change that evades the pair
+    # One row for each attack and budget (infinite if unlimited): the share of successes.
     runs: pd.DataFrame
-    examples: np.ndarray
+    examples: np.ndarray  # (N, *input_shape) nearest inputs that evade the pair, else the images
 
     @property
     def pair(self) -> np.ndarray:
@@ -57,8 +51,8 @@ class Outcome:
 class ChallengeResult(ShownAsTable):
     """The outcome of `challenge`.
 
-    If a check fails, the attacks are at fault or the detector masks its gradients, and nothing is
-    known about the detector's robustness.
+    If a check fails, nothing is known about the detector's robustness: the attacks are at fault, or
+    the detector masks its gradients.
 
     Attributes:
         norms: Norm → the outcome in that norm.
@@ -85,19 +79,13 @@ class ChallengeResult(ShownAsTable):
     @property
     def verdict(self) -> str:
         """`"credible"`, or `"not credible"` with the reasons. Never "robust"."""
-        if self.credible:
-            return "credible"
-        return "not credible: " + "; ".join(self.reasons)
+        return "credible" if self.credible else f"not credible: {'; '.join(self.reasons)}"
 
     def success(self, budget: float | None = None, norm: str | None = None) -> pd.DataFrame:
-        """Return the share of images with a successful change within a budget.
+        """Return the share of images with a successful change within a budget; None: all budgets.
 
-        Args:
-            budget: A budget; None: all that were tried.
-            norm: `"linf"` or `"l2"`; None: all.
-
-        Returns:
-            Columns `norm`, `budget`, `model alone`, `model and detector`.
+        Columns are `norm` ("linf" or "l2"; None: both), `budget`, `model alone`, `model and
+        detector`.
         """
         if norm is not None:
             check_name("norm", norm, self.norms)
@@ -112,11 +100,10 @@ class ChallengeResult(ShownAsTable):
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each norm and attack, the model alone and the pair's best first.
 
-        Returns:
-            Columns `norm`, `attack`, `kind`, `median` (smallest change, median over the images;
-            infinite if most images withstand), `ratio` (to the median of the model alone), `best`
-            (share of images on which it is the best attack) and `≤ 1×`, …: share of images with a
-            success within that multiple of the undefended median.
+        Columns are `norm`, `attack`, `kind`, `median` (of the smallest changes; infinite if most
+        images withstand), `ratio` (to the median of the model alone), `best` (share of images on
+        which it is the best attack) and `≤ 1×`, …: share of images with a success within that
+        multiple of the undefended median.
         """
         rows = []
         for norm, outcome in self.norms.items():
@@ -125,32 +112,24 @@ class ChallengeResult(ShownAsTable):
             named = {MODEL: outcome.undefended, PAIR: outcome.pair, **outcome.attacks}
             for name, distances in named.items():
                 attack = ADAPTIVE_ATTACKS.get(name)
-                row = {
-                    "norm": norm,
-                    "attack": name,
-                    "kind": attack.kind if attack else "best of all",
-                    "median": _median(distances),
-                    "ratio": _median(distances) / base,
-                    "best": float(np.mean(best == name)) if attack else np.nan,
-                }
+                kind, beats = (attack.kind, np.mean(best == name)) if attack else (ALL, np.nan)
+                median = _median(distances)
+                row = {"norm": norm, "attack": name, "kind": kind, "median": median}
+                row |= {"ratio": median / base, "best": float(beats)}
                 rows.append(row | {f"≤ {m:g}×": _share(distances, m * base) for m in (1, 2, 4)})
         return pd.DataFrame(rows)
 
     def images(self) -> pd.DataFrame:
         """Return one row for each norm and image: the smallest changes, and the best attack.
 
-        Returns:
-            Columns `norm`, `image` (index among those given), `model alone`, `model and detector`,
-            `attack` (empty if none succeeded).
+        `image` is its index among those given; `attack` is empty if none succeeded.
         """
-        columns: dict[str, list] = {"norm": [], "image": [], MODEL: [], PAIR: [], "attack": []}
+        parts = []
         for norm, outcome in self.norms.items():
-            columns["norm"] += [norm] * len(self.index)
-            columns["image"] += self.index.tolist()
-            columns[MODEL] += outcome.undefended.tolist()
-            columns[PAIR] += outcome.pair.tolist()
-            columns["attack"] += self._best(outcome).tolist()
-        return pd.DataFrame(columns)
+            columns = {"norm": norm, "image": self.index, MODEL: outcome.undefended}
+            columns |= {PAIR: outcome.pair, "attack": self._best(outcome)}
+            parts.append(pd.DataFrame(columns))
+        return pd.concat(parts, ignore_index=True)
 
     def plot(self) -> Figure:
         """Plot the success rate by budget, for the model alone and for the pair."""
@@ -174,9 +153,8 @@ class ChallengeResult(ShownAsTable):
             axis.set(title=norm.replace("linf", "L∞").replace("l2", "L2"), xlabel="largest change")
             axis.set_ylabel("share of images with a success")
         figure.axes[0].legend(fontsize=8)
-        figure.suptitle(
-            "The attacks pass their checks" if self.credible else "Not credible: a check failed"
-        )
+        title = "The attacks pass their checks" if self.credible else "Not credible: a check failed"
+        figure.suptitle(title)
         return figure
 
     def __repr__(self) -> str:
@@ -184,10 +162,8 @@ class ChallengeResult(ShownAsTable):
             f"{norm}: median {_median(o.undefended):.3g} alone, {_median(o.pair):.3g} with detector"
             for norm, o in self.norms.items()
         ]
-        return (
-            f"ChallengeResult({counted(len(self.index), 'image')}; {'; '.join(parts)}; "
-            f"{self.verdict})"
-        )
+        images = counted(len(self.index), "image")
+        return f"ChallengeResult({images}; {'; '.join(parts)}; {self.verdict})"
 
     @staticmethod
     def _best(outcome: Outcome) -> np.ndarray:
@@ -207,3 +183,56 @@ def _median(distances: np.ndarray) -> float:
 def _share(distances: np.ndarray, budget: float) -> float:
     # A change as large as the budget counts, despite the rounding of float32.
     return float(np.mean(distances <= budget * (1 + 1e-5)))
+
+
+# --- sanity checks (Carlini et al., "On evaluating adversarial robustness", 2019; Tramèr et al.,
+# NeurIPS 2020) ---
+
+
+def check_outcomes(norms: Mapping[str, Outcome]) -> tuple[Check, Check, Check]:
+    """Check that unbounded attacks succeed, success grows with budgets, and white-box is best."""
+    worst, falls, behind, ahead = {}, [], [], 0.0
+    for norm, outcome in norms.items():
+        runs = outcome.runs
+        unbounded = runs.loc[runs["budget"] == np.inf, "together"]
+        worst[norm] = 1.0 if runs.empty else float(unbounded.max())
+        shares = runs[np.isfinite(runs["budget"])].groupby("budget")["together"].max().sort_index()
+        falls += [
+            f"from {one:.0%} to {other:.0%} at {budget:.3g} in {norm}"
+            for one, other, budget in zip(shares, shares[1:], shares.index[1:], strict=False)
+            if other < one - _TOLERANCE
+        ]
+        is_white = {name: ADAPTIVE_ATTACKS[name].kind == WHITE for name in outcome.attacks}
+        white = [d for name, d in outcome.attacks.items() if is_white[name]]
+        others = [d for name, d in outcome.attacks.items() if not is_white[name]]
+        for budget in outcome.budgets if white and others else ():
+            limit = budget * (1 + 1e-5)
+            theirs, ours = (np.mean(np.min(d, axis=0) <= limit) for d in (others, white))
+            ahead = max(ahead, theirs - ours)
+            if theirs > ours + _TOLERANCE:
+                behind.append(f"{ours:.0%} against {theirs:.0%} at {budget:.3g} in {norm}")
+    reached = ", ".join(f"{share:.0%} in {norm}" for norm, share in worst.items())
+    said = "; ".join(behind) or f"others at most {ahead:.0%} ahead"
+    return (
+        Check("without a bound, every image", all(v == 1 for v in worst.values()), reached),
+        Check("larger budgets reach more", not falls, "; ".join(falls) or "no falls"),
+        Check("white-box no weaker than black-box and transfer", not behind, said),
+    )
+
+
+def check_scores(surrogate: np.ndarray, true: np.ndarray) -> Check:
+    """Check that a surrogate's scores rank inputs as the true ones do."""
+    from scipy.stats import spearmanr
+
+    name = "surrogate's score like the true one"
+    if np.ptp(true) == 0 or np.ptp(surrogate) == 0:
+        return Check(name, False, "the score is the same for all inputs")
+    value = float(spearmanr(surrogate, true).statistic)
+    return Check(name, value >= MIN_CORRELATION, f"rank correlation {value:.2f}")
+
+
+def check_gradients(gradients: np.ndarray) -> Check:
+    """Check that the detector's score has a gradient at the images."""
+    share = float(np.mean(np.abs(gradients.reshape(len(gradients), -1)).max(axis=1) == 0))
+    said = f"gradient of the score is 0 on {share:.0%} of the images"
+    return Check("the score has a gradient", share <= MAX_WITHOUT_GRADIENT, said)

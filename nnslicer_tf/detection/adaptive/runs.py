@@ -90,8 +90,7 @@ class Run:
             for tried in (tried for of, tried in parts if of == name):
                 nearest.take(tried)
             key, x, found = f"{self._norm.name}-{name}-nearest", nearest.x, nearest.found
-            refine = partial(_refined, problem, x, found)
-            moved = self._kept(key, problem, refine, x, found).x
+            moved = self._kept(key, problem, partial(_refined, problem, x, found), x, found).x
             distances[name] = np.where(found, self._norm.distance(moved - problem.x), np.inf)
             best.take(Tried(moved, found))
         undefended = np.minimum(alone, best.sizes)  # what evades the pair misleads the model
@@ -118,21 +117,14 @@ class Run:
 
     def _problem(self, problem: Problem, budget: float, step: float, key: str) -> Problem:
         text = f"{problem.seed} {key}".encode()
-        seed = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
-        return replace(
-            problem,
-            budget=min(budget, self._largest),
-            step=min(budget, step),
-            rng=np.random.default_rng(seed),
-        )
+        rng = np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()[:4], "big"))
+        budget, step = min(budget, self._largest), min(budget, step)
+        return replace(problem, budget=budget, step=step, rng=rng)
 
     def _kept(
         self, name: str, problem: Problem, make: Callable[[], Tried], *arrays: np.ndarray
     ) -> Tried:
-        """Return a part from the store, or compute and save it.
-
-        `arrays` are its inputs apart from the problem.
-        """
+        """Return a part from the store, or compute and save it; `arrays` are further inputs."""
         if self._store is None:
             return make()
         # With other budgets or attacks, a part of the same name may start from other inputs.
@@ -149,12 +141,12 @@ class Run:
         return tried
 
 
-def _refined(problem: Problem, x: np.ndarray, found: np.ndarray) -> Tried:
-    return Tried(nearer(problem, x, found, _BISECTIONS), found)
-
-
 def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
     """Attack some of the images with orthogonal PGD and leave the others unchanged."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     x[rows], found[rows] = orthogonal(problem.rows(rows))
     return Tried(x, found)
+
+
+def _refined(problem: Problem, x: np.ndarray, found: np.ndarray) -> Tried:
+    return Tried(nearer(problem, x, found, _BISECTIONS), found)

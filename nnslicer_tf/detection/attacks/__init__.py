@@ -1,7 +1,7 @@
 """The 17 attacks of the NNSlicer paper's Table 4, under its names, for Keras models.
 
-Thirteen come from Foolbox; JSMA, ADef, SinglePixel and LocalSearch are implemented here as Foolbox
-attacks. Foolbox is imported when an entry of `ATTACKS` is called.
+Thirteen come from Foolbox, which is imported when an entry of `ATTACKS` is called; JSMA, ADef,
+SinglePixel and LocalSearch are implemented here as Foolbox attacks.
 
 To add an attack, subclass Foolbox's `Attack`, or `ArrayAttack` with one method `perturb(query, x,
 labels)`, and add a line to `ATTACKS` or pass an `AttackSpec` to `generate`.

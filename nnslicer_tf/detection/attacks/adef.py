@@ -2,9 +2,8 @@
 
 A smooth vector field τ deforms an image, x(s) ↦ x(s + τ(s)). To first order, the logit difference f
 to another class changes by ⟨α, τ⟩ with α the product of f's gradient and the image's derivative.
-The smoothed field of least norm that brings f to zero is applied repeatedly.
-
-Cost: one gradient per candidate class and step, for all images not yet misclassified.
+The smoothed field of least norm that brings f to zero is applied repeatedly, with one gradient per
+candidate class and step for all images not yet misclassified.
 """
 
 from dataclasses import dataclass

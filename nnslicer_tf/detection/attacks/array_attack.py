@@ -24,10 +24,10 @@ class Query:
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Return the logits (N, classes) of any number of images."""
-        parts = [
-            self._model(self._tensor(x[i : i + _BATCH])).numpy() for i in range(0, len(x), _BATCH)
-        ]
-        return np.concatenate(parts)
+        starts = range(0, len(x), _BATCH)
+        return np.concatenate(
+            [self._model(self._tensor(x[i : i + _BATCH])).numpy() for i in starts]
+        )
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the predicted classes (N,)."""
@@ -40,8 +40,7 @@ class Query:
         def weighted(inputs: ep.Tensor) -> ep.Tensor:
             return (self._model(inputs) * factors).sum()
 
-        _, gradient = ep.value_and_grad(weighted, self._tensor(x))
-        return gradient.numpy()
+        return ep.value_and_grad(weighted, self._tensor(x))[1].numpy()
 
     def _tensor(self, array: np.ndarray) -> ep.Tensor:
         return ep.from_numpy(self._like, np.ascontiguousarray(array, np.float32))
@@ -54,10 +53,8 @@ class ArrayAttack(MinimizationAttack):
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images.
 
-        Args:
-            query: Access to the model.
-            x: (N, height, width, channels) float32, within [query.low, query.high].
-            labels: (N,) the classes that the model should no longer predict.
+        `x` is `(N, height, width, channels) float32`, within [query.low, query.high]; the model
+        should no longer predict the classes `labels`, (N,).
         """
 
     def run(
@@ -74,8 +71,7 @@ class ArrayAttack(MinimizationAttack):
         criterion = get_criterion(criterion)
         if not isinstance(criterion, Misclassification):
             raise InvalidArgumentError(
-                f"{type(self).__name__} is untargeted: it takes labels or a Misclassification. "
-                f"Received: {criterion!r}"
+                f"{type(self).__name__} is untargeted: it takes labels. Received: {criterion!r}"
             )
         x, restore_type = ep.astensor_(inputs)
         if x.ndim != 4:

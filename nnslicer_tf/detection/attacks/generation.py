@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_logits, check_name, shape_fits
+from nnslicer_tf._checks import ArrayLike, check_labels, check_logits, check_name, shape_fits
 from nnslicer_tf._environment import require, track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
@@ -54,17 +54,15 @@ class AdversarialExamples(ShownAsTable):
         return frame.rename_axis("input").reset_index()
 
     def __repr__(self) -> str:
-        return (
-            f"AdversarialExamples({self.attack.name}: {int(self.success.sum())} of "
-            f"{len(self.success)} mislead the model)"
-        )
+        count = f"{int(self.success.sum())} of {len(self.success)}"
+        return f"AdversarialExamples({self.attack.name}: {count} mislead the model)"
 
 
 def generate(
     model: keras.Model,
     attack: str | AttackSpec,
     x: np.ndarray,
-    y: np.ndarray,
+    y: ArrayLike,
     *,
     normalise: Normalisation | None = None,
     rng: int = 0,
@@ -80,8 +78,7 @@ def generate(
         x: (N, height, width, channels), values in [0, 1].
         y: (N,) integer classes.
         normalise: The normalisation that `model` was trained with, if it takes values outside [0,
-            1] (`datasets.normalisation("cifar10", "standard")`); it becomes part of the attacked
-            model, and attacks work in [0, 1].
+            1] (`datasets.normalisation("cifar10", "standard")`); attacks work in [0, 1].
         rng: The seed; each batch's random numbers depend only on it and on the batch.
         cache: A folder for finished batches, by attack, parameters, model, data and seed.
         batch_size: Inputs attacked together.
@@ -103,15 +100,12 @@ def generate(
             f"The attack {attack.name} needs Keras on TensorFlow; it runs on {backend}. Set "
             "KERAS_BACKEND=tensorflow."
         )
-    x, y = _checked(model, x, y)
+    x = _checked(model, x)
     network = _Network(logits_model(model, x.shape[1:]), normalise)
     logits = network.logits(x[:batch_size])
     check_logits(logits)
-    if y.min() < 0 or y.max() >= logits.shape[1]:
-        raise InvalidArgumentError(
-            f"y has classes from {y.min()} to {y.max()}, the model has {logits.shape[1]} "
-            "classes from 0."
-        )
+    # eagerpy 0.30 mixes dtypes with a function that NumPy 2 removed: use int64 throughout.
+    y = check_labels(y, len(x), logits.shape[1])
     store = None
     if cache is not None:
         run = {
@@ -125,8 +119,8 @@ def generate(
         }
         if backend != "tensorflow":  # which alone made the files that there are
             run["backend"] = backend
-        text = json.dumps(run, indent=1, sort_keys=True)
-        folder = f"{attack.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        text = json.dumps(run, indent=1, sort_keys=True).encode()
+        folder = f"{attack.name}-{hashlib.sha256(text).hexdigest()[:16]}"
         store = Store(Path(cache) / folder, run, "batch of adversarial examples")
     starts = range(0, len(x), batch_size)
     parts = []
@@ -152,8 +146,8 @@ def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None)
     """Return `model` without its final softmax, log-softmax or sigmoid; itself if it has none.
 
     The new model shares all weights. One sigmoid with logit z becomes the logits 0 and z. Models
-    that cannot be instrumented are returned unchanged. Raises InvalidArgumentError for several
-    outputs or sigmoids. `input_shape` is needed if the model does not specify it.
+    that cannot be instrumented are returned unchanged; several outputs or sigmoids raise
+    InvalidArgumentError. `input_shape` is needed if the model does not specify it.
     """
     if len(getattr(model, "outputs", None) or ["one"]) != 1:
         raise InvalidArgumentError(
@@ -179,13 +173,11 @@ def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None)
     return keras.Model(inputs, logits, name=model.name)
 
 
-def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(x, np.float32), np.asarray(y)
+def _checked(model: keras.Model, x: Any) -> np.ndarray:
+    x = np.asarray(x, np.float32)
     inputs = getattr(model, "inputs", None) or []  # unknown for a subclassed model
     if len(inputs) > 1:
-        raise InvalidArgumentError(
-            f"Attacks need a model with one input, '{model.name}' has {len(inputs)}."
-        )
+        raise InvalidArgumentError(f"Attacks need one input, '{model.name}' has {len(inputs)}.")
     if inputs and not shape_fits(x.shape, inputs[0].shape):
         raise InputShapeError(
             f"The model '{model.name}' takes inputs of shape {inputs[0].shape}. "
@@ -196,16 +188,10 @@ def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray
     low, high = float(x.min()), float(x.max())
     if not (low >= 0 and high <= 1):
         raise InvalidArgumentError(
-            f"Attacks need values in [0, 1]; x has values from {low:g} to {high:g}. Load it "
-            'with normalise="unit", and give the model\'s own normalisation as `normalise`.'
+            f"Attacks need values in [0, 1]; x has values from {low:g} to {high:g}. Load it with "
+            'normalise="unit", and give the model\'s own normalisation as `normalise`.'
         )
-    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-        raise InvalidArgumentError(
-            f"y must be one integer class for each of the {len(x)} inputs. "
-            f"Received: {y.dtype} of shape {y.shape}"
-        )
-    # eagerpy 0.30 mixes dtypes with a function that NumPy 2 removed: use int64 throughout.
-    return x, y.astype(np.int64)
+    return x
 
 
 class _Network:

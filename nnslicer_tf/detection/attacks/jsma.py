@@ -1,10 +1,8 @@
 """The Jacobian-based saliency map attack (Papernot et al., EuroS&P 2016, algorithms 2 and 3).
 
 In every step the pair of values that most raises the target class's logit and lowers the others is
-set to its maximum. The pair is chosen among the best values by three orderings, not among all
-pairs.
-
-Cost: two gradients per step for all images not yet misclassified; ≤ share · values / 2 steps.
+set to its maximum. It is chosen among the best values by three orderings, not among all pairs. A
+step costs two gradients for all images not yet misclassified.
 """
 
 import numpy as np
@@ -41,9 +39,8 @@ class JSMAAttack(ArrayAttack):
                 break
             towards = query.gradient(x[active], target[active])
             away = query.gradient(x[active], 1 - target[active])
-            pairs, found = best_pairs(
-                towards.reshape(len(active), -1), away.reshape(len(active), -1), free[active]
-            )
+            towards, away = (g.reshape(len(active), -1) for g in (towards, away))
+            pairs, found = best_pairs(towards, away, free[active])
             active, pairs = active[found], pairs[found]
             flat[active[:, None], pairs] = query.high
             free[active[:, None], pairs] = False
@@ -63,13 +60,11 @@ def best_pairs(
     """
     up = np.where(free, towards, -np.inf)
     down = np.where(free, -away, -np.inf)
-    both = up / (np.abs(towards).max(1, keepdims=True) + 1e-12) + down / (
-        np.abs(away).max(1, keepdims=True) + 1e-12
-    )
+    up_scale, down_scale = (np.abs(g).max(1, keepdims=True) + 1e-12 for g in (towards, away))
+    both = up / up_scale + down / down_scale
     count = min(_CANDIDATES, towards.shape[1] - 1)
-    index = np.concatenate(
-        [np.argpartition(-order, count, axis=1)[:, :count] for order in (up, down, both)], axis=1
-    )
+    best = [np.argpartition(-order, count, axis=1)[:, :count] for order in (up, down, both)]
+    index = np.concatenate(best, axis=1)
     up = np.take_along_axis(up, index, 1)
     down = np.take_along_axis(down, index, 1)
     gain = up[:, :, None] + up[:, None, :]

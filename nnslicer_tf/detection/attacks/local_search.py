@@ -4,8 +4,6 @@ In every round each candidate pixel is strongly perturbed on its own. The pixels
 label's probability most are changed permanently, wrapping around at the bounds; the next candidates
 are the pixels around them. Unlike in the paper, each pixel changes only once, since repeated
 changes would restore its original value.
-
-Cost: `candidates` images per round, for every image not yet misclassified.
 """
 
 from dataclasses import dataclass

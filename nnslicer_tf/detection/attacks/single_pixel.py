@@ -26,9 +26,8 @@ class SinglePixelAttack(ArrayAttack):
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images."""
         count, height, width, _ = x.shape
-        order = as_generator(self.rng).permuted(
-            np.tile(np.arange(height * width), (count, 1)), axis=1
-        )
+        order = np.tile(np.arange(height * width), (count, 1))
+        order = as_generator(self.rng).permuted(order, axis=1)
         active = np.flatnonzero(query.predict(x) == labels)
         for pixel in order.T[: self.max_pixels]:
             rows, columns = np.divmod(pixel, width)

@@ -68,22 +68,17 @@ def _spec(
 
 _PGD: dict[str, Any] = {"steps": 40, "random_start": True}
 _DEEPFOOL: dict[str, Any] = {"steps": 50, "candidates": 10, "overshoot": 0.02}
-_NOISE = _spec(
-    "LinearSearchBlendedUniformNoise",
-    "decision",
-    "LinearSearchBlendedUniformNoiseAttack",
-    "l2",
-    directions=200,
-    steps=50,
-)
-_SALT = _spec(
-    "SaltAndPepperNoise",
-    "decision",
-    "SaltAndPepperNoiseAttack",
-    "l0",
-    steps=100,
-    across_channels=True,
-)
+_CW: dict[str, Any] = {"binary_search_steps": 5, "steps": 100, "stepsize": 0.01}
+_ADEF: dict[str, Any] = {"steps": 50, "candidates": 10, "smoothness": 1.0, "max_shift": 3.0}
+_SEARCH: dict[str, Any] = {"rounds": 30, "candidates": 64, "pixels_a_round": 5}
+_MOVES: dict[str, Any] = {"max_translation": 3, "max_rotation": 30}
+_MOVES |= {"num_translations": 5, "num_rotations": 5}
+_BLUR: dict[str, Any] = {"steps": 100, "max_sigma": 8.0, "channel_axis": -1}
+_NOISES: dict[str, Any] = {"directions": 200, "steps": 50}
+_SALTS: dict[str, Any] = {"steps": 100, "across_channels": True}
+_BLENDED, _SALTED = "LinearSearchBlendedUniformNoise", "SaltAndPepperNoise"
+_NOISE = _spec(_BLENDED, "decision", f"{_BLENDED}Attack", "l2", **_NOISES)
+_SALT = _spec(_SALTED, "decision", f"{_SALTED}Attack", "l0", **_SALTS)
 _FAST, _PROJECTED = "LinfFastGradientAttack", "LinfProjectedGradientDescentAttack"
 
 _SPECS = (
@@ -92,58 +87,15 @@ _SPECS = (
     _spec("DeepFoolL2", "gradient", "L2DeepFoolAttack", "l2", **_DEEPFOOL),
     _spec("JSMA", "gradient", "jsma:JSMAAttack", "l0", share=0.145),
     *(_spec(f"RPGD_{n}", "gradient", _PROJECTED, "linf", n / 256, **_PGD) for n in (2, 4, 8)),
-    _spec(
-        "CWL2",
-        "gradient",
-        "L2CarliniWagnerAttack",
-        "l2",
-        binary_search_steps=5,
-        steps=100,
-        stepsize=0.01,
-        initial_const=0.1,
-    ),
-    _spec(
-        "ADef",
-        "score",
-        "adef:ADefAttack",
-        "linf",
-        steps=50,
-        candidates=10,
-        smoothness=1.0,
-        max_shift=3.0,
-    ),
+    _spec("CWL2", "gradient", "L2CarliniWagnerAttack", "l2", **_CW, initial_const=0.1),
+    _spec("ADef", "score", "adef:ADefAttack", "linf", **_ADEF),
     _spec("SinglePixel", "score", "single_pixel:SinglePixelAttack", "l0", max_pixels=256),
-    _spec(
-        "LocalSearch",
-        "decision",
-        "local_search:LocalSearchAttack",
-        "l0",
-        rounds=30,
-        candidates=64,
-        pixels_a_round=5,
-    ),
+    _spec("LocalSearch", "decision", "local_search:LocalSearchAttack", "l0", **_SEARCH),
     _spec("Boundary", "decision", "BoundaryAttack", "l2", start=_NOISE, steps=5000),
-    _spec(
-        "Spatial",
-        "decision",
-        "SpatialAttack",
-        "",
-        max_translation=3,
-        max_rotation=30,
-        num_translations=5,
-        num_rotations=5,
-    ),
+    _spec("Spatial", "decision", "SpatialAttack", "", **_MOVES),
     # With TensorFlow tensors, eagerpy rejects the indices that this attack uses.
     _spec("Pointwise", "decision", "PointwiseAttack", "l0", start=_SALT, l2_binary_search=False),
-    _spec(
-        "GaussianBlur",
-        "decision",
-        "GaussianBlurAttack",
-        "l2",
-        steps=100,
-        max_sigma=8.0,
-        channel_axis=-1,
-    ),
+    _spec("GaussianBlur", "decision", "GaussianBlurAttack", "l2", **_BLUR),
 )
 
 ATTACKS: dict[str, AttackSpec] = {spec.name: spec for spec in _SPECS}
