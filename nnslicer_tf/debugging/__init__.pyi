@@ -1,7 +1,6 @@
 from .comparison import compare_layers
 from .counterparts import counterpart_of
-from .localisation import METHODS, suspicious
-from .mending import mend, suspicious_synapses
+from .localisation import METHODS, mend, suspicious, suspicious_synapses
 from .provable_repair import repair
 from .recipes import recipe
 from .runs import Runs

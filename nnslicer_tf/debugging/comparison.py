@@ -1,9 +1,8 @@
 """Explain why a compressed model deviates: where its errors arise, and which of them matter.
 
-At place l the compressed model has the value q_l. From its own earlier values, floating-point
-arithmetic would give f_l(q); e_l = q_l − f_l(q) is the error made there. Adding e_l at every place
-of the original yields exactly the compressed model's values, and each place's or channel's error
-can be switched off separately.
+At place l the compressed model has the value q_l; f_l(q) is its value from the earlier ones in
+floating point, and e_l = q_l − f_l(q) the error made there. Adding all errors to the original
+yields the compressed model's values, and each place's or channel's can be switched off separately.
 """
 
 import functools
@@ -75,10 +74,9 @@ class _HeldErrors:
     def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
         """Return each error's contribution to the fall of the margin: operation → `(batch, …)`.
 
-        The margin is the score of the original's label minus that of the compressed model's;
-        `labels` is `(batch, 2)`. The integral of gradient × error, as all errors grow from zero to
-        full size, divides its fall among the elements; positive contributions favour the compressed
-        model's label.
+        The margin is the score of the original's label minus that of the compressed model's, in
+        `labels` `(batch, 2)`. The integral of gradient × error, as all errors grow to full size,
+        divides its fall among the elements; positive contributions favour the compressed label.
         """
         # Scores are linear in the logits, also those of one sigmoid: −z and z.
         units = self.im[self.im.logit_operation].size
@@ -120,23 +118,23 @@ class LayerComparison(ShownAsTable):
     """A model and its compressed copy, layer by layer, on inputs on which they deviate.
 
     A *place* is a value that both models have. Errors are root mean squares of differences,
-    relative to that of the original's values. A place's own error and the error that it passes on
-    add up, element by element, to the error that leaves it.
+    relative to that of the original's values.
 
     Attributes:
+        im: The original.
+        counterpart: The compressed model.
         places: The places, in topological order.
         x: The deviating samples `(samples, *input_shape)`.
-        rows: Their indices among all samples passed. LiteRT's reference kernels, the only ones to
-            expose inner values, round differently from the usual ones, so a few samples that
-            deviate otherwise do not deviate here.
+        rows: Their indices among the samples passed. (LiteRT's reference kernels, which expose
+            inner values, round differently, so a few samples may no longer deviate.)
         given: Number of samples passed.
         labels: The original's and the compressed model's label on them, `(samples, 2)`.
         errors: Kind of error → operation of a place → its relative size: "enters", the error of
             the place's inputs; "passed", its effect on the output; "made", the place's own error;
-            "leaves", the sum of the last two.
-        causes: Operation of a place → share of its error in the fall of the margin, the logit of
-            the original's label minus that of the compressed model's. Shares add up to 1; negative
-            ones support the original's label.
+            "leaves", the sum of the last two, which add up element by element.
+        causes: Operation of a place → share of its error in the fall of the margin, the original
+            label's logit minus the compressed one's. Shares add up to 1; negative ones support the
+            original's label.
         channels: Operation of a place → the same for each channel, `(channels,)`.
         alone: Operation of a place → share of the samples that get the original's label if only
             the place's own error is removed, with all others fixed.
@@ -151,6 +149,7 @@ class LayerComparison(ShownAsTable):
         progress: bool,
     ) -> None:
         self._held, self._batch_size = held, batch_size
+        self.im, self.counterpart = held.im, held.counterpart
         self.places: tuple[Place, ...] = held.counterpart.places
         deviating = labels[:, 0] != labels[:, 1]
         self.rows, self.given = np.flatnonzero(deviating), len(x)
@@ -167,29 +166,26 @@ class LayerComparison(ShownAsTable):
                 seen.add(one)
             sources[name] = seen & names
 
-        squares: dict[str, dict[str, float]] = {
-            kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")
-        }
+        kinds = (*_KINDS, "in", "out")
+        squares = {kind: dict.fromkeys(held.names, 0.0) for kind in kinds}
         shares: Arrays = {}
         mended = np.zeros(len(self.places))
         for rows in track(list(self._batches()), "Comparing", progress=progress):
             values, computed, made = held.made(x[rows])
             original = self.im.forward(x[rows], held.names)
+            changes = {
+                "made": made,
+                "out": original,
+                "leaves": {n: values[n] - original[n] for n in held.names},
+                "passed": {n: computed[n] - original[n] for n in held.names},
+            }
             sums = {
-                kind: {
-                    n: float(np.square(part, dtype=np.float64).sum()) for n, part in parts.items()
-                }
-                for kind, parts in {
-                    "made": made,
-                    "out": original,
-                    "leaves": {n: values[n] - original[n] for n in held.names},
-                    "passed": {n: computed[n] - original[n] for n in held.names},
-                }.items()
+                kind: {n: float(np.square(v, dtype=np.float64).sum()) for n, v in parts.items()}
+                for kind, parts in changes.items()
             }
             for kind, source in (("enters", "leaves"), ("in", "out")):
-                sums[kind] = {
-                    n: sum(sums[source][i] for i in sorted(sources[n])) for n in held.names
-                }
+                of = sums[source]
+                sums[kind] = {n: sum(of[i] for i in sorted(sources[n])) for n in held.names}
             for kind, amounts in sums.items():
                 for name in held.names:
                     squares[kind][name] += amounts[name]
@@ -210,16 +206,6 @@ class LayerComparison(ShownAsTable):
         self.causes = {name: float(values.sum()) for name, values in self.channels.items()}
         self.alone = dict(zip(held.names, (mended / len(x)).tolist(), strict=True))
 
-    @property
-    def im(self) -> InstrumentedModel:
-        """The original."""
-        return self._held.im
-
-    @property
-    def counterpart(self) -> Counterpart:
-        """The compressed model."""
-        return self._held.counterpart
-
     @cached_property
     def ranking(self) -> tuple[Place, ...]:
         """The places, sorted by their share of the deviation."""
@@ -227,21 +213,14 @@ class LayerComparison(ShownAsTable):
 
     @cached_property
     def twin(self) -> keras.Model:
-        """A copy of the original with the compressed model's weights, in floating point.
-
-        Its slices are those of the compressed model, except for the rounding of activations.
-        """
+        """A copy of the original with the compressed weights; its activations are not rounded."""
         return self.counterpart.twin()
 
     def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
         """Return `(results,)` shares of samples that get the original's label without some errors.
 
-        Args:
-            switched: For each result, the operations of places whose errors are removed; all others
-                are fixed.
-
-        Raises:
-            InvalidArgumentError: if there is no such place.
+        `switched` has, for each result, the operations of places whose errors are removed, with all
+        others fixed. Raises InvalidArgumentError if there is no such place.
         """
         for name in {name for names in switched for name in names}:
             check_name("place", name, self._held.names)
@@ -258,12 +237,8 @@ class LayerComparison(ShownAsTable):
         """Return the slices of the original and of `twin` for the original's labels.
 
         `first - second` is the evidence that compression removed, `second - first` what it added.
-
-        Args:
-            data: Samples of the profile, such as training data.
-            theta: θ of the exclusion.
-            most: Largest number of deviating samples; the first ones are sliced.
-            progress: Show progress bars.
+        `data` are samples of the profile, `theta` is θ of the exclusion; at most the `most` first
+        deviating samples are sliced.
         """
         twin = InstrumentedModel(self.twin)
         found = []
@@ -271,23 +246,17 @@ class LayerComparison(ShownAsTable):
             profile = Profile.from_data(im, data, progress=progress)
             slicer = Slicer(im, profile, theta, progress=progress)
             x, labels = self.x[:most], self.labels[:most, 0]
-            parts = [
-                slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]])
-                for label in np.unique(labels)
-            ]
+            parts = []
+            for label in np.unique(labels):
+                parts.append(slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]]))
             found.append(functools.reduce(operator.add, parts))
         return found[0], found[1]
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> pd.DataFrame:
-        """Return a table ranked by the share of the deviation.
+        """Return a table of at most `most` rows, ranked by the share of the deviation.
 
-        Args:
-            level: "layer" (one row per place: kernel, its storage and share of the weights, errors)
-                or "channel".
-            most: Largest number of rows; all by default.
-
-        Raises:
-            InvalidArgumentError: for an unknown level.
+        The level is "layer" (one row per place: kernel, its storage and share of the weights,
+        errors) or "channel"; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
         if level == "channel":
@@ -322,11 +291,8 @@ class LayerComparison(ShownAsTable):
 
     def __repr__(self) -> str:
         first = self.ranking[0].operation
-        return (
-            f"LayerComparison({len(self.x)} of {self.given} samples deviate, "
-            f"{len(self.places)} places; "
-            f"'{first}' causes {self.causes[first]:.0%})"
-        )
+        count = f"{len(self.x)} of {self.given} samples deviate, {len(self.places)} places"
+        return f"LayerComparison({count}; '{first}' causes {self.causes[first]:.0%})"
 
     def _batches(self) -> Iterator[slice]:
         for start in range(0, len(self.x), self._batch_size):
@@ -375,10 +341,8 @@ def compare_layers(
     both = np.concatenate(labels)
     if (both[:, 0] == both[:, 1]).all():
         raise InvalidArgumentError(
-            "The two models give the same labels on all "
-            f"{counted(len(x), 'sample')}: there is no deviation "
-            "to explain. dflare.find_deviations searches for some; give what it finds, "
-            "preprocessed. (Of a LiteRT file the reference kernels are compared, which round "
-            "differently from the usual ones.)"
+            f"The two models give the same labels on all {counted(len(x), 'sample')}: there is no "
+            "deviation to explain. Give what dflare.find_deviations finds, preprocessed. (Of a "
+            "LiteRT file the reference kernels are compared, which round differently.)"
         )
     return LayerComparison(held, x, both, batch_size, progress)

@@ -26,9 +26,7 @@ class Place:
 
     operation: str  # name of the original's operation that computes it
     kernel: str | None  # name of that operation's kernel, if any
-    # Name of the value in the compressed model; for a value with a kernel, the output of the
-    # step that multiplies by it.
-    tensor: str
+    tensor: str  # name of the value in the compressed model, or of its product with the kernel
     stored: str  # storage of the kernel, or else of the value, such as "int8"
     weights: int  # number of weights of the kernel
 
@@ -56,8 +54,8 @@ class Counterpart(ABC):
     def twin(self) -> keras.Model:
         """Return a copy of the original with the compressed model's weights, in floating point.
 
-        Of a Keras model it has all weights, of a file only the kernels: biases and normalisations,
-        which a file may fold into the kernels, are the original's. Activations are not rounded.
+        Of a file it has only the kernels: biases and normalisations, which a file may fold into the
+        kernels, are the original's. Activations are not rounded.
         """
         twin = copy_model(self.im.model)
         kernels = InstrumentedModel(twin).kernels
@@ -78,14 +76,9 @@ class Counterpart(ABC):
 def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndarray) -> Counterpart:
     """Map a compressed model's values to the original's operations.
 
-    Args:
-        im: The original.
-        compressed: A Keras model with the original's layers, or a LiteRT file's path or content.
-        x: Samples to recognise values by; only the first ones are used.
-
-    Raises:
-        InvalidArgumentError: if a layer, named in the message, has no counterpart.
-        CorruptFileError: if a file is damaged.
+    `compressed` is a Keras model with the original's layers, or a LiteRT file's path or content, of
+    which the first samples of `x` identify the values. Raises InvalidArgumentError if a layer,
+    named in the message, has no counterpart, and CorruptFileError if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
         from nnslicer_tf.debugging.litert import LiteRTCounterpart
@@ -119,15 +112,13 @@ class _Copy(Counterpart):
                     "with a copy that has its layers."
                 )
             # A copy that rounds differently from the original would go unnoticed.
-            dtype, other_dtype = (
-                getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same)
-            )
+            layers = operation.keras_layer, same.keras_layer
+            dtype, other_dtype = (getattr(layer, "compute_dtype", None) for layer in layers)
             if dtype != other_dtype:
                 raise InvalidArgumentError(
                     f"Layer '{operation.layer}' computes in {dtype} in the original and in "
-                    f"{other_dtype} in the copy. Keras models are compared in float32, without the "
-                    "rounding of mixed precision, so that nothing of it would be seen. Compare a "
-                    "LiteRT file of 16 bits instead."
+                    f"{other_dtype} in the copy. Keras models are compared in float32, which would "
+                    "hide the rounding of mixed precision. Compare a 16-bit LiteRT file instead."
                 )
         self.im, self._other = im, other
         places = self._input_places(im.input_operation, "float32")
@@ -200,9 +191,9 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
     mode = layer.quantization_mode
     if type(layer) is not keras.layers.Dense or mode not in ("int8", "int4"):
         raise InvalidArgumentError(
-            f"Layer '{layer.name}' is {with_article(type(layer).__name__)} that was quantised in "
-            f"the mode {mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be brought "
-            "back to floating point; its outputs can be compared nevertheless."
+            f"Layer '{layer.name}' is {with_article(type(layer).__name__)} quantised in the mode "
+            f"{mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be dequantised; its "
+            "outputs can be compared nevertheless."
         )
     stored = ops.convert_to_numpy(layer.kernel).astype(np.float32)
     scale = ops.convert_to_numpy(layer.kernel_scale)
@@ -219,8 +210,8 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
     error = np.linalg.norm(ops.convert_to_numpy(layer(x)) - expected)
     if not error <= _ROUNDING * np.linalg.norm(sums):
         raise InvalidArgumentError(
-            f"Layer '{layer.name}' does not compute with its dequantised kernel: it stores it in a "
-            f"way that is not known here (mode {mode!r}, Keras {keras.__version__}). Its outputs "
-            "can be compared nevertheless."
+            f"Layer '{layer.name}' does not compute with its dequantised kernel: its storage (mode "
+            f"{mode!r}, Keras {keras.__version__}) is not known here. Its outputs can be compared "
+            "nevertheless."
         )
     return weights

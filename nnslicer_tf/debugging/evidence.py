@@ -1,8 +1,4 @@
-"""Evidence about neurons and synapses from runs: each method returns `SuspicionScores`.
-
-Spectra are formulas on the numbers of failing and passing runs (`failed`, `passed`) in which a
-component takes part.
-"""
+"""Evidence about neurons and synapses from failing and passing runs, as `SuspicionScores`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,8 +23,8 @@ _BATCH = 32
 _MAX_PATCHED = 64
 _EXPONENT = 3  # the exponent of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
 _NO_CLASS = (
-    "No failing sample has the right class of a passing one: they cannot be compared class by "
-    "class. Give passing samples of the failing samples' right classes."
+    "No failing sample has the right class of a passing one: give passing samples of the failing "
+    "samples' right classes, to compare class by class."
 )
 
 
@@ -101,10 +97,7 @@ def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
 
 
 def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
-    """Apply a formula to the samples for which a neuron is active (positive).
-
-    DeepFault (Eniser et al., FASE 2019) scores only neurons; a synapse gets its target's score.
-    """
+    """Apply a formula to active (positive) neurons, and to targets of synapses (as DeepFault)."""
     failed, passed = (
         _sums(im, samples.x, lambda values: values > 0) for samples in (runs.failing, runs.passing)
     )
@@ -116,10 +109,7 @@ def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionSc
 
 
 def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
-    """Return the difference of contributions to the right class in failing and passing samples.
-
-    It is the absolute difference of the means in each class, weighted by its failing samples.
-    """
+    """Return mean differences of contributions to the right class, weighted by failing samples."""
     passing = dict(runs.passing.by_class())
     shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
     if not shared:
@@ -141,10 +131,9 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
 
 
 def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
-    """Return contributions to the rise of the wrong class minus those to that of the right one.
+    """Return contributions to the wrong class's rise minus those to the right one's.
 
-    Signs follow the output's change from the profile: contributions to an output that fell are
-    negative.
+    Contributions to an output that fell from the profile are negative.
     """
     samples, im = runs.failing, slicer.im
     mean = slicer.profile.means[im.logit_operation]
@@ -238,18 +227,14 @@ def _attributed(
                 if isinstance(kernel, Synapses):
                     inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
                     weights = ops.cast(kernel.variable(), "float32")
-                    (by_weight,) = vector_jacobian_product(
-                        lambda w, kernel=kernel, inputs=inputs: kernel.apply(inputs, w),
-                        [weights],
-                        ops.convert_to_tensor(slopes[operation.name]),
-                    )
+                    slope = ops.convert_to_tensor(slopes[operation.name])
+                    function = partial(kernel.apply, inputs)
+                    (by_weight,) = vector_jacobian_product(function, [weights], slope)
                     part = ops.convert_to_numpy(by_weight * weights)
                     synapses[kernel.name] += part.astype(np.float64)
-    return SuspicionScores(
-        {name: total / used for name, total in neurons.items()},
-        {name: total / used for name, total in synapses.items()},
-        add_up=True,
-    )
+    for sums in (neurons, synapses):
+        sums |= {name: total / used for name, total in sums.items()}
+    return SuspicionScores(neurons, synapses, add_up=True)
 
 
 def _sums(
@@ -265,13 +250,11 @@ def _sums(
 
 def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
     """Return the mean values of each class's samples."""
-    return {
-        label: {
-            name: (total / len(rows)).astype(np.float32)
-            for name, total in _sums(im, samples.x[rows]).items()
-        }
-        for label, rows in samples.by_class()
-    }
+    means = {}
+    for label, rows in samples.by_class():
+        sums = _sums(im, samples.x[rows])
+        means[label] = {n: (total / len(rows)).astype(np.float32) for n, total in sums.items()}
+    return means
 
 
 # --- interventions and chance --------------------------------------------------------------
@@ -281,8 +264,8 @@ def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
     The exact mean rise of the right logit's lead, over at most 64 failing samples, for channels of
-    operations with a kernel. Positions, and the synapses that feed a channel, get the channel's
-    score. Costs a forward pass per channel.
+    operations with a kernel, which give their score to their positions and synapses. Costs a
+    forward pass per channel.
     """
     means = _class_means(im, runs.passing)
     samples = runs.failing

@@ -1,8 +1,7 @@
 """LiteRT files: their steps, matched in order with operations of the original Keras model.
 
 A step matches the operation, among those after the step's inputs, with the nearest value, computed
-in floating point from the file's own inputs of the step. Thus an error made at one layer does not
-affect the recognition of later ones.
+in floating point from the file's own inputs of the step, so that errors do not add up.
 """
 
 import os
@@ -179,10 +178,8 @@ class LiteRTCounterpart(Counterpart):
         tensors = {self.im.input_operation: self._file.input}
         tensors |= {name: match.output for name, match in self._matches.items()}
         values = self._file.run(x, set(tensors.values()))
-        return {
-            name: values[index].reshape(len(x), *self.im[name].shape)
-            for name, index in tensors.items()
-        }
+        shapes = {name: (len(x), *self.im[name].shape) for name in tensors}
+        return {name: values[index].reshape(shapes[name]) for name, index in tensors.items()}
 
     def kernels(self) -> dict[str, np.ndarray]:
         """Return the file's weights: kernel name → float32 of the kernel's shape."""
@@ -210,9 +207,8 @@ class LiteRTCounterpart(Counterpart):
     def _recognise(self, x: np.ndarray) -> dict[str, _Match]:
         """Return the operations that the file's steps compute, with their tensors."""
         im, file, matches = self.im, self._file, dict[str, _Match]()
-        real = [
-            s.output for s in file.steps if file.of_one_sample(s.output) and file.is_real(s.output)
-        ]
+        single = (s.output for s in file.steps if file.of_one_sample(s.output))
+        real = [output for output in single if file.is_real(output)]
         values = file.run(x, [file.input, *real])
         known = {im.input_operation: values[file.input].reshape(-1, *im.input_shape)}
         names = [o.name for o in im.operations if o.kind == "mask"]
@@ -221,14 +217,10 @@ class LiteRTCounterpart(Counterpart):
         partial = file.without_bias()
         for step in file.steps:
             before = [origins[i] for i in step.inputs]
-            multiplied = next(
-                (one.multiplied for one in before if one.multiplied is not None), None
-            )
-            origin = _Origin(
-                frozenset().union(*(one.places for one in before)),
-                max(one.kernels for one in before) + (step.weights is not None),
-                multiplied if step.weights is None else step,
-            )
+            multiplied = next((o.multiplied for o in before if o.multiplied is not None), None)
+            places = frozenset().union(*(one.places for one in before))
+            count = max(one.kernels for one in before) + (step.weights is not None)
+            origin = _Origin(places, count, multiplied if step.weights is None else step)
             origins |= dict.fromkeys((step.output, *step.others), origin)
             # A product with a constant may be the first half of a normalisation.
             is_half = step.kind == "MUL" and len(step.inputs) == 1
@@ -295,15 +287,14 @@ class LiteRTCounterpart(Counterpart):
             raise InvalidArgumentError(
                 f"Layer {kernels} has no counterpart in the TFLite model in {file.name}. Layers "
                 f"with one: {known}. Layers of the file that were not recognised: {names}. Compare "
-                "a model with the file that was made of it; of models with recurrent layers there "
-                "is none yet that can be compared."
+                "a model, without recurrent layers, with the file that was made of it."
             )
         output = self.im.output_operations[0]
         if output not in matches:
             raise InvalidArgumentError(
                 f"The output '{output}' has no counterpart in the TFLite model in {file.name}, "
-                f"whose output is '{file.tensor_name(file.output)}'. If one of them ends in a "
-                "softmax and the other does not, use dflare.with_softmax."
+                f"whose output is '{file.tensor_name(file.output)}'. If only one of them ends in a "
+                "softmax, use dflare.with_softmax."
             )
 
 

@@ -1,10 +1,18 @@
-"""Fault localisation: score how suspicious neurons and synapses are."""
+"""Fault localisation: score how suspicious neurons and synapses are, and mend the worst."""
 
+import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import as_generator, check_count, check_labels, check_name
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf._training import (
+    classification_loss,
+    compile_classifier,
+    draw_dropout_seeds,
+    selective_optimizer,
+    train_epochs,
+)
 from nnslicer_tf.debugging.evidence import (
     OF_SLICES,
     OF_VALUES,
@@ -12,11 +20,15 @@ from nnslicer_tf.debugging.evidence import (
     chance,
     channel_scores,
 )
-from nnslicer_tf.debugging.runs import Labelled, Runs
-from nnslicer_tf.instrument import InstrumentedModel, Synapses
+from nnslicer_tf.debugging.runs import Labelled, Runs, check_classifier
+from nnslicer_tf.instrument import InstrumentedModel, Synapses, copy_model
 from nnslicer_tf.slicing import Profile, Slicer
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
+
+_FACTORS = (-1.0, -0.5, 0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+
+Masks = dict[str, np.ndarray]
 
 METHODS = (*OF_VALUES, *OF_SLICES, "random")
 """Names of the methods of `suspicious`."""
@@ -25,8 +37,7 @@ METHODS = (*OF_VALUES, *OF_SLICES, "random")
 class Suspicion(ShownAsTable):
     """Non-negative scores of how suspicious each neuron and each synapse is.
 
-    They are magnitudes: raising the right output too far is as suspicious as holding it back.
-    Scores are comparable only within a method.
+    They are magnitudes, comparable only within a method.
 
     Attributes:
         method: Name of the method.
@@ -40,22 +51,15 @@ class Suspicion(ShownAsTable):
         self.method = method
         self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
         self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}
-        self.channels = {
-            o.name: np.abs(channel_scores(scores.neurons[o.name], scores.add_up))
-            for o in im.operations
-            if isinstance(o.params, Synapses)
-        }
+        sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
+        channels = {name: channel_scores(scores.neurons[name], scores.add_up) for name in sums}
+        self.channels = {name: np.abs(values) for name, values in channels.items()}
 
     def to_frame(self, level: str = "channel", most: int | None = 50) -> pd.DataFrame:
-        """Return a ranking, the most suspicious first.
+        """Return a ranking of at most `most` rows, the most suspicious first.
 
-        Args:
-            level: "channel" (filters and units), "neuron", "synapse", or "layer", by its most
-                suspicious channel.
-            most: Number of rows; None for all.
-
-        Raises:
-            InvalidArgumentError: for an unknown level.
+        The level is "channel" (filters and units), "neuron", "synapse", or "layer", by its most
+        suspicious channel; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
         if level == "layer":
@@ -104,18 +108,16 @@ def suspicious(
 
             - "gradient_contrast": gradient of the wrong logit minus the right one, times the
               neuron's difference from passing samples of the same class.
-            - "patching": the gain when a channel takes its value on passing samples, one channel
-              at a time. Exact, but costs a forward pass per channel.
+            - "patching": the gain when a channel takes its value on passing samples, exact at the
+              cost of a forward pass per channel.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
-            - "deepfault_…": the three formulas on activations instead of slices (Eniser et al.,
-              "DeepFault", FASE 2019).
+            - "deepfault_…": the formulas on activations (Eniser et al., FASE 2019).
             - "gradient": gradient × activation.
             - "random": for comparison.
         profile: For methods on slices: the model's profile; by default of the passing samples.
-        theta: For methods on slices: threshold θ of the exclusion. At 0 nearly everything is in
-            every slice, so membership says little.
+        theta: For methods on slices: threshold θ of the exclusion. At 0 membership says little.
         rng: Seed of "random".
         progress: Show progress bars.
 
@@ -136,3 +138,89 @@ def suspicious(
             profile = Profile.from_data(im, runs.passing.x, progress=progress)
         scores = OF_SLICES[method](Slicer(im, profile, theta, progress=progress), runs)
     return Suspicion(im, method, scores)
+
+
+def mend(
+    im: InstrumentedModel,
+    suspicion: Suspicion,
+    x: np.ndarray,
+    y: np.ndarray,
+    how: str = "train",
+    *,
+    channels: int = 1,
+    epochs: int = 30,
+    learning_rate: float = 1e-3,
+    rng: int | np.random.Generator = 0,
+) -> keras.Model:
+    """Return a copy of a model in which only the most suspicious channels are changed.
+
+    Args:
+        im: The model, whose outputs are logits or probabilities.
+        suspicion: Scores of its channels; the output layer's are not changed.
+        x: A few samples `(samples, *input_shape)`, both misclassified ones and correctly
+            classified ones that should stay correct.
+        y: Their right classes `(samples,)`.
+        how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
+            the factor with the smallest loss on the samples; "train" trains only them, with Adam.
+        channels: Number of channels.
+        epochs: For "train": passes over the samples.
+        learning_rate: For "train".
+        rng: For "train": draws the order of the samples, and dropout.
+
+    Raises:
+        InvalidArgumentError: for an unknown `how`, or samples without labels.
+        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+    """
+    check_name("way of mending", how, ("mask", "scale", "train"))
+    check_count("channels", channels)
+    check_count("epochs", epochs)
+    x = im.check(x)
+    check_classifier(im)
+    y = check_labels(y, len(x), im.classes.count)
+    masks = suspicious_synapses(im, suspicion, channels)
+    model = copy_model(im.model)
+    from_logits = im.classes.are_logits
+    kernels = InstrumentedModel(model).kernels
+    if how == "train":
+        for layer in model.layers:  # statistics stay fixed
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False
+        free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
+        optimizer = selective_optimizer(keras.optimizers.Adam(learning_rate), free)
+        compile_classifier(model, optimizer, from_logits, binary=im.classes.is_binary)
+        generator = as_generator(rng)
+        draw_dropout_seeds(model, generator)
+
+        def step(rows: np.ndarray, _: np.random.Generator) -> float:
+            return model.train_on_batch(x[rows], y[rows])
+
+        train_epochs(step, len(x), epochs, min(32, len(x)), generator, progress=False)
+        return model
+
+    def scale(factor: float) -> None:
+        for name, mask in masks.items():
+            weights = im.kernels[name].kernel()
+            kernels[name].variable().assign(np.where(mask, factor * weights, weights))
+
+    factors = (0.0,) if how == "mask" else _FACTORS
+    loss = classification_loss(from_logits, im.classes.is_binary)
+    losses = []
+    for factor in factors:
+        scale(factor)
+        outputs = keras.ops.convert_to_tensor(model.predict_on_batch(x))
+        losses.append(float(loss(y[:, None], outputs)))
+    scale(factors[int(np.argmin(losses))])
+    return model
+
+
+def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
+    """Return bool masks, by kernel, of synapses that feed the most suspicious hidden channels."""
+    ranked = suspicion.to_frame("channel", None)
+    ranked = ranked[ranked["operation"] != im.logit_operation].head(channels)
+    masks: Masks = {}
+    for name, channel in zip(ranked["operation"], ranked["channel"], strict=True):
+        kernel: Synapses = im[name].params
+        matrix = np.zeros(kernel.matrix().shape, bool)
+        matrix[..., channel] = True
+        masks[kernel.name] = masks.get(kernel.name, False) | kernel.to_kernel(matrix)
+    return masks

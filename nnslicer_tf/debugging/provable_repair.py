@@ -35,41 +35,26 @@ _ROWS = 512  # conditions that are differentiated at a time
 
 @dataclass(frozen=True, eq=False)
 class ProvableRepair(ShownAsTable):
-    """A repaired model.
+    """A repaired model."""
 
-    Attributes:
-        model: A copy of the model with the new weights.
-        kernel: Name of the kernel that was changed.
-        change: The change added to the weights, float32, of the kernel's shape.
-        points: Number of provably correct inputs.
-        margin: Smallest lead of the right logit, in exact arithmetic.
-    """
-
-    model: keras.Model
-    kernel: str
-    change: np.ndarray
-    points: int
-    margin: float
+    model: keras.Model  # a copy of the model with the new weights
+    kernel: str  # name of the kernel that was changed
+    change: np.ndarray  # added to the weights, float32, of the kernel's shape
+    points: int  # number of provably correct inputs
+    margin: float  # smallest lead of the right logit, in exact arithmetic
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row: kernel, size of the change, points and margin."""
         changed = np.abs(self.change[self.change != 0])
-        row = {
-            "kernel": self.kernel,
-            "weights": self.change.size,
-            "changed": changed.size,
-            "largest change": float(changed.max(initial=0.0)),
-            "sum of changes": float(changed.sum()),
-            "points": self.points,
-            "margin": self.margin,
-        }
-        return pd.DataFrame([row])
+        row = {"kernel": self.kernel, "weights": self.change.size, "changed": changed.size}
+        row |= {"largest change": float(changed.max(initial=0.0))}
+        row |= {"sum of changes": float(changed.sum())}
+        return pd.DataFrame([row | {"points": self.points, "margin": self.margin}])
 
     def __repr__(self) -> str:
-        return (
-            f"ProvableRepair({np.count_nonzero(self.change):,} of {self.change.size:,} weights of "
-            f"'{self.kernel}', right on {counted(self.points, 'point')})"
-        )
+        changed = f"{np.count_nonzero(self.change):,} of {self.change.size:,} weights"
+        points = counted(self.points, "point")
+        return f"ProvableRepair({changed} of '{self.kernel}', right on {points})"
 
 
 def repair(
@@ -98,12 +83,12 @@ def repair(
         margin: Required lead of the right logit.
         most: Largest change of a weight; None for no limit.
         groups: For segments: which inputs share one pattern, that at their mean, `(samples,)`
-            integers. Pass the two ends of each affine part of an exact line: everything between
-            them is then correct as well. By default each input has its own pattern.
+            integers, such as the two ends of each affine part of an exact line, between which
+            everything is then correct. By default each input has its own pattern.
 
     Raises:
         InfeasibleRepairError: if no change of these weights corrects all inputs within their
-            patterns. Try fewer inputs, a later layer or more weights.
+            patterns.
         InvalidArgumentError: if an argument is out of range, or the program would be too large.
         UnsupportedLayerError: if the network after the kernel is not piecewise linear.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
@@ -188,13 +173,11 @@ class _FixedPattern:
     """
 
     def __init__(self, im: InstrumentedModel, kernel: str) -> None:
-        owners = [
-            o for o in im.operations if isinstance(o.params, Synapses) and o.params.name == kernel
-        ]
+        sums = [o for o in im.operations if isinstance(o.params, Synapses)]
+        owners = [o for o in sums if o.params.name == kernel]
         if len(owners) != 1:
             raise UnsupportedLayerError(
-                f"The kernel '{kernel}' is used {counted(len(owners), 'time')}; a "
-                "repair needs one use."
+                f"A repair needs a kernel with one use. '{kernel}' has {len(owners)}."
             )
         (self._owner,) = owners
         self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation
@@ -217,20 +200,14 @@ class _FixedPattern:
     def conditions_of(
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the conditions at `x`, and their gradients by the kernel's weights, float64.
-
-        `pattern_at` is the input whose pattern is fixed, `label` the right class; no batch axes.
-        """
+        """Return the conditions at `x`, with the pattern at another input, and their gradients."""
         names = {self._logits, self._owner.name, *self._owner.inputs}
         names.update(name for o in self._behind for name in (o.name, *o.inputs))
+        inputs = (ops.convert_to_tensor(one[None].astype(np.float64)) for one in (pattern_at, x))
+        tensors = (self._graph.run(one, names) for one in inputs)
         pattern, values_at = (
-            {
-                name: ops.convert_to_numpy(value)
-                for name, value in self._graph.run(
-                    ops.convert_to_tensor(one[None].astype(np.float64)), names
-                ).items()
-            }
-            for one in (pattern_at, x)
+            {name: ops.convert_to_numpy(value) for name, value in values.items()}
+            for values in tensors
         )
 
         def run(z: Any) -> Any:
@@ -255,9 +232,8 @@ class _FixedPattern:
                     # The largest value of each window at the pattern's input.
                     taps, window = operation.params.taps, operation.input_shapes[0]
                     outside = (taps < 0)[None, :, :, None]
-                    read = ops.convert_to_numpy(
-                        windows(window, ops.convert_to_tensor(before), taps)
-                    )
+                    read = windows(window, ops.convert_to_tensor(before), taps)
+                    read = ops.convert_to_numpy(read)
                     largest = np.where(outside, -np.inf, read).argmax(axis=2)
                     marks = np.arange(taps.shape[1])[:, None] == largest[:, :, None]
                     read = windows(window, y, taps)

@@ -44,12 +44,7 @@ class Runs:
 
     @classmethod
     def of(cls, im: InstrumentedModel, failing: Labelled, passing: Labelled) -> "Runs":
-        """Check and classify samples.
-
-        Args:
-            im: The model, a classifier.
-            failing: Misclassified samples `(samples, *input_shape)` and their right classes.
-            passing: The same for correctly classified samples.
+        """Check and classify samples `(samples, *input_shape)`, each with their right classes.
 
         Raises:
             InvalidArgumentError: if either kind is empty, a failing sample is classified correctly,
@@ -72,24 +67,16 @@ class Runs:
 
     @classmethod
     def split(cls, im: InstrumentedModel, x: DataLike, y: ArrayLike | None = None) -> "Runs":
-        """Split samples into failing and passing ones.
+        """Split samples `(samples, *input_shape)`, with right classes, into failing and passing.
 
-        Args:
-            im: The model, a classifier.
-            x: Samples `(samples, *input_shape)`.
-            y: Their right classes `(samples,)`; None if `x` has them.
-
-        Raises:
-            InvalidArgumentError: if all samples pass, or all fail.
-            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        Raises InvalidArgumentError if all pass or all fail, and errors for bad data.
         """
         whole = _classified(im, im.labelled(x, y), "given")
         wrong = whole.predicted != whole.right
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
                 f"The model classifies all {len(whole)} samples "
-                f"{'wrongly' if wrong.all() else 'correctly'}. Faults are found by comparing "
-                "failing with passing samples: give more."
+                f"{'wrongly' if wrong.all() else 'correctly'}: give failing and passing ones."
             )
         return cls(whole.part(wrong), whole.part(~wrong))
 

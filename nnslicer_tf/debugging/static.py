@@ -27,9 +27,9 @@ def static_slice(
     """Return what can change an output, for any input or for the inputs of a box.
 
     A neuron is a member if its value may vary, by interval arithmetic, and non-zero weights and
-    non-constant operations connect it to an output; so is a synapse between two members.
-    Everything else can be removed without changing the outputs on these inputs. Members may still
-    have no effect, as intervals overestimate.
+    non-constant operations connect it to an output; so is a synapse between two members. The rest
+    can be removed without changing the outputs on these inputs. Members may still have no effect,
+    as intervals overestimate.
 
     Args:
         im: The model.
@@ -75,17 +75,10 @@ def static_slice(
             counts = ops.convert_to_numpy(sample_gradients(operation, *tensors))
             joined = (kernel.to_kernel(counts)[0] > 0) & (kernel.kernel() != 0)
             synapses[kernel.name] |= joined.astype(np.int64)
-    neurons = {
-        o.name: np.asarray(reached.get(o.name, np.zeros(o.shape, bool)), np.int64)
-        for o in im.operations
-    }
-    info = {
-        "static": True,
-        "theta": "any",
-        "samples": "any",
-        "outputs": repr(chosen.tolist()),
-        "granularity": "activation",
-    }
+    arrays = {o.name: reached.get(o.name, np.zeros(o.shape, bool)) for o in im.operations}
+    neurons = {name: np.asarray(array, np.int64) for name, array in arrays.items()}
+    info = {"static": True, "theta": "any", "samples": "any", "granularity": "activation"}
+    info |= {"outputs": repr(chosen.tolist())}
     return Slice(neurons, synapses, info)
 
 
@@ -93,9 +86,8 @@ def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, n
     """Return the smallest and largest inputs of a box, of the input's shape, in float64."""
     low, high = box or im.bounds or (-np.inf, np.inf)
     try:
-        low, high = (
-            np.broadcast_to(np.asarray(v, np.float64), im.input_shape) for v in (low, high)
-        )
+        ends = (np.asarray(end, np.float64) for end in (low, high))
+        low, high = (np.broadcast_to(end, im.input_shape) for end in ends)
     except ValueError as error:
         raise InvalidArgumentError(
             f"A box has a least and a largest input of shape {im.input_shape}, or numbers."
@@ -115,9 +107,8 @@ def output_interval(
     if isinstance(operation.params, Affine):
         factor, offset = operation.params.read()
         with np.errstate(invalid="ignore"):
-            ends = [
-                np.where(factor == 0, 0.0, factor * end) + offset for end in (lows[0], highs[0])
-            ]
+            sides = (lows[0], highs[0])
+            ends = [np.where(factor == 0, 0.0, factor * side) + offset for side in sides]
         return np.minimum(*ends), np.maximum(*ends)
     if operation.kind == "subtract":
         low = lows[0] - sum(highs[1:])

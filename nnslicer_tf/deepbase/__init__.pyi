@@ -1,10 +1,9 @@
-from .cache import BehaviourCache
 from .findings import best_units, keep_masks
 from .hypotheses import brightness, classes, edge_direction, hue, per_record
 from .inspection import inspect
 from .measures import MEASURES
 from .measures.base import AdditiveMeasure, Measure
-from .units import Units
+from .units import BehaviourCache, Units
 
 __all__ = [
     "MEASURES",

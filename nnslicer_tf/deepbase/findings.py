@@ -11,15 +11,9 @@ from nnslicer_tf.instrument.model import ModelLike
 
 
 def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation") -> pd.DataFrame:
-    """Return, for each model and hypothesis, the units with the largest |score|.
+    """Return, for each model and hypothesis, the `count` units with the largest |score|.
 
-    Args:
-        frame: The result of `inspect`.
-        count: Units per hypothesis.
-        measure: A measure with a score for every unit.
-
-    Raises:
-        InvalidArgumentError: if the frame has no such scores.
+    Raises InvalidArgumentError if the result of `inspect` has no scores of units by this measure.
     """
     scores = _unit_scores(frame, measure)
     order = scores["score"].abs().sort_values(ascending=False, kind="stable").index
@@ -37,8 +31,8 @@ def keep_masks(
     """Return the units that follow at least one of some hypotheses, for `pruning.remove_units`.
 
     Units that were not inspected are kept; those without a defined score, such as dead ones, follow
-    nothing. An operation whose units follow nothing keeps the one closest to it. A unit of a layer
-    with several operations is kept if any of them keeps it.
+    nothing. Operations keep at least the unit closest to a hypothesis, and layers with several
+    operations all that one of them keeps.
 
     Args:
         frame: The result of `inspect` for one model.
@@ -51,8 +45,8 @@ def keep_masks(
         Layer name → bool mask `(units,)`.
 
     Raises:
-        InvalidArgumentError: if the frame has no such scores, covers several models, or a
-            group is not an operation of the model.
+        InvalidArgumentError: if the frame has no such scores or several models, or a group is not
+            an operation of the model.
     """
     im = instrumented(im)
     names = list(hypotheses)
@@ -61,7 +55,7 @@ def keep_masks(
     missing = set(names) - set(scores["hypothesis"])
     if missing or scores["model"].nunique() != 1:
         raise InvalidArgumentError(
-            f"The frame must have scores of one model for the hypotheses {names}. It has models "
+            f"The frame must have scores of one model for {names}. It has models "
             f"{list(frame['model'].unique())}, and lacks {sorted(missing)}."
         )
     masks: dict[str, np.ndarray] = {}
@@ -80,7 +74,7 @@ def _unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:
         raise InvalidArgumentError(
-            f"There are no scores of single units by {measure!r}. The frame has measures "
+            f"There are no scores of single units by {measure!r}, only by "
             f"{sorted(frame['measure'].unique())}."
         )
     return scores.reset_index(drop=True)  # concatenated frames have repeated indices

@@ -1,8 +1,8 @@
 """Hypotheses: concepts that a unit may have learned, as behaviours over the records.
 
 A hypothesis is an array of behaviours for the whole data set, or a function from a batch of records
-`(batch, …)`, as the models get them, to behaviours `(batch,)` or, per position,
-`(batch, height, width)`. Those here are for images with RGB or grey values, and need no Keras.
+`(batch, …)` to behaviours `(batch,)` or, per position, `(batch, height, width)`. Those here are for
+images with RGB or grey values, and need no Keras.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,8 +23,7 @@ def brightness(x: np.ndarray) -> np.ndarray:
 def hue(degrees: float) -> Behaviour:
     """Return the hypothesis "this pixel's colour is of this hue": 0 red, 120 green, 240 blue.
 
-    It is the pixel's chroma times the cosine of the angle between the two hues: zero for grey,
-    negative for the opposite colour.
+    It is the pixel's chroma times the cosine of the angle between the hues, so 0 for grey.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
@@ -40,8 +39,8 @@ def hue(degrees: float) -> Behaviour:
 def edge_direction(degrees: float) -> Behaviour:
     """Return the hypothesis "an edge passes here, and brightness changes in this direction".
 
-    It is the magnitude of the brightness gradient (Sobel) in the direction, 0 … 180 degrees: 0 is a
-    change from left to right (a vertical edge), 90 from top to bottom.
+    It is the magnitude of the brightness gradient (Sobel) in a direction of 0 … 180 degrees, from
+    left to right (a vertical edge) at 0, from top to bottom at 90.
     """
     cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
 
@@ -67,14 +66,9 @@ def per_record(behaviour: Behaviour) -> Behaviour:
 
 
 def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return one hypothesis per class: 1 for its records, 0 for the others.
+    """Return one hypothesis per class, 1 for its records, for labels or one-hot rows.
 
-    Args:
-        y: Labels `(records,)`, integers from 0, or one-hot rows.
-        names: The classes' names.
-
-    Raises:
-        InvalidArgumentError: if a record has no label, or a label no name.
+    Raises InvalidArgumentError if a record has no label, or a label no name.
     """
     y = as_array(y)
     y = check_labels(y, len(y))
@@ -96,10 +90,8 @@ class HypothesisSet:
                 f"{type(hypotheses).__name__}"
             )
         self._binary = binary
-        self._hypotheses = {
-            str(name): h if callable(h) else _numbers(str(name), h)
-            for name, h in hypotheses.items()
-        }
+        named = ((str(name), h) for name, h in hypotheses.items())
+        self._hypotheses = {name: h if callable(h) else _numbers(name, h) for name, h in named}
 
     def check_length(self, records: int) -> None:
         """Reject arrays whose length is not the number of records."""
@@ -139,8 +131,8 @@ class HypothesisSet:
             values = _numbers(name, h(x)) if callable(h) else h[rows[rows < len(h)]]
             if len(values) != len(rows):
                 raise InvalidArgumentError(
-                    f"Hypothesis {name!r} gives {len(values)} behaviours for {len(rows)} records, "
-                    f"the first of them number {rows[0]}: there must be one for each."
+                    f"Hypothesis {name!r} gives {len(values)} behaviours for {len(rows)} records "
+                    f"from number {rows[0]}: there must be one for each."
                 )
             finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
             if not finite.all():
@@ -149,9 +141,8 @@ class HypothesisSet:
                 )
             if self._binary and not np.isin(values, (0, 1)).all():
                 raise InvalidArgumentError(
-                    f"Hypothesis {name!r} has values other than 0 and 1, which "
-                    "difference_of_means and logistic_probe need: compare it with a threshold, or "
-                    "inspect it separately."
+                    f"Hypothesis {name!r} has values other than 0 and 1, which difference_of_means "
+                    "and logistic_probe need: compare it with a threshold, or inspect it apart."
                 )
             behaviours[name] = values
         return behaviours
@@ -166,8 +157,8 @@ def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> 
     if not fits:
         raise InvalidArgumentError(
             f"Hypothesis {name!r} has behaviours at positions of shape {shape}, an inspected "
-            f"operation positions of shape {positions}; each axis must be a multiple. Choose "
-            "other units, or average the hypothesis: deepbase.per_record(function)."
+            f"operation {positions}; each axis must be a multiple. Choose other units, or average "
+            "the hypothesis: deepbase.per_record(function)."
         )
     split = [part for q, p in zip(shape, positions, strict=True) for part in (p, q // p)]
     blocks = values.reshape(len(values), *split)

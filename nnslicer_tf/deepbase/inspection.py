@@ -3,10 +3,8 @@
 Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). Each model runs once
 per block of records for all its groups, hypotheses and measures, and each hypothesis is evaluated
 once for all models. With `error=` a pair of unit and hypothesis stops when its confidence interval
-is small enough, and reading stops with the last pair.
-
-Cost: a forward pass over the records read, and for most measures one matrix product of units and
-hypotheses. Memory: a block of behaviours, and the measures' sums.
+is small enough, and reading stops with the last pair. Most measures cost one matrix product of
+units and hypotheses.
 """
 
 import itertools
@@ -19,12 +17,11 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
 from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
-from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
+from nnslicer_tf.deepbase.units import BehaviourCache, Extractor, Units, find_groups
 from nnslicer_tf.engine.engines import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -58,13 +55,12 @@ def inspect(
 
     Args:
         models: One or more models of the same input; a mapping gives them names.
-        dataset: Records `(records, *input_shape)`, an array, a `tf.data.Dataset` or another
-            iterable of batches.
+        dataset: Records `(records, *input_shape)`, in any form of `DataLike`.
         hypotheses: Name → array of behaviours, or function from a batch of records to these.
         measures: Measures, or names from `MEASURES`.
         units: Names of operations, patterns such as `"conv*"`, or `Units`.
         error: Stop each pair when its error is at most this; None: use all records. Arrays are
-            read in a fixed random order, iterables in their own: shuffle their records.
+            read in a fixed random order; shuffle the records of iterables.
         confidence: Probability that a score over all such records is within its error.
         block_size: Records in one forward pass.
         workers: Number of Ray workers that compute affinities; 0 for this process.
@@ -73,14 +69,14 @@ def inspect(
         progress: Show a progress bar.
 
     Returns:
-        One row per pair: `model`, `group`, `unit` (channel; NA for the score of a whole group),
-        `hypothesis`, `measure`, `score` (NaN where not defined), `error`, `records` (behind the
-        score). The weights of a probe have separate rows, with `.weight` appended to the
-        measure. `attrs` has the number of `records` read and of each model's forward `passes`.
+        One row per pair: `model`, `group`, `unit` (channel; NA for a whole group), `hypothesis`,
+        `measure`, `score` (NaN where not defined), `error`, `records` (behind the score). The
+        weights of a probe have separate rows, with `.weight` appended to the measure. `attrs` has
+        the number of `records` read and of each model's forward `passes`.
 
     Raises:
-        InvalidArgumentError: for hypotheses of wrong length, constant, or unsuitable for a measure;
-            for unknown units or measures; for arguments out of range.
+        InvalidArgumentError: for arguments out of range or unknown, and hypotheses of wrong length,
+            constant, or unsuitable for a measure.
         InputShapeError: if models take inputs of different shapes, or records have another.
         NonFiniteActivationError: if records or behaviours are NaN or infinite.
         WorkerError: if a worker fails repeatedly.
@@ -217,9 +213,8 @@ def _blocks(samples: Samples, size: int, shuffled: bool) -> Iterator[tuple[np.nd
     if shuffled:
         x = samples.array()
         order = np.random.default_rng(0).permutation(len(x))
-        for start in range(0, len(x), size):
-            rows = order[start : start + size]
-            yield rows, x[rows]
+        parts = (order[start : start + size] for start in range(0, len(x), size))
+        yield from ((rows, x[rows]) for rows in parts)
         return
     first = 0
     for block in samples.batches(size):

@@ -70,9 +70,8 @@ class Task:
         """Score the `records` merged so far, and freeze the certain pairs if there is a `limit`.
 
         A pair is certain when at two looks in a row its error is at most `limit` and its score has
-        changed by no more. A pair without a score, due to a constant unit, is given up once records
-        on which the unit differs are, with 95 % confidence, rarer than `limit`. This requires
-        records in random order, and a hypothesis that has varied.
+        changed by no more. A constant unit's is given up once records on which it differs are, with
+        95 % confidence, rarer than `limit`, if records are in random order and a hypothesis varies.
         """
         new, old = self.measure.result(self._total, self.calibration, confidence), self.scores
         shape = new.score.shape
@@ -90,10 +89,8 @@ class Task:
             weights = new.weights
             if weights is not None and old.weights is not None:  # certain as whole hypotheses
                 weights = np.where(self.certain, old.weights, weights)
-            score, error = (
-                np.where(self.certain, getattr(old, name), getattr(new, name))
-                for name in ("score", "error")
-            )
+            pairs = (old.score, new.score), (old.error, new.error)
+            score, error = (np.where(self.certain, *pair) for pair in pairs)
             self.scores = Scores(score, error, weights)
             self.records = np.where(self.certain, self.records, records)
         if limit is not None:

@@ -1,13 +1,15 @@
 """The units to inspect, and their behaviours: the values of channels of operations.
 
-Means over positions exclude padding, and are computed where the model runs, so that whole
-activations are transferred only for behaviours per position.
+Means over positions exclude padding, and are computed where the model runs.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,8 +17,8 @@ import numpy as np
 
 from nnslicer_tf._checks import did_you_mean
 from nnslicer_tf._files import digest
-from nnslicer_tf.deepbase.cache import BehaviourCache
-from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -33,8 +35,7 @@ class Units:
     Attributes:
         pattern: An operation's name, with `*` and `?` as in file names.
         indices: Channels (units of a dense layer); all by default.
-        name: The group's name in the result, by default the operation's. Only for a pattern
-            that matches a single operation.
+        name: The group's name, by default the operation's; for a pattern of one operation.
     """
 
     pattern: str
@@ -60,12 +61,10 @@ def find_groups(
     for choice in [units] if isinstance(units, (str, Units)) else units:
         chosen = Units(choice) if isinstance(choice, str) else choice
         is_pattern = "*" in chosen.pattern or "?" in chosen.pattern
-        operations = [
-            operation
-            for operation in im.operations
-            if fnmatchcase(operation.name, chosen.pattern)
-            and not (is_pattern and operation.kind in ("input", "routing", "mask"))
-        ]
+        names = [o.name for o in im.operations if fnmatchcase(o.name, chosen.pattern)]
+        operations = [im[name] for name in names]
+        if is_pattern:
+            operations = [o for o in operations if o.kind not in ("input", "routing", "mask")]
         if not operations:
             known = (operation.name for operation in im.operations)
             hint = did_you_mean(chosen.pattern.replace("*", ""), known)
@@ -76,9 +75,7 @@ def find_groups(
             channels = operation.shape[-1]
             indices = np.arange(channels) if chosen.indices is None else np.asarray(chosen.indices)
             if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
-                raise InvalidArgumentError(
-                    f"indices must be a list of channels. Received: {chosen!r}"
-                )
+                raise InvalidArgumentError(f"indices must list channels. Received: {chosen!r}")
             if indices.min() < 0 or indices.max() >= channels:
                 raise InvalidArgumentError(
                     f"Operation '{operation.name}' has channels 0 … {channels - 1}. Received: "
@@ -98,6 +95,62 @@ def find_groups(
     return groups
 
 
+class BehaviourCache:
+    """A folder of arrays, keyed by digests of weights, operation and records, so never stale.
+
+    Args:
+        folder: The folder; created if missing. Damaged files in it count as missing.
+        max_bytes: Largest total size; above it the least recently used entries are removed.
+
+    Raises:
+        InvalidArgumentError: if `max_bytes` is not positive, or the folder cannot be created.
+    """
+
+    def __init__(self, folder: str | os.PathLike, max_bytes: int = 10 << 30) -> None:
+        if max_bytes < 1:
+            raise InvalidArgumentError(f"max_bytes must be positive. Received: {max_bytes}")
+        self._max_bytes = max_bytes
+        # Keys cover all that an array depends on. Compression would be slower than a forward pass.
+        self._store = Store(folder, {}, "cache of behaviours", compress=False)
+        self._bytes = sum(size for _, size, _ in self._files())
+
+    def get(self, key: str) -> np.ndarray | None:
+        """Return the array of a key, or None if there is none."""
+        try:
+            with self._store.open(key) as file:
+                values = file.array("values", np.generic, finite=False)
+            os.utime(self._store.path(key))  # mark as just used
+        except (FileNotFoundError, CorruptFileError):  # perhaps removed by another process
+            return None
+        return values
+
+    def put(self, key: str, array: np.ndarray) -> None:
+        """Store an array atomically; if the folder is full, free a tenth of it."""
+        self._store.save(key, {}, {"values": array})
+        with suppress(FileNotFoundError):
+            self._bytes += self._store.path(key).stat().st_size
+        if self._bytes <= self._max_bytes:
+            return
+        files = self._files()
+        self._bytes = sum(size for _, size, _ in files)  # other processes use the folder, too
+        for _, size, path in files:
+            if self._bytes <= 0.9 * self._max_bytes:
+                return
+            self._bytes -= size
+            path.unlink(missing_ok=True)
+
+    def __repr__(self) -> str:
+        return f"BehaviourCache('{self._store.folder}', {self._bytes / 2**20:,.1f} MB)"
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """Return the time of last use, the size and the path of all files, oldest first."""
+        files = []
+        for path in map(self._store.path, self._store.keys()):
+            with suppress(FileNotFoundError):  # removed by another process
+                files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+        return sorted(files)
+
+
 class Extractor:
     """Computes one model's behaviours, block by block, with one forward pass for all `needs`."""
 
@@ -109,10 +162,7 @@ class Extractor:
         self._cache = cache
         self._fingerprint = im.fingerprint if cache is not None else ""
         # The operation that marks padding, where it is excluded: from means.
-        self._masks = {
-            (operation, by_position): None if by_position else im[operation].mask
-            for operation, by_position in needs
-        }
+        self._masks = {need: None if need[1] else im[need[0]].mask for need in needs}
         self._compile(self._masks)
 
     def __call__(

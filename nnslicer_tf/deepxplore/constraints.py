@@ -1,8 +1,7 @@
 """Constraints on changes of an input: light, occlusion, blackout, or a custom projection.
 
 A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017, section 6.2), and
-projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a projection
-`(x, seeds) -> x`: `generate(..., constraint=function)`.
+projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a projection.
 """
 
 from collections.abc import Callable
@@ -20,9 +19,7 @@ ProjectionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class Constraint:
     """Allows any change; the base class of the other constraints.
 
-    Attributes:
-        step: Default change in one iteration, root mean square over the values that may
-            change, for inputs within 0 … 1; `generate` scales it to other bounds.
+    `step` is the default change in one iteration, as a root mean square, for inputs within 0 … 1.
     """
 
     step: ClassVar[float] = 0.05
@@ -32,10 +29,7 @@ class Constraint:
         return np.zeros((count, 0))
 
     def direction(self, gradient: np.ndarray, state: np.ndarray, rng: Generator) -> np.ndarray:
-        """Return the directions of change, `(batch, *shape)`, of any length.
-
-        `gradient` is the objective's, `(batch, *shape)` float32; `state` is the result of `begin`.
-        """
+        """Return the directions of change, of any length, for a gradient `(batch, *shape)`."""
         return gradient
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
@@ -54,11 +48,7 @@ class Light(Constraint):
 
 @dataclass(frozen=True)
 class Occlusion(Constraint):
-    """Changes only one small rectangle, at a position drawn once per seed.
-
-    Attributes:
-        size: Height and width of the rectangle, in pixels.
-    """
+    """Changes a rectangle of `size` (height, width) in pixels, at a place drawn once per seed."""
 
     step: ClassVar[float] = 0.3
     size: tuple[int, int] = (10, 10)
@@ -74,11 +64,7 @@ class Occlusion(Constraint):
 
 @dataclass(frozen=True)
 class Blackout(Constraint):
-    """Dirt on the lens: small patches, one drawn per iteration, which only get darker.
-
-    Attributes:
-        size: Height and width of a patch, in pixels.
-    """
+    """Dirt on the lens: patches of `size` (height, width), one per iteration, get darker."""
 
     step: ClassVar[float] = 1.0  # a patch is black at once
     size: tuple[int, int] = (6, 6)
@@ -113,11 +99,7 @@ class Projection(Constraint):
         return projected
 
 
-CONSTRAINTS: dict[str, Constraint] = {
-    "light": Light(),
-    "occlusion": Occlusion(),
-    "blackout": Blackout(),
-}
+CONSTRAINTS = {"light": Light(), "occlusion": Occlusion(), "blackout": Blackout()}
 """The constraints by name."""
 
 

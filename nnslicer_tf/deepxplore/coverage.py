@@ -3,8 +3,7 @@
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(x_test); cov.total(); cov.covered["conv1"]
 
-Updating costs a forward pass and the memory of one batch of activations, however many inputs there
-are. To add a criterion, subclass `Coverage` and implement `_hits`.
+To add a criterion, subclass `Coverage` and implement `_hits`.
 """
 
 import os
@@ -40,10 +39,9 @@ class CountedNeurons:
     count except the input, masks and those that only move values: LeNet-1, LeNet-4 and LeNet-5 have
     the paper's 52, 148 and 268 neurons.
 
-    With the granularity `"activation"` every element of an operation's output is a neuron. `of`
-    names operations; by default the output of every layer (after a fused activation), and the
-    states of recurrent layers. `shapes` maps operations to their neurons' shape: `(channels,)` or
-    the operation's.
+    With the granularity `"activation"` every element of an output is a neuron. `of` names
+    operations; by default every layer's output (after a fused activation), and recurrent states.
+    `shapes` maps operations to their neurons' shape: `(channels,)` or the operation's.
     """
 
     def __init__(self, im: ModelLike, granularity: str, of: Iterable[str] | None = None) -> None:
@@ -141,11 +139,8 @@ class Coverage(ShownAsTable, ABC):
         items = () if per_neuron == 1 else (per_neuron,)
         self.covered = {n: np.zeros((*s, *items), bool) for n, s in neurons.shapes.items()}
         self.samples = 0
-        self._options = {
-            "granularity": neurons.granularity,
-            "operations": list(neurons.names),
-            **(options or {}),
-        }
+        settings: dict[str, object] = {"granularity": granularity, "operations": [*neurons.names]}
+        self._options = settings | dict(options or {})
 
     @property
     def im(self) -> InstrumentedModel:
@@ -162,13 +157,8 @@ class Coverage(ShownAsTable, ABC):
     def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
         """Add the coverage of inputs, and return the number of newly covered items.
 
-        Args:
-            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
-            batch_size: Samples in one forward pass.
-            progress: Show a progress bar.
-
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
+        Samples `(samples, *input_shape)` are in any form of `DataLike`. Raises
+        InvalidArgumentError, InputShapeError, NonFiniteActivationError for bad data.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -188,9 +178,7 @@ class Coverage(ShownAsTable, ABC):
     def merge(self, other: "Coverage") -> None:
         """Add the coverage of another criterion of the same kind, on the same model.
 
-        Raises:
-            InvalidArgumentError: if the other is of another kind or has other settings.
-            ProfileMismatchError: if it is for another model.
+        Raises InvalidArgumentError for other settings, ProfileMismatchError for another model.
         """
         if type(other) is not type(self) or other._options != self._options:
             raise InvalidArgumentError(
@@ -205,12 +193,8 @@ class Coverage(ShownAsTable, ABC):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the coverage to an `.npz` file, atomically."""
-        header = {
-            "kind": type(self).__name__,
-            "options": self._options,
-            "samples": self.samples,
-            "fingerprint": self.im.fingerprint,
-        }
+        header = {"kind": type(self).__name__, "options": self._options, "samples": self.samples}
+        header |= {"fingerprint": self.im.fingerprint}
         masks = {f"covered{i}": mask for i, mask in enumerate(self.covered.values())}
         write_archive(path, _FORMAT, header, masks)
 
@@ -231,10 +215,8 @@ class Coverage(ShownAsTable, ABC):
                     f"{header['kind']} {header['options']}. Expected: {self!r}"
                 )
             samples = file.value("samples", int, least=0)
-            masks = [
-                file.array(f"covered{i}", np.bool_, mask.shape)
-                for i, mask in enumerate(self.covered.values())
-            ]
+            covered = enumerate(self.covered.values())
+            masks = [file.array(f"covered{i}", np.bool_, mask.shape) for i, mask in covered]
         for name, mask in zip(self.covered, masks, strict=True):
             self.covered[name] |= mask
         self.samples += samples
@@ -262,11 +244,9 @@ class Coverage(ShownAsTable, ABC):
         return text_table(("operation", "items", "covered", "share"), cells)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.im.model.name!r}, {self.total():.1%} of "
-            f"{self._size():,} covered by {counted(self.samples, 'input')}, "
-            f"{self.neurons.granularity})"
-        )
+        name, covered = type(self).__name__, f"{self.total():.1%} of {self._size():,} covered"
+        by = f"by {counted(self.samples, 'input')}, {self.neurons.granularity}"
+        return f"{name}({self.im.model.name!r}, {covered} {by})"
 
     def _count(self) -> int:
         return sum(int(mask.sum()) for mask in self.covered.values())
@@ -279,16 +259,8 @@ class NeuronCoverage(Coverage):
     """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
 
     For every input, a layer's outputs are first scaled to [0, 1] by their minimum and maximum; if
-    these are equal, nothing is covered. A layer of a single neuron is not scaled.
-
-    Args:
-        im: The model.
-        threshold: A neuron is covered when its scaled output is above it, 0 … 1.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
-
-    Raises:
-        InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
+    these are equal, nothing is covered. A layer of a single neuron is not scaled. A threshold
+    outside [0, 1) raises InvalidArgumentError. The other arguments are those of `Coverage`.
     """
 
     def __init__(
@@ -316,16 +288,8 @@ class NeuronCoverage(Coverage):
 class TopKCoverage(Coverage):
     """Neurons that were among the k largest of their layer for some input (TKNC).
 
-    Of equal outputs, the first ones count.
-
-    Args:
-        im: The model.
-        k: How many neurons of a layer count for each input.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
-
-    Raises:
-        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
+    Of equal outputs, the first ones count. A k below one raises InvalidArgumentError. The other
+    arguments are those of `Coverage`.
     """
 
     def __init__(

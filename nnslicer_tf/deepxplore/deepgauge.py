@@ -1,12 +1,11 @@
 """The coverage criteria of DeepGauge (Ma et al., ASE 2018), finer than neuron coverage.
 
-They compare a neuron's output with its range on the training data:
+They compare a neuron's output with its range on the training data. K-multisection coverage takes
+`sections` bytes per neuron.
 
     ranges = NeuronRanges.from_data(im, x_train)
     cov = KMultisectionCoverage(ranges, sections=100)
     cov.update(x_test); cov.total()
-
-Memory of k-multisection coverage: `sections` bytes per neuron.
 """
 
 import hashlib
@@ -54,18 +53,10 @@ class NeuronRanges(ShownAsTable):
         batch_size: int = 256,
         progress: bool = True,
     ) -> "NeuronRanges":
-        """Measure the ranges on data, usually the training data.
+        """Measure the ranges on samples `(samples, *input_shape)`, usually the training data.
 
-        Args:
-            im: The model.
-            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
-            granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-            of: Names of operations, see `CountedNeurons`.
-            batch_size: Samples in one forward pass.
-            progress: Show a progress bar.
-
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
+        For granularity and `of` see `CountedNeurons`. Raises InvalidArgumentError,
+        InputShapeError, NonFiniteActivationError for bad data.
         """
         neurons = CountedNeurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
@@ -90,11 +81,9 @@ class NeuronRanges(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the ranges to an `.npz` file, atomically."""
-        header = {
-            "granularity": self.neurons.granularity,
-            "operations": list(self.neurons.names),
-            "fingerprint": self.neurons.im.fingerprint,
-        }
+        neurons = self.neurons
+        header = {"granularity": neurons.granularity, "operations": [*neurons.names]}
+        header |= {"fingerprint": neurons.im.fingerprint}
         arrays = {f"low{i}": low for i, low in enumerate(self.low.values())}
         arrays |= {f"high{i}": high for i, high in enumerate(self.high.values())}
         write_archive(path, _FORMAT, header, arrays)
@@ -113,8 +102,7 @@ class NeuronRanges(ShownAsTable):
             if file.value("fingerprint", str) != im.fingerprint:
                 raise ProfileMismatchError(
                     f"'{path}' has the ranges of another model than '{im.model.name}': "
-                    "architecture or weights differ. Measure this model with "
-                    "NeuronRanges.from_data."
+                    "architecture or weights differ. Use NeuronRanges.from_data."
                 )
             names, granularity = file.names("operations"), file.header["granularity"]
             known = {o.name for o in im.operations}
@@ -139,11 +127,9 @@ class NeuronRanges(ShownAsTable):
         return pd.DataFrame(rows, columns=["operation", "neurons", "least", "largest"])
 
     def __repr__(self) -> str:
-        name = self.neurons.im.model.name
-        return (
-            f"NeuronRanges({name!r}, {counted(len(self.neurons), 'neuron')}, "
-            f"{self.neurons.granularity})"
-        )
+        neurons = self.neurons
+        count = counted(len(neurons), "neuron")
+        return f"NeuronRanges({neurons.im.model.name!r}, {count}, {neurons.granularity})"
 
 
 class _RangeCoverage(Coverage):
@@ -171,11 +157,7 @@ class KMultisectionCoverage(_RangeCoverage):
     """Sections of neurons' ranges that were hit, out of k equal ones per neuron (KMNC).
 
     The last section includes both its ends; an empty range has only a first section. Outputs
-    outside the range cover nothing.
-
-    Args:
-        ranges: Ranges on the training data.
-        sections: The number k, at least two.
+    outside the range cover nothing. There are at least two `sections`.
     """
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
@@ -200,10 +182,8 @@ class KMultisectionCoverage(_RangeCoverage):
 class BoundaryCoverage(_RangeCoverage):
     """The corners of neurons: outputs below and above their ranges (NBC), or only above (SNAC).
 
-    Args:
-        ranges: Ranges on the training data.
-        corners: "both": `covered[name][..., 0]` is the lower corner, `[..., 1]` the upper one;
-            "upper": strong neuron activation, one item per neuron.
+    With the corners "both", `covered[name][..., 0]` is the lower one, `[..., 1]` the upper one;
+    with "upper" there is one item per neuron.
     """
 
     def __init__(self, ranges: NeuronRanges, corners: str = "both") -> None:

@@ -68,10 +68,7 @@ class Differences(ShownAsTable):
         return float(self.generated.sum() / agreed) if agreed else float("nan")
 
     def majority(self) -> np.ndarray:
-        """Return the majority class, `(found,)` int64; -1 for a tie.
-
-        The paper uses it to label inputs for retraining automatically (section 7.3).
-        """
+        """Return the majority class, `(found,)` int64, to retrain with (7.3); -1 for a tie."""
         return majority_of(self.predictions)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -158,8 +155,7 @@ def retrain(
         rng: Seed or generator of the order, and of dropout.
 
     Raises:
-        InvalidArgumentError: if inputs and classes differ in number, or a class is negative, such
-            as the -1 of a tie.
+        InvalidArgumentError: if inputs and classes differ in number, or a class is negative.
     """
     y = check_labels(y, len(x))
     im = InstrumentedModel(model)

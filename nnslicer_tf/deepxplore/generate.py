@@ -4,8 +4,7 @@ Pei et al., "DeepXplore: Automated Whitebox Testing of Deep Learning Systems" (S
 Algorithm 1. An input on which all models agree is changed so that one of them, drawn at random,
 leaves the common class, and that in every model an uncovered neuron becomes active. Seeds are
 processed in batches: a step is one forward and backward pass through each model for all of them.
-
-Limits: classifiers with one input and one output. Memory: the activations of one batch.
+Models are classifiers with one input and one output.
 """
 
 import time
@@ -75,9 +74,8 @@ def generate(
     Raises:
         InvalidArgumentError: for fewer than two models or classes, models of different classes, or
             arguments out of range; or if a model misclassifies most seeds, or the models disagree
-            on most (usually because the seeds are not scaled as in training).
-        InputShapeError: if the models take inputs of different shapes, or the seeds have
-            another or lie outside the bounds.
+            on most, usually because seeds are not scaled as in training.
+        InputShapeError: if models or seeds differ in shape, or seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
     constraint, rng = find_constraint(constraint), as_generator(rng)
@@ -221,9 +219,7 @@ def _checked(
 ) -> tuple[np.ndarray, list[NeuronCoverage]]:
     """Check models, seeds and coverage; return float32 seeds and one coverage per model."""
     if len(ims) < 2:
-        raise InvalidArgumentError(
-            f"Differences are between two or more models. Received: {len(ims)}"
-        )
+        raise InvalidArgumentError(f"Give two or more models. Received: {len(ims)}")
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
@@ -231,8 +227,8 @@ def _checked(
     counts = {im.classes.count for im in ims}
     if len(counts) > 1 or any(len(shape) != 1 for shape in outputs.values()):
         raise InvalidArgumentError(
-            f"All models must classify into the same classes: one output of shape (classes,), or "
-            f"one sigmoid. Received: {outputs}"
+            "All models must have the same classes, in one output of shape (classes,) or one "
+            f"sigmoid. Received: {outputs}"
         )
     numbers = next((im for im in ims if im.classes.is_number), None)
     if numbers is not None:
@@ -259,10 +255,7 @@ def _checked(
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
         if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(
-                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
-                f"pursued. Received: {cov!r}"
-            )
+            raise InvalidArgumentError(f"coverage[{position}] is no NeuronCoverage: {cov!r}")
         if cov.im is not im and cov.im.fingerprint != im.fingerprint:
             raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
     return seeds, coverage

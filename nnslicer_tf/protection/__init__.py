@@ -6,7 +6,6 @@ stolen = hide(model, hidden)  # what an attacker gets
 report = simulate_attacks(model, hidden, train, test, targets=[3, 5])
 """
 
-from nnslicer_tf.protection.attack import Attacker, simulate_attacks, steal
-from nnslicer_tf.protection.hide import hide, select
+from nnslicer_tf.protection.hiding import Attacker, hide, select, simulate_attacks, steal
 
 __all__ = ["Attacker", "hide", "select", "simulate_attacks", "steal"]

@@ -19,7 +19,7 @@ from nnslicer_tf.exactline import LinearPartition, acas
 from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
-from nnslicer_tf.protection.attack import AttackReport
+from nnslicer_tf.protection.hiding import AttackReport
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.semantic import CriticalNeurons
 from nnslicer_tf.semantic.weight_pruning import Compression

@@ -7,23 +7,14 @@ if it is not a function of sums, `Measure`.
 from collections.abc import Iterable
 
 from nnslicer_tf.deepbase.measures.base import Measure
-from nnslicer_tf.deepbase.measures.correlation import Correlation
-from nnslicer_tf.deepbase.measures.difference_of_means import DifferenceOfMeans
-from nnslicer_tf.deepbase.measures.linear_probe import LinearProbe
 from nnslicer_tf.deepbase.measures.logistic_probe import LogisticProbe
+from nnslicer_tf.deepbase.measures.moments import Correlation, DifferenceOfMeans, LinearProbe
 from nnslicer_tf.deepbase.measures.mutual_information import MutualInformation
 from nnslicer_tf.errors import InvalidArgumentError
 
-MEASURES: dict[str, Measure] = {
-    measure.name: measure
-    for measure in (
-        Correlation(),
-        MutualInformation(),
-        DifferenceOfMeans(),
-        LinearProbe(),
-        LogisticProbe(),
-    )
-}
+_ALL = (Correlation(), MutualInformation(), DifferenceOfMeans(), LinearProbe(), LogisticProbe())
+
+MEASURES: dict[str, Measure] = {measure.name: measure for measure in _ALL}
 """The measures by name."""
 
 

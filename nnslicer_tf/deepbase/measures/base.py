@@ -1,19 +1,14 @@
 """The base classes of measures, with the error bound of all additive ones.
 
 A measure summarises blocks of behaviours, merges summaries, and computes scores from them. It holds
-no data, so that one object serves many groups and workers. If sums suffice, subclass
-`AdditiveMeasure` with a name and two methods:
+no data, so one object serves many groups and workers. If sums suffice, subclass `AdditiveMeasure`:
 
     class Covariance(AdditiveMeasure):
         name = "covariance"
 
         def statistics(self, units, hypotheses, calibration):
-            return {
-                "count": np.array(len(units)),
-                "u": units.sum(axis=0)[:, None],
-                "h": hypotheses.sum(axis=0),
-                "uh": units.T @ hypotheses,
-            }
+            return {"count": np.array(len(units)), "u": units.sum(axis=0)[:, None],
+                    "h": hypotheses.sum(axis=0), "uh": units.T @ hypotheses}
 
         def score(self, sums, calibration):
             n = sums["count"]
@@ -44,8 +39,7 @@ def lots(indices: np.ndarray) -> np.ndarray:
 class Block:
     """The behaviours of some records."""
 
-    # `(records, positions, units)` float32; one position for behaviours per record.
-    units: np.ndarray
+    units: np.ndarray  # `(records, positions, units)` float32; one position if per record
     hypotheses: np.ndarray  # `(records, positions, hypotheses)`
     indices: np.ndarray  # number of every record in reading order, `(records,)`
 
@@ -64,20 +58,13 @@ class Block:
 class Scores:
     """Scores of a group of units."""
 
-    # `(units, hypotheses)`, or `(1, hypotheses)` for a measure of whole groups; NaN where it is
-    # not defined.
-    score: np.ndarray
+    score: np.ndarray  # `(units, hypotheses)`, or `(1, hypotheses)` of whole groups; or NaN
     error: np.ndarray  # half the width of the confidence interval, of the same shape
     weights: np.ndarray | None = None  # `(units, hypotheses)` of a probe, else None
 
 
 class Measure(ABC):
-    """A statistical affinity between units and hypotheses.
-
-    Attributes:
-        name: Its name in the result.
-        binary: Whether hypotheses must be 0 or 1.
-    """
+    """An affinity of units and hypotheses, which must be 0 or 1 if the measure is `binary`."""
 
     name: ClassVar[str]
     binary: ClassVar[bool] = False
@@ -102,20 +89,14 @@ class Measure(ABC):
 class AdditiveMeasure(Measure):
     """A measure that is a function of sums over records.
 
-    Records are divided at random into `REPLICATES` parts with separate sums; a record's positions,
-    which need not be independent, stay together. A score's error is the half width of its jackknife
-    confidence interval over these parts, plus the jackknife's estimate of its bias.
+    Records (with all their positions) are divided at random into `REPLICATES` parts with separate
+    sums. A score's error is the half width of its jackknife confidence interval over these parts,
+    plus the jackknife's estimate of its bias.
     """
 
     @abstractmethod
     def statistics(self, units: np.ndarray, hypotheses: np.ndarray, calibration: Any) -> Sums:
-        """Return additive sums over rows.
-
-        Args:
-            units: `(rows, units)` float64.
-            hypotheses: `(rows, hypotheses)` float64.
-            calibration: The result of `calibrate`.
-        """
+        """Return additive sums over rows of units and hypotheses, `(rows, …)` float64."""
 
     @abstractmethod
     def score(self, sums: Sums, calibration: Any) -> np.ndarray:
@@ -128,10 +109,8 @@ class AdditiveMeasure(Measure):
     def summarise(self, block: Block, calibration: Any) -> Sums:
         """Return the sums of every replicate, `(REPLICATES, …)`, and its number of records."""
         part = (lots(block.indices) % REPLICATES).astype(int)
-        sums = [
-            self.statistics(*block[part == replicate].rows(), calibration)
-            for replicate in range(REPLICATES)
-        ]
+        blocks = (block[part == replicate].rows() for replicate in range(REPLICATES))
+        sums = [self.statistics(*rows, calibration) for rows in blocks]
         stacked = {name: np.stack([s[name] for s in sums]) for name in sums[0]}
         return {"records": np.bincount(part, minlength=REPLICATES), **stacked}
 

@@ -1,7 +1,6 @@
 """A logistic regression from all units of a group to each hypothesis.
 
-It is not a function of sums, so records are kept: all up to a bound, then a uniform sample. The
-hypotheses of a group are fitted together, sharing the passes over the data.
+It is not a function of sums, so records are kept: all up to a bound, then a uniform sample.
 """
 
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ class LogisticProbe(Measure):
     ½‖w‖². NaN if no held-out record is or is predicted positive.
 
     Attributes:
-        max_rows: Largest number of rows to keep (records, or records times positions), at least
-            100.
+        max_rows: Most rows to keep (records, or records times positions), at least 100.
     """
 
     name = "logistic_probe"

@@ -16,9 +16,9 @@ Edges = tuple[np.ndarray, np.ndarray]
 class MutualInformation(AdditiveMeasure):
     """Mutual information in nats, from counts in bins; also detects nonlinear relations.
 
-    Bins are quantiles of the first block of records, or single values if there are few. Counts
-    overestimate the information of unrelated values by about (bins - 1)² / (2 · rows); the error
-    includes this bias. Memory: 20 · units · hypotheses · bins² numbers.
+    Bins are quantiles of the first block, or single values if there are few. Counts overestimate
+    the information of unrelated values by about (bins - 1)² / (2 · rows); the error includes this
+    bias. Memory: 20 · units · hypotheses · bins² numbers.
 
     Attributes:
         bins: Largest number of bins of a unit or hypothesis, at least 2.

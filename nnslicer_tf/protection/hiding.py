@@ -1,8 +1,10 @@
-"""An attacker who recovers hidden weights by training (NNSlicer, section 6.3.2)."""
+"""Hiding the synapses that classes need, and attackers who train them again (NNSlicer, 6.3)."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from numbers import Real
 from typing import Any
 
 import keras
@@ -14,14 +16,65 @@ from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.masked import check_masks
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.protection.hide import hide
+from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.pruning.masks import kernel_layers
 from nnslicer_tf.report.figures import new_axes
 
 _TRAINED = ("all", "hidden", "known")
+
+
+def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
+    """Return the synapses to hide, those with the largest |score| in every kernel, as masks.
+
+    Args:
+        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores`.
+        share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
+
+    Raises:
+        InvalidArgumentError: if the share is out of range, or scores are NaN.
+    """
+    is_number = isinstance(share, Real) and not isinstance(share, bool)
+    if not is_number or not 0 < share <= 1:
+        raise InvalidArgumentError(
+            f"share is the share of synapses to hide, 0 < share ≤ 1. Received: {share!r}"
+        )
+    return keep_masks(scores, 1 - share)
+
+
+def hide(
+    model: ModelLike, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
+) -> keras.Model:
+    """Return a copy of the model with new random values for the hidden weights.
+
+    The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
+    values of `hidden`, as from `select`; all other weights are equal. Raises InvalidArgumentError
+    if there is no such kernel, or its shape is different.
+    """
+    generator = as_generator(rng)
+    original = instrumented(model)
+    hidden = check_masks(original, hidden)
+    copy = copy_model(original.model)
+    im = original.like(copy)
+    owners = kernel_layers(im)
+    for name, mask in hidden.items():
+        kernel, (layer, slot) = im.kernels[name], owners[name]
+        seed = int(generator.integers(2**31))
+        attribute = (slot or "kernel_constraint").replace("constraint", "initializer")
+        initializer = getattr(layer, attribute, None)
+        if initializer is None or "seed" not in initializer.get_config():  # not a random one
+            initializer = keras.initializers.GlorotUniform(seed)
+        else:
+            config = {**initializer.get_config(), "seed": seed}
+            initializer = type(initializer).from_config(config)
+        fresh = keras.ops.convert_to_numpy(initializer(kernel.shape))
+        kernel.variable().assign(np.where(mask, fresh, kernel.kernel()))
+    return copy
 
 
 @dataclass(frozen=True)
@@ -57,17 +110,9 @@ class Attacker:
         y: np.ndarray,
         rng: int | np.random.Generator = 0,
     ) -> keras.Model:
-        """Train a stolen model in place, and return the Keras model.
+        """Train a model from `hide`, with its hidden synapses, in place, and return it.
 
-        Args:
-            stolen: A model from `hide`.
-            hidden: Its hidden synapses.
-            x: The attacker's samples `(samples, *input_shape)`.
-            y: Their classes, `(samples,)` integers.
-            rng: Draws the order of the samples.
-
-        Raises:
-            InvalidArgumentError: if there are no samples, or not one label for each.
+        There is one class `(samples,)` per sample, else InvalidArgumentError is raised.
         """
         im = instrumented(stolen)
         masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
@@ -79,7 +124,7 @@ class Attacker:
             if self.trains == "known":
                 free, values = ~free, np.where(free, 0, values)
                 variable.assign(values)
-            variable.constraint = _Held(free, values)
+            variable.constraint = partial(_held, free, values)
         try:
             return fine_tune(
                 stolen,
@@ -97,29 +142,18 @@ class Attacker:
                 variable.constraint = constraint
 
 
-class _Held:
-    """A constraint that restores frozen weights after each step."""
-
-    def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
-        self._free, self._values = free, values
-
-    def __call__(self, w: Any) -> Any:
-        return keras.ops.where(self._free, keras.ops.convert_to_tensor(w), self._values)
+def _held(free: np.ndarray, values: np.ndarray, w: Any) -> Any:
+    """Restore frozen weights, as a constraint after each step."""
+    return keras.ops.where(free, keras.ops.convert_to_tensor(w), values)
 
 
 @dataclass(frozen=True)
 class AttackReport(ShownAsTable):
-    """The accuracies that attackers with different budgets reach.
+    """The accuracies that attackers with different budgets reach."""
 
-    Attributes:
-        targets: The target classes.
-        budgets: The number of samples in each attack.
-        figures: For each attack, the accuracies from `pruning.class_scores.subset_figures`.
-    """
-
-    targets: tuple[int, ...]
-    budgets: tuple[int, ...]
-    figures: tuple[dict[str, float], ...]
+    targets: tuple[int, ...]  # the target classes
+    budgets: tuple[int, ...]  # the number of samples in each attack
+    figures: tuple[dict[str, float], ...]  # as from `pruning.class_scores.subset_figures`
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row for each budget."""
@@ -220,6 +254,4 @@ def simulate_attacks(
 def _check_budget(budget: int, samples: int) -> None:
     is_number = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
     if not is_number or not 0 < budget <= samples:
-        raise InvalidArgumentError(
-            f"A budget is a number of samples, 1 to {samples}. Received: {budget!r}"
-        )
+        raise InvalidArgumentError(f"budget is a number of samples, 1 to {samples}, not {budget!r}")
