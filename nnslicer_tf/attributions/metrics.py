@@ -74,17 +74,14 @@ def curves(
 def deletion(
     im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, values: Any, steps: int = 40
 ) -> Curve:
-    """Return the answer as units are replaced by the baseline, largest of the `values` first.
-
-    The smaller the area, the better the attribution. Other arguments are those of `curves`.
-    """
+    """Return the answer as the units of largest `values` are hidden; smaller areas are better."""
     return curves(im, x, baseline, target, {"": values}, steps)[0][""]
 
 
 def insertion(
     im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike, values: Any, steps: int = 40
 ) -> Curve:
-    """Return the answer as units replace the baseline; the larger the area, the better."""
+    """Return the answer as the units of largest `values` are shown; larger areas are better."""
     return curves(im, x, baseline, target, {"": values}, steps)[1][""]
 
 

@@ -127,14 +127,8 @@ class Samples:
         bounds: Smallest and largest value of an input, if known; by name for several.
         aliases: Alternative keys that a dict may use → names of the inputs.
 
-    Attributes:
-        count: Number of samples, None if it is not known in advance.
-        columns: Names of the columns of `data`, if it is a table.
-
-    Raises:
-        InvalidArgumentError: if an array is empty, or inputs are missing, unknown or of different
-            lengths.
-        InputShapeError, InputRangeError, NonFiniteActivationError: as in `check_array`.
+    Raises the errors of `check_array`, and InvalidArgumentError if an array is empty, or inputs are
+    missing, unknown or of different lengths.
     """
 
     def __init__(
@@ -145,14 +139,14 @@ class Samples:
         aliases: Mapping[str, str] | None = None,
         columns: Sequence[str] = (),
     ) -> None:
-        self.columns: tuple[str, ...] = ()
+        self.columns: tuple[str, ...] = ()  # of a table
         self._is_single = not isinstance(shape, Mapping)
         self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
         self._bounds: Any = {"": bounds} if self._is_single else bounds or {}
         self._aliases = dict(aliases or {})
         self._whole: Any = None
         self._stream: Iterable[Any] = ()
-        self.count: int | None = None
+        self.count: int | None = None  # number of samples, if it is known in advance
         if self._is_single:
             data = _loaded(data, self._shapes[""], labels=False)
             self.columns = column_names(data)

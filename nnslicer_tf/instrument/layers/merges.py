@@ -89,18 +89,10 @@ def _divide(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 LAYERS: LayerTable = {
-    layers.Add: _merge("add"),
-    layers.Subtract: _merge("subtract"),
-    layers.Multiply: _merge("multiply"),
-    layers.Maximum: _merge("maximum_merge"),
-    layers.Minimum: _merge("minimum_merge"),
     layers.Average: _average,
-    "Add": _merge("add"),
-    "Subtract": _merge("subtract"),
-    "Multiply": _merge("multiply"),
-    "Divide": _divide,
-    "TrueDivide": _divide,
-    "Maximum": _merge("maximum_merge"),
-    "Minimum": _merge("minimum_merge"),
+    **dict.fromkeys(("Divide", "TrueDivide"), _divide),
     "Negative": lambda operation, call: (affine_step(-1.0, compute=operation.call),),
 }
+for _kind in _BINARY:  # a layer, and what is behind an operator or a function of `keras.ops`
+    _name = _kind.removesuffix("_merge").capitalize()
+    LAYERS[getattr(layers, _name)] = LAYERS[_name] = _merge(_kind)

@@ -123,10 +123,8 @@ LAYERS: LayerTable = {
     layers.BatchNormalization: _batch_normalization,
     layers.Rescaling: lambda layer, call: (affine_step(lambda: layer.scale, lambda: layer.offset),),
     layers.Normalization: _normalization,
-    layers.LayerNormalization: _statistics,
-    layers.GroupNormalization: _statistics,
-    layers.UnitNormalization: _statistics,
-    "RMSNormalization": _statistics,
+    **dict.fromkeys((layers.LayerNormalization, layers.GroupNormalization), _statistics),
+    **dict.fromkeys((layers.UnitNormalization, "RMSNormalization"), _statistics),
     # A weight for each channel (ConvNeXt)
     "LayerScale": lambda layer, call: (affine_step(lambda: layer.gamma),),
     "CustomScaleLayer": _residual_scale,
