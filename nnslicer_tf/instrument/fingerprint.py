@@ -3,14 +3,13 @@
 import hashlib
 import json
 import warnings
+import zlib
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import keras
 import numpy as np
-
-from nnslicer_tf._files import digest
 
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
@@ -35,18 +34,10 @@ def model_fingerprint(model: keras.Model) -> str:
     return known.hexdigest()
 
 
-def weights_digest(model: keras.Model) -> str:
-    """Return a hash of a model's current weights, much faster than its fingerprint."""
-    return digest(map(keras.ops.convert_to_numpy, model.weights))
-
-
-def weights_checksum(model: keras.Model) -> int:
-    """Return the sum of all weights' bits, a cheap check for changes that ignores their order."""
-    total = 0
-    for weight in model.weights:
-        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        total += int(value.view(f"u{value.dtype.itemsize}").sum(dtype=np.uint64))
-    return total
+def weights_checksum(model: keras.Model) -> tuple[int, ...]:
+    """Return the CRC-32 of each weight: a cheap check whether a model has changed."""
+    arrays = (np.ascontiguousarray(keras.ops.convert_to_numpy(w)) for w in model.weights)
+    return tuple(zlib.crc32(array.view(np.uint8)) for array in arrays)
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:

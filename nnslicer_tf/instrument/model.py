@@ -32,7 +32,7 @@ from nnslicer_tf.instrument.data import (
     check_class_order,
     read_labelled,
 )
-from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
+from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_checksum
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -123,7 +123,7 @@ class InstrumentedModel(ShownAsTable):
             self.bounds = known if known is None or np.isfinite(known).all() else None
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
-        self._prepared: dict[Hashable, tuple[str, Any]] = {}
+        self._prepared: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         given = {None: task} if isinstance(task, str) else dict(task or {})
         tasks = {self.output_operation_of(name): one for name, one in given.items()}
@@ -468,9 +468,9 @@ class InstrumentedModel(ShownAsTable):
 
     def prepared(self, key: Hashable, prepare: Callable[[], Prepared]) -> Prepared:
         """Return what `prepare` creates, such as a compiled function, once for key and weights."""
-        digest = weights_digest(self.model)
-        if key not in self._prepared or self._prepared[key][0] != digest:
-            self._prepared[key] = digest, prepare()
+        weights = weights_checksum(self.model)
+        if key not in self._prepared or self._prepared[key][0] != weights:
+            self._prepared[key] = weights, prepare()
         return self._prepared[key][1]
 
 
