@@ -1,17 +1,15 @@
 """Analyse networks along exact lines: decision boundaries, attributions, linearity."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "exactline",
-    ("acas", "AcasSettings", "boundaries:boundaries"),
+    ("acas", "AcasSettings", "advice_maps:boundaries"),
     ("attributions", "AttributionSettings", "attributions:attributions"),
     ("linearity", "LinearitySettings", "linearities:linearities"),
-    ("program", "ProgramSettings", "program:linearities_by_program"),
-    ("program-attributions", "ProgramAttributionSettings", "program:attributions_by_program"),
+    ("program", "ProgramSettings", "linearities:linearities_by_program"),
+    ("program-attributions", "ProgramAttributionSettings", "attributions:attributions_by_program"),
     ("train", "TrainingSettings", "networks:train"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -3,15 +3,13 @@
 An interrupted run continues from its working folder.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "nnslicer",
     ("readings", "SliceReadingSettings", "slice_readings:slice_readings"),
-    ("special-cases", "SpecialCaseSettings", "special_cases:special_cases"),
+    ("special-cases", "SpecialCaseSettings", "slice_readings:special_cases"),
     first_by_default=True,
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -3,9 +3,8 @@
 A run that was stopped resumes.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "decisive", ("decisive", "DecisiveSettings", "comparison:compare"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(
+    __name__, __doc__, "decisive", ("decisive", "DecisiveSettings", "comparison:compare")
+)

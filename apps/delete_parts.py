@@ -1,8 +1,5 @@
 """Delete heads and synapses of a transformer, in the order of slices, gradients and others."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "sentences", ("parts", "PartSettings", "parts:parts"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(__name__, __doc__, "sentences", ("parts", "PartSettings", "parts:parts"))

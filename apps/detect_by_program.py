@@ -3,13 +3,11 @@
 Adversarial examples are kept in the working folder.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "nnslicer",
     ("detect", "ProgramDetectionSettings", "program_detection:detect_by_program"),
 )
-
-if __name__ == "__main__":
-    main(app)

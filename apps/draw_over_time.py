@@ -1,8 +1,7 @@
 """Draw slices of a recurrent network: contributions over time."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "nnslicer", ("draw", "OverTimeSettings", "over_time:draw"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(
+    __name__, __doc__, "nnslicer", ("draw", "OverTimeSettings", "drawing:draw_over_time")
+)

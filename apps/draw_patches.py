@@ -1,8 +1,5 @@
 """Draw slices of a vision transformer: contributions over patches and heads."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "nnslicer", ("draw", "PatchSettings", "patches:draw"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(__name__, __doc__, "nnslicer", ("draw", "PatchSettings", "drawing:draw_patches"))

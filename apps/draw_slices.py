@@ -1,8 +1,5 @@
 """Draw slices of normal and adversarial inputs: the NNSlicer paper's Figure 2."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "nnslicer", ("draw", "DrawingSettings", "drawing:draw"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(__name__, __doc__, "nnslicer", ("draw", "DrawingSettings", "drawing:draw"))

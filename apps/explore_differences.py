@@ -3,9 +3,10 @@
 Differences found are kept in the working folder, from which an interrupted run continues.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "deepxplore",
     ("explore", "DifferenceSettings", "differences:explore"),
@@ -13,6 +14,3 @@ app = experiments(
     ("numbers", "NumberSettings", "sweeps:numbers"),
     first_by_default=True,
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -3,15 +3,13 @@
 Nothing is trained, and no data is needed; `tracr` needs Tracr (pip install tracr-pypi).
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "circuits",
     ("recurrent", "RecurrentCircuitSettings", "finding:recurrent"),
     ("transformers", "TransformerCircuitSettings", "finding:transformers"),
     ("tracr", "TracrSettings", "tracr:tracr"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -5,19 +5,17 @@ layers take originals), and write tables with the paper's figures beside ours. A
 command continues from its working folder when it is given again.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "dflare",
     ("search", "SearchSettings", "searches:search"),
     ("agreement", "AgreementSettings", "agreement:agreement"),
     ("ablation", "AblationSettings", "searches:ablation"),
     ("dissemination", "DisseminationSettings", "searches:dissemination"),
-    ("layers", "LayerSettings", "layers:layers"),
+    ("layers", "LayerSettings", "searches:layers"),
     ("repair", "RepairSettings", "searches:repair"),
-    ("sentences", "SentenceSettings", "sentences:sentences"),
+    ("sentences", "SentenceSettings", "searches:sentences"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -3,17 +3,15 @@
 The networks use the weights included in the library.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "deepbase",
     ("units", "UnitSettings", "units:units"),
     ("prune", "PruningSettings", "units:prune"),
-    ("explore", "ExplorationSettings", "exploration:explore"),
+    ("explore", "ExplorationSettings", "units:explore"),
     ("sql", "SqlSettings", "sql:inspect"),
     ("sql-train", "SqlTrainingSettings", "sql:train"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -7,24 +7,22 @@ can also run side by side, each with `--repeats 1 --first-seed N`: the command f
 then reads their rows.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 _REPEATED = (
     ("slicing", "slicing", "Compare slicing methods (figure 5, tables 1 to 4)."),
-    ("restructure", "restructuring", "Compress models until the accuracy falls (table 5)."),
-    ("readapt", "readaptation", "Train critical neurons on adversarial samples (table 6)."),
-    ("develop", "development", "Learn new classes, task by task (tables 7 and 8)."),
-    ("intervals", "intervals", "Compare slices by Algorithm 1's interval i (not in the paper)."),
-    ("layers", "layers", "Compare what slices take from each layer (not in the paper)."),
+    ("restructure", "maintenance", "Compress models until the accuracy falls (table 5)."),
+    ("readapt", "maintenance", "Train critical neurons on adversarial samples (table 6)."),
+    ("develop", "maintenance", "Learn new classes, task by task (tables 7 and 8)."),
+    ("intervals", "slicing", "Compare slices by Algorithm 1's interval i (not in the paper)."),
+    ("layers", "slicing", "Compare what slices take from each layer (not in the paper)."),
 )
 
 app = experiments(
+    __name__,
     __doc__,
     "neusemslice",
     *((name, "MaintenanceSettings", f"{file}:{name}", text) for name, file, text in _REPEATED),
-    ("times", "ScoringTimeSettings", "scoring_times:scoring_times"),
+    ("times", "ScoringTimeSettings", "case_study:scoring_times"),
     ("case-study", "CaseStudySettings", "case_study:case_study"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -3,14 +3,12 @@
 An interrupted run continues from its working folder when the command is given again.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "nnslicer",
     ("protect", "ProtectionSettings", "protection:protect"),
     ("program", "ProgramProtectionSettings", "program_protection:protect_by_program"),
 )
-
-if __name__ == "__main__":
-    main(app)

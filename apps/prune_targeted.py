@@ -3,9 +3,10 @@
 An interrupted command continues from its working folder when it is given again.
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
+    __name__,
     __doc__,
     "nnslicer",
     ("curves", "CurveSettings", "pruning:curves"),
@@ -13,8 +14,5 @@ app = experiments(
     ("ablation", "AblationSettings", "pruning:ablation"),
     ("program", "ProgramSettings", "program:program"),
     ("readings", "ReadingSettings", "program:readings"),
-    ("shrink", "ShrinkSettings", "shrinking:shrink"),
+    ("shrink", "ShrinkSettings", "pruning:shrink"),
 )
-
-if __name__ == "__main__":
-    main(app)

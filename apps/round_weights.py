@@ -1,8 +1,7 @@
 """Score words with copies of a model whose weights differ in their last bits."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "sentences", ("rounding", "RoundingSettings", "rounding:rounding"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(
+    __name__, __doc__, "sentences", ("rounding", "RoundingSettings", "rounding:rounding")
+)

@@ -1,8 +1,5 @@
 """Slice sentences to find decisive words, compared with gradients and attention."""
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
-app = experiments(__doc__, "sentences", ("words", "WordSettings", "words:words"))
-
-if __name__ == "__main__":
-    main(app)
+app = experiments(__name__, __doc__, "sentences", ("words", "WordSettings", "words:words"))

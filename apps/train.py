@@ -9,11 +9,11 @@ TensorFlow there, once it is installed (`pip install jax[cuda13]`):
     KERAS_BACKEND=jax python apps/train.py vgg16
 """
 
-from reproduction.application import experiments, main
+from reproduction.application import experiments
 
 app = experiments(
-    __doc__, "zoo", ("train", "TrainingSettings", "training:train", "", "training:write_summary")
+    __name__,
+    __doc__,
+    "zoo",
+    ("train", "TrainingSettings", "training:train", "", "training:write_summary"),
 )
-
-if __name__ == "__main__":
-    main(app)

@@ -32,11 +32,8 @@ explorer.chooseNeuron(sizes.indexOf(Math.max(...sizes)));
 
 def main() -> None:
     """Write the page and its picture."""
-    settings = DrawingSettings(
-        model="digits_cnn", dataset="digits", images=30, train=1437, explore=PAGE
-    )
-    for view in draw(settings).views:
-        view.write(FOLDER)
+    settings = DrawingSettings(model="digits_cnn", dataset="digits", images=30, train=1437)
+    draw(settings).view().save(PAGE)
     options = Options()
     options.binary_location = shutil.which("chromium") or ""
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):

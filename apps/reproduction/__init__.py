@@ -12,10 +12,3 @@ Settings are dataclasses (`settings`), results are tables and figures (`result`)
 which table of a paper, and `report` puts all of them on one page. Nothing in the library imports
 this package.
 """
-
-import lazy_loader
-
-# Lazy: an app imports only its own experiment.
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"]
-)

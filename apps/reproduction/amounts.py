@@ -21,6 +21,8 @@ from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile
 
+Names = Sequence[str]
+
 
 class Amounts:
     """Computes contributions of neurons and synapses to a logit, in the logit's own unit.
@@ -30,11 +32,7 @@ class Amounts:
     """
 
     def __init__(
-        self,
-        im: InstrumentedModel,
-        profile: Profile,
-        wanted: Sequence[str] = (),
-        kernels: Sequence[str] = (),
+        self, im: InstrumentedModel, profile: Profile, wanted: Names = (), kernels: Names = ()
     ) -> None:
         self._im = im
         self._wanted = tuple(wanted)
@@ -50,18 +48,12 @@ class Amounts:
         self, x: np.ndarray, classes: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return contributions: neurons `(samples, *shape)`, synapses `(samples, *kernel)`."""
-        found, by_tap = self._run(
-            ops.convert_to_tensor(x.astype(np.float32)),
-            ops.convert_to_tensor(np.asarray(classes, np.int32)),
-        )
-        kernels = self._im.kernels
-        return (
-            {name: ops.convert_to_numpy(value) for name, value in found.items()},
-            {
-                name: kernels[name].to_kernel(ops.convert_to_numpy(value)) * kernels[name].kernel()
-                for name, value in by_tap.items()
-            },
-        )
+        classes = ops.convert_to_tensor(np.asarray(classes, np.int32))
+        found, by_tap = self._run(ops.convert_to_tensor(x.astype(np.float32)), classes)
+        kernels = {name: self._im.kernels[name] for name in by_tap}
+        slopes = {n: k.to_kernel(ops.convert_to_numpy(by_tap[n])) for n, k in kernels.items()}
+        neurons = {name: ops.convert_to_numpy(value) for name, value in found.items()}
+        return neurons, {name: slopes[name] * kernel.kernel() for name, kernel in kernels.items()}
 
     def _walk(self, x: Any, classes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         values = self._im.compute(x, [o.name for o in self._im.operations])
@@ -79,12 +71,9 @@ class Amounts:
             return values[name] - self._usual(name, values)
 
         neurons = {n: found.get(n, ops.zeros_like(values[n])) * change(n) for n in self._wanted}
-        synapses = {
-            o.params.name: sample_gradients(o, change(o.inputs[0]), found[o.name])
-            for o in self._sums
-            if o.name in found
-        }
-        return neurons, synapses
+        sums = [o for o in self._sums if o.name in found]
+        slopes = [sample_gradients(o, change(o.inputs[0]), found[o.name]) for o in sums]
+        return neurons, {o.params.name: one for o, one in zip(sums, slopes, strict=True)}
 
     def _usual(self, name: str, values: Mapping[str, Any]) -> Any:
         """Return the means of an operation; at padding, which has no neurons, its own values."""

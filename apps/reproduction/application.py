@@ -1,7 +1,6 @@
 """Command lines of experiments: options from a settings dataclass, then run and write.
 
-    app = experiments(__doc__, "nnslicer", ("curves", "CurveSettings", "pruning:curves"))
-    main(app)
+    app = experiments(__name__, __doc__, "nnslicer", ("curves", "CurveSettings", "pruning:curves"))
 
 Experiments are named, not imported, so that `--help` does not load TensorFlow.
 """
@@ -11,7 +10,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -50,9 +49,9 @@ def application(text: str | None, *, first_by_default: bool = False) -> typer.Ty
 
 
 def experiments(
-    text: str | None, package: str, *commands: tuple[str, ...], first_by_default: bool = False
+    script: str, text: str | None, package: str, *commands: Sequence, first_by_default: bool = False
 ) -> typer.Typer:
-    """Return an application of the experiments in a package below `reproduction`.
+    """Return an application of experiments in a package, and run it if `script` is "__main__".
 
     A command is its name, its settings' name in the package's module `settings`,
     "module:function", and if needed the help and a function to finish with: see `add_experiment`.
@@ -64,6 +63,8 @@ def experiments(
         finish = finish and f"reproduction.{package}.{finish}"
         function = f"reproduction.{package}.{function}"
         add_experiment(app, name, getattr(settings, options), function, help_text, finish)
+    if script == "__main__":
+        main(app)
     return app
 
 
@@ -78,15 +79,9 @@ def add_experiment(
     """Add a command that runs an experiment and writes its results.
 
     Its options are the fields of the settings with Typer's annotations, `--results` and `--quick`;
-    an application with a single command omits its name.
-
-    Args:
-        app: An application.
-        name: The command's name.
-        settings: A dataclass, whose docstring is the help if there is no `text`.
-        run: "module:function", which maps settings to `ExperimentResult`.
-        text: The command's help.
-        finish: "module:function" to call with the folder after the results are written.
+    an application with a single command omits its name. `run` is "module:function", which maps
+    settings to `ExperimentResult`, and `finish` one to call with the folder of written results.
+    Without a `text`, the settings' docstring is the help.
     """
 
     def load(function: str) -> Callable[..., Any]:
@@ -98,12 +93,16 @@ def add_experiment(
         chosen = settings(**given)
         chosen = chosen.quick() if quick else chosen
         folder = results or (chosen.trial_folder if quick else chosen.results_folder)
-        for path in (folder / "trial", getattr(chosen, "explore", None)):
+        explore = getattr(chosen, "explore", None)
+        for path in (folder / "trial", explore):
             if path is not None:
                 check_writable(path)
         # Write results, print the short tables, and print where everything is.
         result = load(run)(chosen)
         files = result.write(folder)
+        if explore is not None:
+            result.view().save(explore)
+            files.append(explore)
         for table in result.tables:
             if table.title and len(table.frame) <= MAX_ROWS:
                 print(table, end="\n\n")

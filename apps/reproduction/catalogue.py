@@ -16,26 +16,18 @@ from reproduction.tables import ResultTable
 class Extent:
     """The extent of a measurement, compared with the paper's.
 
-    Attributes:
-        count: What is counted: values of a column ("distinct", "largest", "smallest"), a number in
-            the tables' heads ("stated", "seeds", and "sets at ratios"), or the files whose names
-            match ("named") and the models and data sets in their names ("settings").
-        of: The paper's number.
-        unit: What the numbers count.
-        column: The column to read.
-        but: A value of the column that is not counted.
-        head: The key of the tables' head to read.
-        pattern: A regular expression for the head's value, whose group is the number, or for the
-            files' names.
+    What is counted are values of a column ("distinct", "largest", "smallest"), a number in the
+    tables' heads ("stated", "seeds", and "sets at ratios"), or the files whose names match
+    ("named") and the models and data sets in their names ("settings").
     """
 
-    count: str
-    of: int
+    count: str  # what is counted
+    of: int  # the paper's number
     unit: str
     column: str = ""
-    but: str = ""
-    head: str = ""
-    pattern: str = r"([\d,]+)"
+    but: str = ""  # a value of the column that is not counted
+    head: str = ""  # key of the tables' head to read
+    pattern: str = r"([\d,]+)"  # of the head's value, with the number as its group, or of names
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
         """Return the number measured in some tables."""
@@ -72,37 +64,21 @@ class Extent:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table or a figure.
+    """A table or a figure; files are patterns."""
 
-    Attributes:
-        id: `paper/name`.
-        title: Its title.
-        command: The command that makes it, without `python`; empty if there is none.
-        minutes: Expected minutes on two cores.
-        needs: Data sets and files that the command needs.
-        tables: Patterns of our result tables; files of single runs are excluded.
-        figures: Patterns of our figures.
-        more: Patterns of further files to link.
-        paper: The papers' tables.
-        extents: The extents to compare with the paper's.
-        without: Why there is no command.
-        view: Columns that become the rows, columns and values of a summary above the tables.
-        trial: Arguments added to the command for a trial; `{folder}` is its folder.
-    """
-
-    id: str
+    id: str  # `paper/name`
     title: str
-    command: str = ""
-    minutes: int = 0
-    needs: str = ""
-    tables: tuple[str, ...] = ()
+    command: str = ""  # that makes it, without `python`; empty if there is none
+    minutes: int = 0  # expected on two cores
+    needs: str = ""  # data sets and files that the command needs
+    tables: tuple[str, ...] = ()  # our result tables; files of single runs are excluded
     figures: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    paper: tuple[str, ...] = ()
-    extents: tuple[Extent, ...] = ()
-    without: str = ""
-    view: tuple[str, ...] = ()
-    trial: str = "--quick --results {folder}"
+    more: tuple[str, ...] = ()  # further files to link
+    paper: tuple[str, ...] = ()  # the papers' tables
+    extents: tuple[Extent, ...] = ()  # to compare with the paper's
+    without: str = ""  # why there is no command
+    view: tuple[str, ...] = ()  # the columns of a summary: its rows, columns and values
+    trial: str = "--quick --results {folder}"  # added to the command for a trial
 
     @property
     def part(self) -> str:
@@ -112,21 +88,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every table and figure.
+    """Every table and figure."""
 
-    Attributes:
-        papers: Part of an id → heading in the report, in order.
-        entries: The tables and figures, in the papers' order.
-        headlines: Descriptions of the headline results, see `headlines`.
-        chosen: The headlines of docs/results.md, see `report`.
-        redraw: Patterns of files from which figures are redrawn, see `redraw`.
-    """
-
-    papers: dict[str, str]
-    entries: tuple[Entry, ...]
-    headlines: tuple[dict[str, Any], ...]
-    chosen: tuple[dict[str, Any], ...]
-    redraw: dict[str, list]
+    papers: dict[str, str]  # part of an id → heading in the report, in order
+    entries: tuple[Entry, ...]  # in the papers' order
+    headlines: tuple[dict[str, Any], ...]  # descriptions of the headline results: see `headlines`
+    chosen: tuple[dict[str, Any], ...]  # the headlines of docs/results.md: see `report`
+    redraw: dict[str, list]  # patterns of files from which figures are redrawn: see `redraw`
 
     def __getitem__(self, name: str) -> Entry:
         """Return the entry with an id."""

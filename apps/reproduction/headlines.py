@@ -41,20 +41,14 @@ Tables = Mapping[str, ResultTable]
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure, ours and the published one, of a `case` if there are several.
-
-    Attributes:
-        reached: Whether ours is at least as good as the paper's or the goal; None if the two
-            cannot be compared.
-        entry: Id in the catalogue.
-    """
+    """One figure, ours and the published one, of a `case` if there are several."""
 
     what: str
     case: str
     here: str
     published: str
-    reached: bool | None
-    entry: str
+    reached: bool | None  # is ours as good as the paper's or the goal? None if incomparable
+    entry: str  # id in the catalogue
 
 
 def headlines(tables: Tables, descriptions: Sequence[Mapping[str, Any]]) -> list[Headline]:
@@ -72,10 +66,8 @@ def headlines(tables: Tables, descriptions: Sequence[Mapping[str, Any]]) -> list
 def headline_table(rows: Sequence[Headline]) -> pd.DataFrame:
     """Return the headlines as a table."""
     words = {True: "yes", False: "no", None: ""}
-    return pd.DataFrame(
-        [(row.what, row.case, row.here, row.published, words[row.reached]) for row in rows],
-        columns=["result", "of", "here", "paper", "as good"],
-    )
+    cells = [(row.what, row.case, row.here, row.published, words[row.reached]) for row in rows]
+    return pd.DataFrame(cells, columns=["result", "of", "here", "paper", "as good"])
 
 
 def _filled(value: Any, texts: Mapping[str, str]) -> Any:
@@ -96,19 +88,15 @@ def _headlines_of(tables: Tables, this: Mapping[str, Any]) -> Iterator[Headline]
         ranks = {name: i for i, name in enumerate(labels.get(column, frame[column].unique()))}
         frame = frame.sort_values(column, key=lambda values, r=ranks: values.map(r), kind="stable")
     for column in ("reached", "comparable"):
-        frame[f"is {column}"] = (
-            frame.eval(this[column], engine="python") if column in this else True
-        )
+        frame[f"is {column}"] = frame.eval(this.get(column, "True"), engine="python")
     for row in frame.to_dict("records"):
         texts = dict(row)
         for column, of in labels.items():
             text = of.get(str(row[of.get("from", column)]), of.get("*", ""))
             texts[column] = text.format_map(row)
         paper = this.get("paper", "")
-        if any(
-            pd.isna(row.get(name, float("nan")))
-            for name in set(re.findall(r"{([^:}]+)", paper)) - set(labels)
-        ):
+        names = set(re.findall(r"{([^:}]+)", paper)) - set(labels)
+        if any(pd.isna(row.get(name, float("nan"))) for name in names):
             paper = this["unknown"]
         parts = [this[part].format_map(texts) for part in ("what", "case", "here")]
         reached = bool(row["is reached"]) if "reached" in this and row["is comparable"] else None
@@ -117,12 +105,13 @@ def _headlines_of(tables: Tables, this: Mapping[str, Any]) -> Iterator[Headline]
 
 def _select(tables: Tables, this: Mapping[str, Any]) -> pd.DataFrame | None:
     """Return the rows that a description takes, with all its columns; None without a table."""
-    frames = []
-    for name in this["tables"]:
-        if name.startswith("paper/"):
-            frames.append(paper_frame(name.removeprefix("paper/")))
-        elif name in tables:
-            frames.append(tables[name].frame)
+    frames = [
+        paper_frame(name.removeprefix("paper/"))
+        if name.startswith("paper/")
+        else tables[name].frame
+        for name in this["tables"]
+        if name.startswith("paper/") or name in tables
+    ]
     if not frames:
         return None
     frame = pd.concat(frames, ignore_index=True)

@@ -21,11 +21,8 @@ from reproduction.tables import read_table
 
 def redraw(folder: Path, progress: bool = True) -> list[Path]:
     """Redraw the figures of a folder of results, and return their files."""
-    ways = {
-        path: way
-        for pattern, way in load_catalogue().redraw.items()
-        for path in folder.glob(pattern)
-    }
+    patterns = load_catalogue().redraw.items()
+    ways = {path: way for pattern, way in patterns for path in folder.glob(pattern)}
     files = []
     for path in track(sorted(ways), "Figures", progress=progress):
         name, dpi, old, new = (*ways[path], *(None, 110, "", "")[len(ways[path]) :])

@@ -177,16 +177,11 @@ def chosen_table(rows: Sequence[Headline]) -> pd.DataFrame:
             continue
         judged = {row.reached for row in found} - {None}
         words = {0: "–", 1: "yes" if True in judged else "no", 2: "in part"}
-        table.append(
-            {
-                "paper": load_catalogue().papers[found[0].entry.partition("/")[0]].split(" (")[0],
-                "result": one["text"],
-                "here": "; ".join(row.here for row in found),
-                "paper's figure": "; ".join(dict.fromkeys(row.published for row in found)),
-                "reproduced": words[len(judged)],
-                "why, or what else": one.get("why", ""),
-            }
-        )
+        paper = load_catalogue().papers[found[0].entry.partition("/")[0]].split(" (")[0]
+        row = {"paper": paper, "result": one["text"], "here": "; ".join(r.here for r in found)}
+        row["paper's figure"] = "; ".join(dict.fromkeys(r.published for r in found))
+        row["reproduced"] = words[len(judged)]
+        table.append(row | {"why, or what else": one.get("why", "")})
     return pd.DataFrame(table)
 
 
@@ -209,11 +204,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _add_section(
-    page: Page,
-    head: Sequence[Block],
-    tables: Sequence[ResultTable],
-    pictures: Sequence[Path],
-    folder: Path,
+    page: Page, head: list[Block], tables: list[ResultTable], pictures: list[Path], folder: Path
 ) -> None:
     """Add tables and pictures below a heading, or nothing if there are none."""
     if tables or pictures:
@@ -244,10 +235,8 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
     for name in entry.paper:
         published = read_table(DATA / "paper" / name)
         citation = published.path.read_text().splitlines()[0].lstrip("# ")
-        page.add(
-            *short_form(published, entry.view, "The paper"),
-            Table(published.frame, f"The paper: {citation}"),
-        )
+        page.add(*short_form(published, entry.view, "The paper"))
+        page.add(Table(published.frame, f"The paper: {citation}"))
     for path in _matching(folder, entry.more):
         page.add(Link(path.relative_to(folder).as_posix(), path))
 
@@ -286,11 +275,8 @@ def fingerprints() -> pd.DataFrame:
         model, _, dataset = path.name.removesuffix(".weights.h5").partition("-")
         folder = installed if installed in path.parents else weights
         known = path.parent == folder and model in zoo.MODELS
-        rows.append(
-            {
-                "weights": path.relative_to(folder).as_posix(),
-                "SHA-256 of the file": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
-                "fingerprint": model_fingerprint(zoo.load(model, dataset))[:16] if known else "",
-            }
-        )
+        row = {"weights": path.relative_to(folder).as_posix()}
+        row["SHA-256 of the file"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        fingerprint = model_fingerprint(zoo.load(model, dataset))[:16] if known else ""
+        rows.append(row | {"fingerprint": fingerprint})
     return pd.DataFrame(rows)

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,20 +28,15 @@ if TYPE_CHECKING:
 class ExperimentTable:
     """A table of results.
 
-    Attributes:
-        name: The file's name without suffix.
-        frame: The rows.
-        title: Heading of the Markdown. Without one, only a CSV file is written, without a head
-            and in full precision, for rows from which other tables are made.
-        head: Settings that the rows depend on; command, machine, versions and date are added.
-        text: Markdown below the table.
+    Without a title, only a CSV file is written, without a head and in full precision, for rows from
+    which other tables are made.
     """
 
-    name: str
+    name: str  # of the files, without suffix
     frame: pd.DataFrame
-    title: str = ""
-    head: Mapping[str, object] = field(default_factory=dict)
-    text: str = ""
+    title: str = ""  # heading of the Markdown
+    head: Mapping[str, object] = field(default_factory=dict)  # settings that the rows depend on
+    text: str = ""  # Markdown below the table
 
     def write(self, folder: Path) -> list[Path]:
         """Write the table into a folder, and return the files."""
@@ -62,23 +58,19 @@ class ExperimentTable:
 class ExperimentFigure:
     """A figure, for the PNG file `name`.
 
-    Attributes:
-        dpi: Pixels per inch.
-        tight: Crop the empty margin.
-        drawn: Arrays that the figure shows and no table contains. They are saved in an `.npz`
-            file beside it, from which `redraw` redraws it.
+    Arrays that the figure shows and no table contains are saved in an `.npz` file beside it, from
+    which `redraw` redraws it.
     """
 
     name: str
     figure: "Figure"
     dpi: int = 110
-    tight: bool = False
     drawn: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def write(self, folder: Path) -> list[Path]:
         """Write the figure into a folder, close it, and return the files."""
         path = folder / f"{self.name}.png"
-        report.save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
+        report.save_figure(self.figure, path, dpi=self.dpi)
         if not self.drawn:
             return [path]
         with atomic_path(path.with_suffix(".npz")) as temporary, open(temporary, "wb") as file:
@@ -87,26 +79,13 @@ class ExperimentFigure:
 
 
 @dataclass(frozen=True, eq=False)
-class ExperimentView:
-    """An interactive view, which is written to the HTML file `path`."""
-
-    path: Path
-    view: "Explorer"
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write the view to its own file, not into the folder, and return the file."""
-        self.view.save(self.path)
-        return [self.path]
-
-
-@dataclass(frozen=True, eq=False)
 class ExperimentResult:
-    """Tables, figures and views of an experiment; `logs` are contents of JSON files by name."""
+    """Tables and figures of an experiment."""
 
     tables: Sequence[ExperimentTable] = ()
     figures: Sequence[ExperimentFigure] = ()
-    logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    views: Sequence[ExperimentView] = ()
+    logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # JSON files by name
+    view: "Callable[[], Explorer] | None" = None  # for the option `--explore`
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the rows of a table."""
@@ -117,7 +96,7 @@ class ExperimentResult:
         folder = Path(folder)
         files = [path for table in self.tables for path in table.write(folder)]
         files += [path for figure in self.figures for path in figure.write(folder)]
-        files += [path for view in self.views for path in view.write(folder)]
+
         for name, log in self.logs.items():
             files.append(folder / f"{name}.json")
             with atomic_path(files[-1]) as temporary:
@@ -139,6 +118,12 @@ def paper_text(*names: str) -> str:
         table = pd.read_csv(path, comment="#", keep_default_na=False)
         parts.append(f"{citation}:\n\n{markdown_table(table)}")
     return "\n\n".join(parts)
+
+
+def note(name: str, **values: object) -> str:
+    """Return a text that stands below tables, from `notes.toml`."""
+    notes = tomllib.loads(Path(__file__).with_name("notes.toml").read_text(encoding="utf-8"))
+    return " ".join(notes[name].split()).format(**values)
 
 
 def versions(*packages: str) -> str:

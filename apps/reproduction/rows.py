@@ -35,17 +35,15 @@ class RowStore:
         self._groups = self._read()
 
     @classmethod
-    def of(
-        cls, folder: str | os.PathLike, name: str, keys: Iterable[str], made_from: Mapping[str, Any]
-    ) -> Self:
-        """Return the store of rows that depend on `made_from`: settings, and models' fingerprints.
+    def of(cls, s: Any, name: str, keys: Iterable[str], *fields: str, **made_from: Any) -> Self:
+        """Return the store of rows that depend on `fields` of settings `s` and on `made_from`.
 
-        Its file, `folder/name-DIGEST.csv`, is another one for other values, so that rows that
-        were made from these are never taken for others.
+        Its file, `name-DIGEST.csv` in the folder `s.work`, is another one for other values, so that
+        rows that were made from these are never taken for others.
         """
-        text = json.dumps(made_from, sort_keys=True)
+        text = json.dumps(s.values(*fields) | made_from, sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-        return cls(Path(folder) / f"{name}-{digest}.csv", keys)
+        return cls(s.work / f"{name}-{digest}.csv", keys)
 
     def __contains__(self, name: Row) -> bool:
         """Whether there are rows with the key values of `name`."""
@@ -80,12 +78,10 @@ class RowStore:
     def fill(
         self, names: Iterable[Row], make: Callable[..., Iterable[Row]], what: str
     ) -> pd.DataFrame:
-        """Return the rows of all names, in their order; compute and add those that are missing.
+        """Return the rows of all names (key values); compute and add those that are missing.
 
-        Args:
-            names: Key values.
-            make: Maps key values, given by name, to the other columns of their rows.
-            what: Name of the progress bar.
+        `make` maps key values, given by name, to the other columns of their rows; `what` names the
+        progress bar.
         """
         names = list(names)
         for name in track(names, what):

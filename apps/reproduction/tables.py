@@ -65,11 +65,7 @@ def markdown_table(table: pd.DataFrame) -> str:
 
 
 def write_table(
-    path: str | os.PathLike,
-    title: str,
-    table: pd.DataFrame,
-    head: Mapping[str, object],
-    text: str = "",
+    path: str | os.PathLike, title: str, table: pd.DataFrame, head: Mapping, text: str = ""
 ) -> None:
     """Write `path` with the endings .csv and .md, each completely or not at all.
 
@@ -87,15 +83,10 @@ def write_table(
 
 @dataclass(frozen=True, eq=False)
 class ResultTable(ShownAsTable):
-    """A result table, in a file.
-
-    Attributes:
-        head: Key → text, from the lines above the table. A line without a key is a `note`.
-        frame: The rows.
-    """
+    """A result table, in a file."""
 
     path: Path
-    head: dict[str, str]
+    head: dict[str, str]  # from the lines above the table; a line without a key is a `note`
     frame: pd.DataFrame
 
     @property
@@ -113,10 +104,8 @@ class ResultTable(ShownAsTable):
         return self.frame
 
     def __repr__(self) -> str:
-        return (
-            f"ResultTable('{self.path}', {counted(len(self.frame), 'row')}, "
-            f"{self.date or 'no date'})"
-        )
+        rows = counted(len(self.frame), "row")
+        return f"ResultTable('{self.path}', {rows}, {self.date or 'no date'})"
 
 
 def read_table(path: str | os.PathLike) -> ResultTable:
@@ -151,10 +140,7 @@ def _head(lines: Iterable[str]) -> dict[str, str]:
             head[key.lower()] = value
         elif line:
             head["note"] = " ".join([head["note"], line] if "note" in head else [line])
-    patterns = {
-        "command": r"`?(python \w+/\w+\.py[^`;\n]*)`?",
-        "date": r"\b(20\d\d-\d\d-\d\d)\b",
-    }
+    patterns = {"command": r"`?(python \w+/\w+\.py[^`;\n]*)`?", "date": r"\b(20\d\d-\d\d-\d\d)\b"}
     for key, pattern in patterns.items():
         match = re.search(pattern, head.get(key, "")) or re.search(pattern, "\n".join(lines))
         if match:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.report import explorer
-from reproduction import palette
+from reproduction import plots
 from reproduction.nnslicer.detection import DETECTORS
 
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision
@@ -73,16 +73,16 @@ def test_what_stands_together_differs(theme, seen):
 @pytest.mark.parametrize("seen", SEEN_BY.values(), ids=SEEN_BY)
 def test_methods_that_are_compared_differ(seen):
     compared = ("NNSlicer (targeted)", "EffectivePath", "Weight", "Random", "Everything")
-    colours = {name: lab(of_hex(palette.METHODS[name]), seen) for name in compared}
+    colours = {name: lab(of_hex(plots.METHODS[name]), seen) for name in compared}
     for a, b in itertools.combinations(compared, 2):
         assert np.linalg.norm(colours[a] - colours[b]) > 15, (a, b)
 
 
 def test_every_detector_has_a_colour_and_a_marker_of_its_own():
-    assert set(DETECTORS) <= set(palette.METHODS)
-    markers = [palette.MARKERS[name] for name in DETECTORS]
+    assert set(DETECTORS) <= set(plots.METHODS)
+    markers = [plots.MARKERS[name] for name in DETECTORS]
     assert len(set(markers)) == len(markers)
 
 
 def test_methods_with_markers_have_colours():
-    assert set(palette.MARKERS) <= set(palette.METHODS)
+    assert set(plots.MARKERS) <= set(plots.METHODS)

@@ -59,14 +59,14 @@ def test_tables_of_papers():
 
 def test_figures_are_drawn_again_from_their_arrays(tmp_path):
     """A figure drawn again from the arrays beside it has the same pixels."""
-    from reproduction.exactline.baselines import plot
+    from reproduction.exactline.planes import plot_baselines
     from reproduction.redraw import redraw
 
     rng = np.random.default_rng(0)
     drawn = {key: rng.normal(size=(8, 8, 1)) for key in ("exact", "black", "one")}
     drawn["image"] = rng.uniform(size=(8, 8, 1))
     folder = tmp_path / "exactline"
-    files = ExperimentFigure("baselines", plot(drawn), drawn=drawn).write(folder)
+    files = ExperimentFigure("baselines", plot_baselines(drawn), drawn=drawn).write(folder)
     assert [path.name for path in files] == ["baselines.png", "baselines.npz"]
     before = imread(files[0])
     files[0].unlink()

@@ -1,12 +1,15 @@
 """Rows of tables that are kept on disk."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import nnslicer_tf as nns
 from reproduction.rows import RowStore
+from reproduction.settings import Settings
 
 
 def test_rows_are_kept(tmp_path):
@@ -28,15 +31,27 @@ def test_rows_are_kept(tmp_path):
         RowStore(path, ["method", "ratio"])
 
 
+@dataclass(frozen=True)
+class ImageSettings(Settings):
+    work: Path
+    images: int = 5
+    seed: int = 0
+
+
 def test_rows_of_other_settings_or_weights_are_not_taken_for_these(tmp_path):
-    made_from = {"weights": "a1", "images": 5, "attacks": ["FGSM"], "strengths": (1.0, 2.0)}
-    RowStore.of(tmp_path, "rows", ["method"], made_from).add([{"method": "weight", "x": 1}])
-    again = RowStore.of(tmp_path, "rows", ["method"], dict(reversed(made_from.items())))
+    made_from = {"weights": "a1", "attacks": ["FGSM"], "strengths": (1.0, 2.0)}
+
+    def store(name="rows", images=5, seed=0, **changed):
+        s = ImageSettings(tmp_path, images, seed)
+        return RowStore.of(s, name, ["method"], "images", **made_from | changed)
+
+    store().add([{"method": "weight", "x": 1}])
+    again = store(**dict(reversed(made_from.items())))
     assert {"method": "weight"} in again  # whatever the order in which they are named
+    assert {"method": "weight"} in store(seed=1)  # on which they do not depend
     for changed in ({"weights": "b2"}, {"images": 6}, {"attacks": ["FGSM", "PGD"]}):
-        other = RowStore.of(tmp_path, "rows", ["method"], made_from | changed)
-        assert {"method": "weight"} not in other
-    assert {"method": "weight"} not in RowStore.of(tmp_path, "others", ["method"], made_from)
+        assert {"method": "weight"} not in store(**changed)
+    assert {"method": "weight"} not in store("others")
 
 
 def test_groups_of_rows_are_made_once(tmp_path):

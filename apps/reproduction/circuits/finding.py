@@ -5,7 +5,8 @@ samples of its absolute value, or, *netted*, the absolute value of the mean. The
 curve measures how well the scores separate planted from dead synapses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from types import ModuleType
 
 import keras
 import numpy as np
@@ -18,15 +19,10 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
-from reproduction.circuits import recurrent_networks, transformer_networks
+from reproduction.circuits import recurrent_networks, settings, transformer_networks
 from reproduction.circuits.recurrent_networks import Planted
-from reproduction.circuits.settings import (
-    CircuitSettings,
-    RecurrentCircuitSettings,
-    TransformerCircuitSettings,
-)
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 _GOAL = 0.95
@@ -35,54 +31,35 @@ NET = "netted"
 Scores = dict[str, np.ndarray]
 
 
-def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
+def recurrent(s: settings.RecurrentCircuitSettings) -> ExperimentResult:
     """Find parity, a counter and a first of kind in recurrent networks."""
-    circuits = recurrent_networks.CIRCUITS
-    return compare("recurrent", circuits, recurrent_networks.plant, s, "dead units, 10 steps")
+    return compare("recurrent", recurrent_networks, s, "dead units, 10 steps")
 
 
-def transformers(s: TransformerCircuitSettings) -> ExperimentResult:
+def transformers(s: settings.TransformerCircuitSettings) -> ExperimentResult:
     """Find copies, induction and a first of kind in transformers."""
-    circuits, networks = transformer_networks.CIRCUITS, "dead channels and units, 10 tokens"
-    return compare("transformer", circuits, transformer_networks.plant, s, networks)
-
-
-_TEXT = (
-    "Means over the networks of a circuit; *least* is the worst single network, *netted* the mean "
-    "over all networks if scores of opposite signs cancel between samples. Synapses whose "
-    "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
-)
+    return compare("transformer", transformer_networks, s, "dead channels and units, 10 tokens")
 
 
 def compare(
-    what: str,
-    circuits: Sequence[str],
-    plant: Callable[[str, int, int], Planted],
-    s: CircuitSettings,
-    networks: str,
+    what: str, module: ModuleType, s: settings.CircuitSettings, networks: str
 ) -> ExperimentResult:
     """Compare slices at several θ with gradients, integrated gradients and magnitudes."""
 
     def areas(circuit: str, seed: int) -> list[dict[str, object]]:
         """Return the areas of all methods on one network."""
-        planted = plant(circuit, s.dead, seed)
+        planted = module.plant(circuit, s.dead, seed)
         rng = np.random.default_rng(seed)
         usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
         logits = planted.model.predict(x, verbose=0)
         accuracy = float((logits.argmax(axis=1) == planted.answer(x)).mean())
-        return [
-            {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
-            for method, scores in _methods(planted, usual, x, s)
-        ]
+        methods = _methods(planted, usual, x, s)
+        return [{"method": m, "accuracy": accuracy, **_areas(planted, of)} for m, of in methods]
 
-    store = RowStore.of(
-        s.work,
-        what,
-        ["circuit", "seed"],
-        {"readings": repr(s.readings)} | s.values("dead", "samples", "explained", "points"),
-    )
+    fields, readings = ("dead", "samples", "explained", "points"), repr(s.readings)
+    store = RowStore.of(s, what, ["circuit", "seed"], *fields, readings=readings)
     seeds = range(s.seed, s.seed + s.networks)
-    names = [{"circuit": name, "seed": seed} for name in circuits for seed in seeds]
+    names = [{"circuit": name, "seed": seed} for name in module.CIRCUITS for seed in seeds]
     found = store.fill(names, areas, "Networks")
 
     # Means over the networks of a circuit, over all, and against each sort of dead units.
@@ -104,16 +81,17 @@ def compare(
     }
     title = f"Planted circuits in {what} networks: area under ROC of planted synapses"
     dead = f"Planted circuits in {what} networks: AUROC against each sort of dead weight"
+    against = by_method[sorts].mean().reset_index()
     tables = [
-        ExperimentTable(what, table, title, head, _TEXT),
-        ExperimentTable(f"{what}-dead", by_method[sorts].mean().reset_index(), dead, head),
+        ExperimentTable(what, table, title, head, note("planted")),
+        ExperimentTable(f"{what}-dead", against, dead, head),
         ExperimentTable(f"{what}-networks", found),
     ]
     return ExperimentResult(tables, [ExperimentFigure(what, plot(found))])
 
 
 def _methods(
-    planted: Planted, usual: np.ndarray, x: np.ndarray, s: CircuitSettings
+    planted: Planted, usual: np.ndarray, x: np.ndarray, s: settings.CircuitSettings
 ) -> Iterator[tuple[str, Scores]]:
     """Yield the name of each method, and its scores by kernel, `(samples, *kernel shape)`."""
     im = InstrumentedModel(planted.model)
@@ -216,8 +194,6 @@ def plot(found: pd.DataFrame) -> Figure:
     axis.set_yticks(rows, methods, fontsize=8)
     axis.set_xlabel("area under ROC, synapses; bars: mean over the networks")
     axis.set_xlim(0, 1.02)
-    put_finding(
-        figure, f"Planted synapses are found best by {means.idxmax()}: area {means.max():.2f}"
-    )
     figure.legend(loc="outside lower center", ncols=4, fontsize=8)
-    return figure
+    finding = f"Planted synapses are found best by {means.idxmax()}: area {means.max():.2f}"
+    return put_finding(figure, finding)

@@ -30,20 +30,15 @@ _STUCK = 20.0
 class Planted:
     """A network with a planted circuit.
 
-    Attributes:
-        model: Maps `(10, inputs)` to two logits.
-        planted: Kernel name → bool array of the kernel's shape.
-        dead: Sort of dead units, "twins", "stuck" or "spectators" → the synapses that lead to
-            such a unit, or from one to the circuit, in the form of `planted`.
-        draw: Maps a number of samples and a generator to inputs `(samples, 10, inputs)` float32.
-        answer: Maps inputs to the right classes `(samples,)`.
+    `dead` maps a sort of dead units, "twins", "stuck" or "spectators", to the synapses that lead to
+    such a unit, or from one to the circuit, in the form of `planted`.
     """
 
-    model: keras.Model
-    planted: dict[str, np.ndarray]
+    model: keras.Model  # maps `(10, inputs)` to two logits
+    planted: dict[str, np.ndarray]  # kernel name → bool array of the kernel's shape
     dead: dict[str, dict[str, np.ndarray]]
-    draw: Callable[[int, np.random.Generator], np.ndarray]
-    answer: Callable[[np.ndarray], np.ndarray]
+    draw: Callable[[int, np.random.Generator], np.ndarray]  # inputs `(samples, 10, inputs)` float32
+    answer: Callable[[np.ndarray], np.ndarray]  # the right classes `(samples,)` of inputs
 
 
 class _Circuit(NamedTuple):
@@ -69,9 +64,16 @@ def _tokens(kinds: int) -> Callable[[int, np.random.Generator], np.ndarray]:
     return draw
 
 
-def _parity() -> _Circuit:
-    """Whether the number of ones is odd: s' = s xor x = relu(s + x) − 2·relu(s + x − 1)."""
-    return _Circuit(
+def _first(x: np.ndarray) -> np.ndarray:
+    """Return whether B comes before A, 0 if neither comes."""
+    place = np.where(x > 0, np.arange(STEPS)[:, None], STEPS).min(axis=1)
+    return (place[:, 1] < place[:, 0]).astype(int)
+
+
+_OPPOSITE = np.array([[-1.0, 1.0], [1.0, -1.0]])
+_CIRCUITS = {
+    # Whether the number of ones is odd: s' = s xor x = relu(s + x) − 2·relu(s + x − 1).
+    "parity": _Circuit(
         kernel=np.array([[1.0, 1.0]]),
         recurrent=np.array([[1.0, 1.0], [-2.0, -2.0]]),
         bias=np.array([0.0, -1.0]),
@@ -80,60 +82,31 @@ def _parity() -> _Circuit:
         activation="relu",
         draw=lambda samples, rng: rng.integers(0, 2, (samples, STEPS, 1)).astype(np.float32),
         answer=lambda x: x[..., 0].sum(axis=1).astype(int) % 2,
-    )
-
-
-def _counter() -> _Circuit:
-    """Whether there are more tokens A than B: two sums, compared."""
-    return _Circuit(
-        kernel=np.eye(2),
-        recurrent=np.eye(2),
-        bias=np.zeros(2),
-        out=np.array([[-1.0, 1.0], [1.0, -1.0]]),
-        out_bias=np.array([0.5, -0.5]),
-        activation="relu",
-        draw=_tokens(2),
+    ),
+    # Whether there are more tokens A than B: two sums, compared.
+    "counter": _Circuit(
+        *(np.eye(2), np.eye(2), np.zeros(2), _OPPOSITE, np.array([0.5, -0.5]), "relu", _tokens(2)),
         answer=lambda x: (x[..., 0].sum(axis=1) > x[..., 1].sum(axis=1)).astype(int),
-    )
-
-
-def _first() -> _Circuit:
-    """Which of A and B comes first: two latches that block each other (0 if neither comes)."""
-
-    def answer(x: np.ndarray) -> np.ndarray:
-        place = np.where(x > 0, np.arange(STEPS)[:, None], STEPS).min(axis=1)
-        return (place[:, 1] < place[:, 0]).astype(int)
-
-    return _Circuit(
-        kernel=np.eye(2),
-        recurrent=np.array([[2.0, -2.0], [-2.0, 2.0]]),
-        bias=np.zeros(2),
-        out=np.array([[1.0, -1.0], [-1.0, 1.0]]),
-        out_bias=np.array([0.25, -0.25]),
-        activation="hard_tanh",
-        draw=_tokens(2),
-        answer=answer,
-    )
-
-
-_CIRCUITS = {"parity": _parity, "counter": _counter, "first of kind": _first}
+    ),
+    # Which of A and B comes first: two latches that block each other.
+    "first of kind": _Circuit(
+        *(np.eye(2), -2.0 * _OPPOSITE, np.zeros(2), -_OPPOSITE, np.array([0.25, -0.25])),
+        *("hard_tanh", _tokens(2), _first),
+    ),
+}
 CIRCUITS = (*_CIRCUITS, "counter, LSTM")
 """Names of the circuits."""
 
 
 def plant(name: str, dead: int, rng: int) -> Planted:
-    """Return a network with a circuit among dead units.
+    """Return a network with one of `CIRCUITS` among dead units.
 
-    Args:
-        name: One of `CIRCUITS`.
-        dead: Number of dead units, a multiple of 4: half twins, a quarter stuck, a quarter
-            spectators.
-        rng: Seed of the dead weight.
+    `dead` is their number, a multiple of 4: half twins, a quarter stuck, a quarter spectators.
     """
     generator = np.random.default_rng(rng)
     if name == "counter, LSTM":
         return _plant_lstm(dead, generator)
-    circuit = _CIRCUITS[name]()
+    circuit = _CIRCUITS[name]
     inputs, live = circuit.kernel.shape
     units = live + dead
     weights = _with_dead_weight(circuit, dead, generator)
@@ -178,9 +151,8 @@ def _planted(
 
 
 def _model(rnn: keras.Layer, inputs: int) -> keras.Model:
-    return keras.Sequential(
-        [keras.Input((STEPS, inputs), name="input"), rnn, layers.Dense(2, name="logits")]
-    )
+    source = keras.Input((STEPS, inputs), name="input")
+    return keras.Sequential([source, rnn, layers.Dense(2, name="logits")])
 
 
 def _marked(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -221,16 +193,11 @@ def _with_dead_weight(circuit: _Circuit, dead: int, rng: np.random.Generator) ->
 def _roles(live: int, dead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the indices of the first twins, the second twins, and the stuck units."""
     twins = live + dead // 2
-    return (
-        np.arange(live, twins, 2),
-        np.arange(live + 1, twins, 2),
-        np.arange(twins, twins + dead // 4),
-    )
+    first, second = np.arange(live, twins, 2), np.arange(live + 1, twins, 2)
+    return first, second, np.arange(twins, twins + dead // 4)
 
 
-def like_planted(
-    planted: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator
-) -> np.ndarray:
+def like_planted(planted: np.ndarray, shape: tuple, rng: np.random.Generator) -> np.ndarray:
     """Return random weights with the magnitudes of planted ones and random signs."""
     return rng.choice(np.abs(planted[planted != 0]), shape) * rng.choice([-1, 1], shape)
 
@@ -245,12 +212,9 @@ def _wiring(live: int, units: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
-    """Plant the counter in an LSTM: a token opens the input gate, the cell state counts.
-
-    Unit 0 counts A, unit 1 counts B. Biases hold the forget and output gates open, and set the
-    candidate to a constant. A stuck unit's state stays at its initial 0, as its input gate is
-    closed.
-    """
+    """Plant the counter in an LSTM: a token opens the input gate, the cell state counts."""
+    # Unit 0 counts A, unit 1 counts B. Biases hold the forget and output gates open, and set the
+    # candidate to a constant. A stuck unit's input gate is closed: its state stays at 0.
     live, inputs = 2, 2
     units = live + dead
     a, b, shut = _roles(live, dead)
@@ -277,12 +241,11 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
         target[shut] = like_planted(own, target[shut].shape, rng)
     model = _model(layers.LSTM(units, unroll=True, name="rnn"), inputs + _NOISE)
     shape = (-1, 4 * units)
-    model.set_weights(
-        [kernel.reshape(shape), recurrent.reshape(shape), bias.ravel(), out, np.array([0.4, -0.4])]
-    )
+    kernel, recurrent, out_bias = kernel.reshape(shape), recurrent.reshape(shape), [0.4, -0.4]
+    model.set_weights([kernel, recurrent, bias.ravel(), out, np.array(out_bias)])
     planted = {
         "rnn/kernel": planted_kernel.reshape(shape),
         "rnn/recurrent_kernel": np.zeros((units, 4 * units), bool),
         "logits": _marked(out, out[:live]),
     }
-    return _planted(model, planted, dead, _counter())
+    return _planted(model, planted, dead, _CIRCUITS["counter"])

@@ -11,19 +11,11 @@ from reproduction.settings import Settings
 
 @dataclass(frozen=True)
 class Reading:
-    """A reading of the definitions, at several θ.
-
-    Attributes:
-        name: Its name in tables.
-        thetas: The thresholds.
-        of_channels: Whether there is one mean for all positions, or times.
-        product: See `Slicer`.
-        relative_to: See `Slicer`.
-    """
+    """A reading of the definitions, at several θ; see `Slicer`."""
 
     name: str
     thetas: tuple[float, ...]
-    of_channels: bool = False
+    of_channels: bool = False  # one mean for all positions, or times
     product: str = "value"
     relative_to: str = "output"
 

@@ -24,13 +24,13 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.circuits.settings import TracrSettings
 from reproduction.circuits.tracr_networks import (
+    PROGRAMS,
     CompiledProgram,
     check_tracr,
     compile_program,
     layer_of,
 )
-from reproduction.circuits.tracr_programs import PROGRAMS
-from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 SHARPNESS = 10.0  # the divergence is that of softmax(SHARPNESS · output), as outputs are 0 or 1
@@ -40,20 +40,14 @@ BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)
 def tracr(s: TracrSettings) -> ExperimentResult:
     """Compare methods on all programs."""
     check_tracr()
-    made_from = s.values("references", "explained", "points", "rounds")
-    store = RowStore.of(s.work, "tracr", ["program", "seed"], made_from)
+    fields = ("references", "explained", "points", "rounds")
+    store = RowStore.of(s, "tracr", ["program", "seed"], *fields)
     names = [{"program": name, "seed": s.seed} for name in s.programs or PROGRAMS]
     rows = store.fill(names, partial(_rows, s), "Programs")
     table = rows.pivot_table("AUROC", "method", "program", sort=False)
-    summary = pd.DataFrame(
-        {
-            "method": table.index,
-            "AUROC, mean": table.mean(axis=1),
-            "least": table.min(axis=1),
-            "programs at 1": (table > 0.9999).sum(axis=1),
-            "pairs, mean": rows.groupby("method", sort=False)["pairs"].mean(),
-        }
-    )
+    summary = pd.DataFrame({"AUROC, mean": table.mean(axis=1), "least": table.min(axis=1)})
+    summary["programs at 1"] = (table > 0.9999).sum(axis=1)
+    summary["pairs, mean"] = rows.groupby("method", sort=False)["pairs"].mean()
     head = {
         "programs": f"{table.shape[1]}, compiled by Tracr",
         "samples": f"{s.explained} for each of {s.references} references",
@@ -61,16 +55,8 @@ def tracr(s: TracrSettings) -> ExperimentResult:
         "seed": s.seed,
     }
     title = "Edges that compiled programs use: area under ROC"
-    text = (
-        "An edge is a writer, a reader and a dimension of the residual stream; *pairs* takes the "
-        "strongest dimension of each writer and reader. *programs at 1*: in how many programs "
-        "every used edge is ranked above all others."
-    )
-    tables = [
-        ExperimentTable("tracr", summary.reset_index(drop=True), title, head, text),
-        ExperimentTable("tracr-programs", rows),
-    ]
-    return ExperimentResult(tables)
+    table = ExperimentTable("tracr", summary.reset_index(), title, head, note("tracr"))
+    return ExperimentResult([table, ExperimentTable("tracr-programs", rows)])
 
 
 def _rows(s: TracrSettings, program: str, seed: int) -> list[dict[str, object]]:
@@ -91,35 +77,24 @@ def _rows(s: TracrSettings, program: str, seed: int) -> list[dict[str, object]]:
     places, rows = ablated.varies, []
     facts = {"accuracy": np.mean(correct), "used": truth.sum(), "candidates": places.sum()}
     pairs = places.any(axis=1)
-    for method, scores in _methods(network, ablated, x, references, predicted, s):
+    used = truth.any(axis=1)[pairs]
+    for method, scores in _methods(network, ablated, s):
         whole = np.where(places, scores, -np.inf).max(axis=1)
-        areas = {
-            "AUROC": roc_auc_score(truth[places], scores[places]),
-            "pairs": np.nan
-            if truth.any(axis=1)[pairs].all()
-            else roc_auc_score(truth.any(axis=1)[pairs], whole[pairs]),
-        }
-        rows.append({"method": method, **facts, **areas})
+        area = roc_auc_score(truth[places], scores[places])
+        of_pairs = np.nan if used.all() else roc_auc_score(used, whole[pairs])
+        rows.append({"method": method, **facts, "AUROC": area, "pairs": of_pairs})
     return rows
 
 
 class AblatedProgram:
-    """A program whose edges can be ablated, all samples at once.
+    """A program whose edges can be ablated, for the codes of all samples and of their references.
 
-    Args:
-        network: The program.
-        x: Codes of all samples.
-        references: Codes of each sample's reference.
-
-    Attributes:
-        shape: (edges, dimensions), the shape of a mask.
-        varies_at: Where what a writer gives is not constant, `(edges, LENGTH, dimensions)` bool.
-        active_at: Where it is not always 0, of the same shape.
-        varies: The candidates, which are not constant everywhere, `(edges, dimensions)` bool.
+    `varies_at` and `active_at` say where what a writer gives is not constant, and not always 0,
+    `(edges, LENGTH, dimensions)` bool; `varies` has the candidates, `(edges, dimensions)`.
     """
 
     def __init__(self, network: CompiledProgram, x: np.ndarray, references: np.ndarray) -> None:
-        self._network = network
+        self._network, self.x, self.references = network, x, references
         values: dict[tuple[str, str], np.ndarray] = {}
 
         def note(writer: str, reader: str, written: tf.Tensor) -> tf.Tensor:
@@ -133,7 +108,7 @@ class AblatedProgram:
         network.outputs(self._reference, note)
         self._ablated = np.stack([values[edge] for edge in network.edges])
         self.varies = self.varies_at.any(axis=1)
-        self.shape = self.varies.shape
+        self.shape = self.varies.shape  # of a mask
         self.outputs = tf.function(self._outputs, autograph=False)
         self._gradient = tf.function(self._gradient_of_mask, autograph=False)
 
@@ -154,16 +129,13 @@ class AblatedProgram:
             answer = tf.gather(outputs, chosen, axis=1, batch_dims=1)
         return tape.gradient(answer, mask)
 
-    def effects(
-        self, chosen: np.ndarray, points: int = 1, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def effects(self, chosen: np.ndarray, mask: np.ndarray, points: int = 1) -> np.ndarray:
         """Return the first-order effects of ablations on outputs, `(samples, edges, dimensions)`.
 
         Gradients are averaged over `points` on the way from the reference; 1 takes the input
-        itself. `mask`: the edges that are left, all by default.
+        itself. `mask`: the edges that are left.
         """
-        whole = np.ones(self.shape) if mask is None else mask
-        masks = tf.constant(np.broadcast_to(whole, (len(chosen), *self.shape)), tf.float32)
+        masks = tf.constant(np.broadcast_to(mask, (len(chosen), *self.shape)), tf.float32)
         total = 0.0
         for k in range(points):
             share = 1.0 if points == 1 else (k + 0.5) / points
@@ -185,33 +157,27 @@ class AblatedProgram:
 
 
 def _methods(
-    network: CompiledProgram,
-    ablated: AblatedProgram,
-    x: np.ndarray,
-    references: np.ndarray,
-    predicted: np.ndarray,
-    s: TracrSettings,
+    network: CompiledProgram, ablated: AblatedProgram, s: TracrSettings
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name of each method, and its scores `(edges, dimensions)`."""
     im = InstrumentedModel(network.model())
+    predicted = ablated.answers(np.ones(ablated.shape)).argmax(axis=1)
     names = [layer_of(*edge) for edge in network.edges]
-    for what, theta, contribution in (
-        ("counts, θ = 0", 0.0, "count"),
-        ("counts, θ = 0.3", 0.3, "count"),
-        ("amounts", 0.0, "amount"),
-    ):
+    readings = {"counts, θ = 0": (0.0, "count"), "counts, θ = 0.3": (0.3, "count")}
+    readings["amounts"] = 0.0, "amount"
+    for what, (theta, contribution) in readings.items():
         total = np.zeros(ablated.shape)
         for reference in range(s.references):
             rows = slice(reference * s.explained, (reference + 1) * s.explained)
-            profile = Profile.from_data(im, references[rows][:1], progress=False)
-            slicer = Slicer(
-                im, profile, theta, workers=0, progress=False, contribution=contribution
-            )
-            for one in slicer.slice_each(x[rows], kernels=(), operations=names):
+            profile = Profile.from_data(im, ablated.references[rows][:1], progress=False)
+            options = {"progress": False, "contribution": contribution}
+            slicer = Slicer(im, profile, theta, workers=0, **options)
+            for one in slicer.slice_each(ablated.x[rows], kernels=(), operations=names):
                 total += [np.abs(one.neurons[name]).sum(axis=0) for name in names]
         yield f"slices, {what}", total
-    yield "EAP", np.abs(ablated.effects(predicted)).mean(axis=0)
-    yield "EAP-IG", np.abs(ablated.effects(predicted, s.points)).mean(axis=0)
+    whole = np.ones(ablated.shape)
+    yield "EAP", np.abs(ablated.effects(predicted, whole)).mean(axis=0)
+    yield "EAP-IG", np.abs(ablated.effects(predicted, whole, s.points)).mean(axis=0)
     yield "first-order effects, in rounds", _in_rounds(ablated, predicted, s.rounds)
     yield "ACDC", _acdc(ablated)
 
@@ -221,7 +187,7 @@ def _in_rounds(ablated: AblatedProgram, predicted: np.ndarray, rounds: int) -> n
     mask, rank = ablated.varies.astype(float), np.zeros(ablated.shape)
     count = int(mask.sum())
     for left in np.unique(np.geomspace(1, count, rounds + 1).astype(int))[::-1][1:]:
-        effects = np.abs(ablated.effects(predicted, mask=mask)).mean(axis=0)
+        effects = np.abs(ablated.effects(predicted, mask)).mean(axis=0)
         effects[mask == 0] = -np.inf
         order = np.argsort(effects, axis=None)[::-1]
         leaving = [k for k in order[left:] if mask.flat[k]]

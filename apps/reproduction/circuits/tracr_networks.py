@@ -8,11 +8,14 @@ the reader computes reaches the output, and the writer differs between inputs at
 are read. Dimensions in which a writer is constant, such as positions, carry no information and are
 no candidates.
 
-Needs Tracr, which is not a dependency: `pip install tracr-pypi`.
+The programs are in RASP (Weiss et al., ICML 2021), each with its answer in Python. Needs Tracr,
+which is not a dependency: `pip install tracr-pypi`; functions take its module `rasp` as `r`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -20,7 +23,141 @@ import numpy as np
 from keras import layers
 
 from nnslicer_tf.errors import MissingPackageError
-from reproduction.circuits.tracr_programs import PROGRAMS, Program
+
+LETTERS = ("a", "b", "c")
+DIGITS = (1, 2, 3, 4, 5, 6)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    `answer` maps the tokens (without BOS) to the values at all positions; None where the program
+    leaves the value open.
+    """
+
+    build: Callable[[Any], Any]  # the RASP expression from the module `rasp`
+    answer: Callable[[Sequence[Any]], list[Any]]
+    vocabulary: tuple[Any, ...] = LETTERS
+    distinct: bool = False  # the tokens of a sequence have to differ
+
+
+def _count(r: Any, comparison: str) -> Any:
+    """Count the tokens that compare so with the token at each position."""
+    return r.SelectorWidth(r.Select(r.tokens, r.tokens, r.Comparison[comparison]))
+
+
+def _at_distance(r: Any, distance: int) -> Any:
+    """Select the position that is so far before each position."""
+    return r.Select(r.indices, r.indices, lambda key, query: key == query - distance)
+
+
+def _shifted(r: Any, distance: int) -> Any:
+    return r.Aggregate(_at_distance(r, distance), r.tokens, default=None)
+
+
+def _reversed(r: Any) -> Any:
+    mirrored = r.SequenceMap(lambda n, i: n - 1 - i, _count(r, "TRUE"), r.indices)
+    return r.Aggregate(r.Select(r.indices, mirrored, r.Comparison.EQ), r.tokens)
+
+
+def _first(r: Any) -> Any:
+    start = r.Select(r.indices, r.indices, lambda key, query: key == 0)
+    return r.Aggregate(start, r.tokens)
+
+
+def _last(r: Any) -> Any:
+    end = r.Map(lambda n: n - 1, _count(r, "TRUE"))
+    return r.Aggregate(r.Select(r.indices, end, r.Comparison.EQ), r.tokens)
+
+
+def _share_of_a(r: Any) -> Any:
+    marks = r.numerical(r.Map(lambda t: float(t == "a"), r.tokens))
+    everywhere = r.Select(r.tokens, r.tokens, r.Comparison.TRUE)
+    return r.numerical(r.Aggregate(everywhere, marks, default=0))
+
+
+def _seen_before(r: Any) -> Any:
+    placed = r.SequenceMap(lambda t, i: (t, i), r.tokens, r.indices)
+    return r.SelectorWidth(r.Select(placed, placed, lambda k, q: k[0] == q[0] and k[1] < q[1]))
+
+
+def _of_histogram(function: Callable[[int], Any]) -> Program:
+    return Program(
+        lambda r: r.Map(function, _count(r, "EQ")),
+        lambda t: [function(list(t).count(x)) for x in t],
+    )
+
+
+def _of_pairs(function: Callable[[Any, Any], Any], vocabulary: tuple[Any, ...]) -> Program:
+    """Return a program that maps the token before and the token at each position."""
+    return Program(
+        lambda r: r.SequenceMap(function, _shifted(r, 1), r.tokens),
+        lambda t: [None, *(function(a, b) for a, b in pairwise(t))],
+        vocabulary,
+    )
+
+
+def _shift(t: Sequence[Any], distance: int) -> list[Any]:
+    return [t[i - distance] if i >= distance else None for i in range(len(t))]
+
+
+PROGRAMS: dict[str, Program] = {
+    "identity": Program(lambda r: r.Map(lambda t: t, r.tokens), list),
+    "vowel": Program(
+        lambda r: r.Map(lambda t: t == "a", r.tokens), lambda t: [x == "a" for x in t]
+    ),
+    "reverse": Program(_reversed, lambda t: list(t)[::-1]),
+    "histogram": Program(lambda r: _count(r, "EQ"), lambda t: [list(t).count(x) for x in t]),
+    "unique": _of_histogram(lambda n: n == 1),
+    "odd count": _of_histogram(lambda n: n % 2),
+    "previous": Program(lambda r: _shifted(r, 1), lambda t: _shift(t, 1)),
+    "two before": Program(lambda r: _shifted(r, 2), lambda t: _shift(t, 2)),
+    "repeated": _of_pairs(lambda a, b: a == b, LETTERS),
+    "pair": _of_pairs(lambda a, b: f"{a}{b}", LETTERS),
+    "rising": _of_pairs(lambda a, b: a < b, DIGITS),
+    "difference": _of_pairs(lambda a, b: b - a, DIGITS),
+    "rank": Program(
+        lambda r: _count(r, "LT"), lambda t: [sum(y < x for y in t) for x in t], DIGITS, True
+    ),
+    "sort": Program(
+        lambda r: r.Aggregate(r.Select(_count(r, "LT"), r.indices, r.Comparison.EQ), r.tokens),
+        sorted,
+        DIGITS,
+        True,
+    ),
+    "is smallest": Program(
+        lambda r: r.Map(lambda n: n == 0, _count(r, "LT")),
+        lambda t: [x == min(t) for x in t],
+        DIGITS,
+    ),
+    "share of a": Program(_share_of_a, lambda t: [list(t).count("a") / len(t)] * len(t)),
+    "last": Program(_last, lambda t: [t[-1]] * len(t)),
+    "first": Program(_first, lambda t: [t[0]] * len(t)),
+    "first is here": Program(
+        lambda r: r.SequenceMap(lambda a, b: a == b, _first(r), r.tokens),
+        lambda t: [x == t[0] for x in t],
+    ),
+    "mirrored": Program(
+        lambda r: r.SequenceMap(lambda a, b: a == b, _reversed(r), r.tokens),
+        lambda t: [a == b for a, b in zip(t, t[::-1], strict=True)],
+    ),
+    "seen before": Program(_seen_before, lambda t: [list(t[:i]).count(x) for i, x in enumerate(t)]),
+    "new": Program(
+        lambda r: r.Map(lambda n: n == 0, _seen_before(r)),
+        lambda t: [x not in t[:i] for i, x in enumerate(t)],
+    ),
+    "smaller or equal": Program(
+        lambda r: _count(r, "LEQ"), lambda t: [sum(y <= x for y in t) for x in t], DIGITS
+    ),
+    "rank of the previous": Program(
+        lambda r: r.Aggregate(_at_distance(r, 1), _count(r, "LT"), default=None),
+        lambda t: _shift([sum(y < x for y in t) for x in t], 1),
+        DIGITS,
+        True,
+    ),
+}
+
 
 BOS = "BOS"
 LENGTH = 6  # with the BOS
@@ -31,37 +168,28 @@ EdgeFunction = Callable[[str, str, Any], Any]
 """Maps writer, reader and what the writer gives to what the reader gets."""
 
 
+@dataclass(eq=False)
 class CompiledProgram:
     """A compiled program as a network.
 
-    Args:
-        program: The program.
-        weights: Its matrices: "input" `(codes, dimensions)`, "positions" `(LENGTH, dimensions)`;
-            by reader, such as "head0.0/query" or "mlp1/read", `(dimensions, width)`; what a module
-            writes, such as "mlp1/write", `(width, dimensions)`.
-        modules: The heads and MLPs that are not empty, in order, and "output".
-        values: Meaning of the output's values: of a one-hot code, or one number.
-        encoding: Token → its code.
-
-    Attributes:
-        edges: Writer and reader; each pair has an edge for every dimension.
+    Its weights are matrices: "input" `(codes, dimensions)`, "positions" `(LENGTH, dimensions)`; by
+    reader, such as "head0.0/query" or "mlp1/read", `(dimensions, width)`; what a module writes,
+    such as "mlp1/write", `(width, dimensions)`. `edges` are pairs of a writer and a reader, with an
+    edge for every dimension.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        weights: dict[str, np.ndarray],
-        modules: list[str],
-        values: tuple[str, ...],
-        encoding: dict[object, int],
-    ) -> None:
-        self.program, self.values = program, values
-        self._weights, self._modules, self._encoding = weights, modules, encoding
+    program: Program
+    weights: dict[str, np.ndarray]
+    modules: list[str]  # the heads and MLPs that are not empty, in order, and "output"
+    values: tuple[str, ...]  # meaning of the output's values: of a one-hot code, or one number
+    encoding: dict[object, int]  # token → its code
+
+    def __post_init__(self) -> None:
         self._layers: dict[str, keras.Layer] = {}
         self.edges: list[tuple[str, str]] = []
-        for place, module in enumerate(modules):
+        for place, module in enumerate(self.modules):
             for reader in self._readers(module):
-                self.edges += [(writer, reader) for writer in ["input", *modules[:place]]]
+                self.edges += [(writer, reader) for writer in ["input", *self.modules[:place]]]
 
     def draw(self, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, list[object]]:
         """Return codes of random tokens `(samples, LENGTH)` int32, and the program's answers."""
@@ -70,25 +198,20 @@ class CompiledProgram:
         if self.program.distinct:
             places = np.array([rng.permutation(len(words))[:count] for _ in range(samples)])
         sequences = [[words[i] for i in row] for row in places]
-        codes = [[self._encoding[token] for token in (BOS, *row)] for row in sequences]
+        codes = [[self.encoding[token] for token in (BOS, *row)] for row in sequences]
         answers = [self.program.answer(row)[POSITION - 1] for row in sequences]
         return np.array(codes, np.int32), answers
 
     def embed(self, codes: Any) -> Any:
         """Return what the input writes, `(batch, LENGTH, dimensions)`."""
-        table = self._weights["input"]
+        table = self.weights["input"]
         tokens = self._layer(layers.Embedding, "tokens", *table.shape, matrix=table)
-        return tokens(codes) + self._weights["positions"][None]
+        return tokens(codes) + self.weights["positions"][None]
 
     def outputs(self, embedded: Any, edge: EdgeFunction) -> Any:
-        """Return the output `(batch, values)` for the input's part of the stream.
-
-        Args:
-            embedded: As `embed` returns it, a tensor or a Keras tensor.
-            edge: Called for each pair in `edges`.
-        """
+        """Return the output `(batch, values)` for the input's part of the stream, from `embed`."""
         written = {"input": embedded}
-        for module in self._modules:
+        for module in self.modules:
             read = []
             for reader in self._readers(module):
                 parts = [edge(w, r, written[w]) for w, r in self.edges if r == reader]
@@ -111,10 +234,7 @@ class CompiledProgram:
         raise AssertionError("the last module is the output")
 
     def model(self) -> keras.Model:
-        """Return the Keras model: codes `(batch, LENGTH)` to the output's `(batch, values)`.
-
-        `layer_of` names the layers that hold the values of the edges.
-        """
+        """Return the Keras model: codes `(batch, LENGTH)` to the output's `(batch, values)`."""
         codes = keras.Input((LENGTH,), dtype="int32", name="codes")
 
         def edge(writer: str, reader: str, values: Any) -> Any:
@@ -126,18 +246,14 @@ class CompiledProgram:
         """Return which edges the program uses for its output, `(edges, dimensions)` bool.
 
         A head reads a dimension of its keys if its scores weigh it by a dimension of the queries
-        that is not always 0 where the queries are read, and the other way round.
-
-        Args:
-            varies: Whether what the writer gives differs between inputs, `(edges, LENGTH,
-                dimensions)` bool.
-            active: Whether it is ever another number than 0, of the same shape.
+        that is not always 0 where the queries are read, and the other way round. `varies` and
+        `active` are those of `tracr.AblatedProgram`.
         """
         writes = {"input": np.ones(varies.shape[2], bool)}
-        for module in self._modules[:-1]:
-            writes[module] = (self._weights[f"{module}/write"] != 0).any(axis=0)
+        for module in self.modules[:-1]:
+            writes[module] = (self.weights[f"{module}/write"] != 0).any(axis=0)
         # The positions at which each module is needed: keys and values are read at all of them.
-        needed = {module: np.zeros(LENGTH, bool) for module in ("input", *self._modules)}
+        needed = {module: np.zeros(LENGTH, bool) for module in ("input", *self.modules)}
         needed["output"][POSITION] = True
         used = np.zeros((len(self.edges), varies.shape[2]), bool)
         for place in reversed(range(len(self.edges))):  # readers of later modules first
@@ -145,13 +261,13 @@ class CompiledProgram:
             at = needed[reader.split("/")[0]]
             if reader.endswith(("/key", "/value")):
                 at = np.full(LENGTH, at.any())
-            reads = self._weights[reader]
+            reads = self.weights[reader]
             if reader.endswith(("/query", "/key")):
                 other = reader.replace("query", "KEY").replace("key", "query").replace("KEY", "key")
                 ends = [i for i, (_, r) in enumerate(self.edges) if r == other]
                 there = needed[reader.split("/")[0]] if other.endswith("query") else slice(None)
                 met = active[ends].any(axis=0)[there].any(axis=0)
-                reads = reads @ self._weights[other][met].T
+                reads = reads @ self.weights[other][met].T
             reads = (np.abs(reads) > 1e-6).any(axis=1)
             used[place] = reads & writes[writer] & varies[place][at].any(axis=0)
             if used[place].any():
@@ -163,7 +279,7 @@ class CompiledProgram:
         return [f"{module}/{part}" for part in parts]
 
     def _dense(self, name: str) -> keras.Layer:
-        matrix = self._weights[name]
+        matrix = self.weights[name]
         return self._layer(layers.Dense, name, matrix.shape[1], use_bias=False, matrix=matrix)
 
     def _layer(
@@ -198,24 +314,19 @@ def check_tracr() -> None:
 
 
 def compile_program(name: str) -> CompiledProgram:
-    """Compile a program of `PROGRAMS`.
-
-    Raises:
-        MissingPackageError: if Tracr is not installed.
-    """
+    """Compile a program of `PROGRAMS`."""
     check_tracr()
     from tracr.compiler import compiling, rasp_to_graph
     from tracr.rasp import rasp
 
     program = PROGRAMS[name]
     expression = program.build(rasp)
-    assembled = compiling.compile_rasp_to_model(
-        expression, set(program.vocabulary), LENGTH, compiler_bos=BOS
-    )
-    raw = {
-        key.removeprefix("transformer/"): np.asarray(value.get("w", value.get("embeddings")))
-        for key, value in assembled.params.items()
-    }
+    words = set(program.vocabulary)
+    assembled = compiling.compile_rasp_to_model(expression, words, LENGTH, compiler_bos=BOS)
+    raw = {}
+    for key, value in assembled.params.items():
+        matrix = np.asarray(value.get("w", value.get("embeddings")))
+        raw[key.removeprefix("transformer/")] = matrix
     config = assembled.model_config
     weights = {"input": raw["token_embed"], "positions": raw["pos_embed"][:LENGTH]}
     modules = []

@@ -15,6 +15,7 @@ that they reveal nothing.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,15 +36,9 @@ _LIVE = 3 * TOKENS + STEPS
 _CIRCUIT, _TWINS, _SPECTATOR = 0, (1, 2), 3
 _STUCK = -1e6
 
-Weights = dict[str, np.ndarray]
-
 
 class _Head:
-    """The planted (non-zero) weights of one head.
-
-    Args:
-        channels: Channels of the residual stream.
-    """
+    """The planted (non-zero) weights of one head, for so many channels of the residual stream."""
 
     def __init__(self, channels: int) -> None:
         self.query, self.key, self.value = np.zeros((3, channels, _FEATURES))
@@ -87,10 +82,6 @@ def _first(channels: int) -> list[_Head]:
     return [head]
 
 
-def _draw_any(rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, TOKENS, STEPS)
-
-
 def _draw_repeated(rng: np.random.Generator) -> np.ndarray:
     """Draw tokens of which the last occurs once earlier."""
     while True:
@@ -109,13 +100,13 @@ def _draw_with_kind(rng: np.random.Generator) -> np.ndarray:
             return tokens
 
 
-def _after(tokens: np.ndarray) -> int:
-    return int(tokens[np.flatnonzero(tokens[:-1] == tokens[-1])[0] + 1])
-
-
 _CIRCUITS: dict[str, tuple[Callable, Callable, Callable]] = {
-    "copy": (_copy, _draw_any, lambda tokens: int(tokens[2])),
-    "induction": (_induction, _draw_repeated, _after),
+    "copy": (_copy, lambda rng: rng.integers(0, TOKENS, STEPS), lambda tokens: int(tokens[2])),
+    "induction": (
+        _induction,
+        _draw_repeated,
+        lambda tokens: int(tokens[np.flatnonzero(tokens[:-1] == tokens[-1])[0] + 1]),
+    ),
     "first of kind": (_first, _draw_with_kind, lambda tokens: int(tokens[tokens < _KINDS][0])),
 }
 CIRCUITS = tuple(_CIRCUITS)
@@ -136,23 +127,20 @@ def plant(name: str, dead: int, seed: int) -> Planted:
     spectators = (weights != 0) & ~planted
     spectators[:, _LIVE:] = True
     weights[:, _LIVE:] = rng.choice([-1, 1], (TOKENS, channels - _LIVE))
-    weights, planted, sorts = (
-        {"embed": weights},
-        {"embed": planted},
-        {("embed", "spectators"): spectators},
-    )
+    kernels = _Kernels()
+    kernels.add("embed", weights, planted, spectators=spectators)
     for number, head in enumerate(heads):
-        _add_block(f"block{number}", head, dead, rng, (weights, planted, sorts))
+        _add_block(kernels, f"block{number}", head, dead, rng)
     logits = np.zeros((channels, TOKENS))
     answers = np.flatnonzero(heads[-1].output.any(axis=0)[_ANSWER])
     logits[_ANSWER[answers], answers] = 1
-    weights["logits"], planted["logits"] = logits, logits != 0
+    kernels.add("logits", logits, logits != 0)
     model = _model(len(heads), channels, dead)
     # Set a model's weights; stuck units of an MLP get a bias that keeps them inactive.
     places = np.zeros(model.get_layer("places").vectors.shape)
     places[np.arange(STEPS), _PLACE] = 1
     model.get_layer("places").vectors.assign(places)
-    for kernel, values in weights.items():
+    for kernel, values in kernels.weights.items():
         layer, _, part = kernel.partition("/")
         owner = model.get_layer(layer)
         (getattr(owner, f"{part}_dense") if part else owner).kernel.assign(values)
@@ -163,70 +151,61 @@ def plant(name: str, dead: int, seed: int) -> Planted:
     def one_hot(samples: int, rng: np.random.Generator) -> np.ndarray:
         return np.eye(TOKENS, dtype=np.float32)[[draw(rng) for _ in range(samples)]]
 
-    return Planted(
-        model,
-        planted,
-        {
-            sort: {k: sorts.get((k, sort), np.zeros(w.shape, bool)) for k, w in weights.items()}
-            for sort in ("twins", "stuck", "spectators")
-        },
-        one_hot,
-        lambda x: np.array([answer(tokens) for tokens in x.argmax(axis=-1)]),
-    )
+    def answers_of(x: np.ndarray) -> np.ndarray:
+        return np.array([answer(tokens) for tokens in x.argmax(axis=-1)])
+
+    return Planted(model, kernels.planted, kernels.dead, one_hot, answers_of)
 
 
-_Parts = tuple[Weights, Weights, dict[tuple[str, str], np.ndarray]]
+class _Kernels:
+    """The kernels of a network; which of their weights are planted, or of a sort of dead weight."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, np.ndarray] = {}
+        self.planted: dict[str, np.ndarray] = {}
+        self.dead: dict[str, dict[str, np.ndarray]] = {
+            s: {} for s in ("twins", "stuck", "spectators")
+        }
+
+    def add(self, name: str, weights: np.ndarray, planted: Any = False, **dead: np.ndarray) -> None:
+        """Add a kernel; the marks of its weights may have any shape that broadcasts to its own."""
+        self.weights[name] = weights
+        self.planted[name] = np.broadcast_to(planted, weights.shape)
+        for sort, marks in self.dead.items():
+            marks[name] = np.broadcast_to(dead.get(sort, False), weights.shape)
 
 
-def _add_block(name: str, head: _Head, dead: int, rng: np.random.Generator, parts: _Parts) -> None:
-    """Add the weights of a block: attention with four heads, and an MLP."""
-    weights, planted, sorts = parts
-    channels = _LIVE + dead
-    for part, own in (("query", head.query), ("key", head.key), ("value", head.value)):
-        kernel = f"{name}/{part}"
-        full = np.zeros((channels, 4, _FEATURES))
-        full[:, _CIRCUIT] = own
-        twin = like_planted(own, (channels, _FEATURES), rng)
-        full[:, _TWINS[0]] = full[:, _TWINS[1]] = twin
-        full[:, _SPECTATOR] = like_planted(own, (channels, _FEATURES), rng)
-        weights[kernel], planted[kernel] = full, np.zeros(full.shape, bool)
-        planted[kernel][:, _CIRCUIT] = own != 0
-        for sort, places in (("twins", _TWINS), ("spectators", (_SPECTATOR,))):
-            marks = np.zeros(full.shape, bool)
-            marks[:, places] = True
-            sorts[kernel, sort] = marks
-    kernel = f"{name}/output"
-    full = np.zeros((4, _FEATURES, channels))
+def _add_block(
+    kernels: _Kernels, name: str, head: _Head, dead: int, rng: np.random.Generator
+) -> None:
+    """Add the weights of a block: attention with four heads, and an MLP of dead weight."""
+    channels, heads = _LIVE + dead, np.arange(4)[:, None]
+    for part in ("query", "key", "value"):
+        own = getattr(head, part)
+        twin, spectator = (like_planted(own, (channels, _FEATURES), rng) for _ in range(2))
+        kernels.add(
+            f"{name}/{part}",
+            np.stack([own, twin, twin, spectator], axis=1),
+            (heads == _CIRCUIT) & (own != 0)[:, None],
+            twins=np.isin(heads, _TWINS),
+            spectators=heads == _SPECTATOR,
+        )
+    # The outputs of the twins cancel in the channels of the circuit; other channels are dead.
+    heads, is_dead = heads[:, None], np.arange(channels) >= _LIVE
     twin = like_planted(head.output, (_FEATURES, _LIVE), rng)
-    full[_TWINS[0], :, :_LIVE], full[_TWINS[1], :, :_LIVE] = twin, -twin
-    full[:, :, _LIVE:] = like_planted(head.output, (4, _FEATURES, dead), rng)
-    full[_CIRCUIT, :, :_LIVE] = head.output[:, :_LIVE]
-    weights[kernel], planted[kernel] = full, np.zeros(full.shape, bool)
-    planted[kernel][_CIRCUIT] = head.output != 0
-    marks = np.zeros(full.shape, bool)
-    marks[list(_TWINS), :, :_LIVE] = True
-    sorts[kernel, "twins"] = marks
-    marks = np.zeros(full.shape, bool)
-    marks[:, :, _LIVE:] = True
-    sorts[kernel, "spectators"] = marks
-    _add_mlp(name, dead, rng, parts)
-
-
-def _add_mlp(name: str, units: int, rng: np.random.Generator, parts: _Parts) -> None:
-    """Add an MLP of dead weight: a half of its units in pairs of twins, the other half stuck."""
-    weights, planted, sorts = parts
-    channels, pairs = _LIVE + units, units // 4
-    reading = rng.choice([-1.0, 1.0], (channels, units))
+    live = np.stack([head.output[:, :_LIVE], twin, -twin, 0 * twin])
+    full = np.concatenate([live, like_planted(head.output, (4, _FEATURES, dead), rng)], axis=2)
+    planted, twins = (heads == _CIRCUIT) & (head.output != 0), np.isin(heads, _TWINS) & ~is_dead
+    kernels.add(f"{name}/output", full, planted, twins=twins, spectators=is_dead)
+    # The MLP: a half of its units in pairs of twins, the other half stuck.
+    pairs = dead // 4
+    reading = rng.choice([-1.0, 1.0], (channels, dead))
     reading[:, pairs : 2 * pairs] = reading[:, :pairs]
-    writing = rng.choice([-1.0, 1.0], (units, channels))
+    writing = rng.choice([-1.0, 1.0], (dead, channels))
     writing[pairs : 2 * pairs, :_LIVE] = -writing[:pairs, :_LIVE]
-    is_twin = np.arange(units) < 2 * pairs
-    for kernel, full, twins in (
-        (f"{name}_mlp1", reading, np.broadcast_to(is_twin, reading.shape)),
-        (f"{name}_mlp2", writing, np.broadcast_to(is_twin[:, None], writing.shape)),
-    ):
-        weights[kernel], planted[kernel] = full, np.zeros(full.shape, bool)
-        sorts[kernel, "twins"], sorts[kernel, "stuck"] = twins, ~twins
+    twins = np.arange(dead) < 2 * pairs
+    kernels.add(f"{name}_mlp1", reading, twins=twins, stuck=~twins)
+    kernels.add(f"{name}_mlp2", writing, twins=twins[:, None], stuck=~twins[:, None])
 
 
 def _model(blocks: int, channels: int, units: int) -> keras.Model:

@@ -23,7 +23,7 @@ from nnslicer_tf.report.results import errors_figure
 from reproduction.debugging.settings import CompressionSettings
 from reproduction.dflare.methods import METHODS
 from reproduction.dflare.pairs import NamedPair, load_pair, uint8_images
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note, versions
 from reproduction.rows import RowStore
 
 _SEARCHES = ("DFlare", "Algorithm 1")
@@ -32,33 +32,6 @@ _PROFILE = 500
 _SLICED = 20
 _TIMES = 10  # a search counts as harder if it needs this many times the queries
 
-_LAYERS = (
-    "Relative errors: what `enters` with the inputs, is `passed` on, is `made` here, and `leaves`. "
-    "`cause`: share of the fall of the margin between the two labels that the error made here "
-    "accounts for. `mended alone`: share of the deviating images that get the original's label "
-    "if only this error is taken away. `same slice`: members that the slices of original and "
-    "compressed weights share, of all that either has. `depth`: place in the network."
-)
-_RECIPES = (
-    "Each quantiser without and with the layers of the recipe left in float, `static16` with their "
-    "activations in 16 bits. The recipe is made "
-    "from deviations found from training images, everything else is measured from test images. "
-    "`mended`: share of the deviations of the quantiser's plain file that are none of its file "
-    "with the recipe; `predicted`: the same as the comparison predicts it, on the training "
-    "images. `harder`: share of the searches that succeeded on the plain file and now fail, or "
-    f"need at least {_TIMES} times the queries. Searches give up at `max_queries`."
-)
-_CONTROL = (
-    "Share of the deviations of a quantiser's plain file, found from test images by DFlare, that "
-    "are none of a file in which layers are left in float: those of the recipe, and within the "
-    "same budget those that cause least. A deviation lies between two near boundaries, so that "
-    "any other rounding mends some."
-)
-_SHRUNK = (
-    "Copies of the original in whose weights a share of the compressed file's errors is put. "
-    f"`harder`: share of the searches that succeeded with all of the errors and fail, or need "
-    f"at least {_TIMES} times the queries, with less."
-)
 
 Maker = Callable[[Recipe | None], bytes]
 
@@ -75,18 +48,12 @@ def compression(s: CompressionSettings) -> ExperimentResult:
     found = study.search(pair.load_compressed(), study.test_images, "DFlare")
     compared = study.compare(pair.load_compressed(), found)
     name = f"compression_{s.pair}"
-    head = {
-        "pair": s.pair,
-        "seed_images": len(study.test_images),
-        "deviations_compared": len(compared.x),
-        "max_queries": s.max_queries,
-        "budget": s.budget,
-        "seed": s.seed,
-        "libraries": versions("ai-edge-litert", *["ai-edge-quantizer"] * _has_quantizer()),
-    }
-    made_from = s.values("seeds", "max_queries", "budget", "seed")
-    made_from["weights"] = study.im.fingerprint
-    store = RowStore.of(s.work, name, ("row",), made_from)
+    head = {"pair": s.pair, "seed_images": len(study.test_images)}
+    head |= {"deviations_compared": len(compared.x), "max_queries": s.max_queries}
+    head |= {"budget": s.budget, "seed": s.seed}
+    head["libraries"] = versions("ai-edge-litert", *["ai-edge-quantizer"] * _has_quantizer())
+    fields = ("seeds", "max_queries", "budget", "seed")
+    store = RowStore.of(s, name, ("row",), *fields, weights=study.im.fingerprint)
     for way, make in makers.items():
         if {"row": f"control,{way}"} not in store:
             store.add(study.recipe_rows(way, make))
@@ -101,17 +68,14 @@ def compression(s: CompressionSettings) -> ExperimentResult:
     again = "quantised again, with few layers left in float"
     control = "the layers that cause most, and those that cause least"
     shrunk = "searches, with less of the weights' errors"
-    controls = [f"control,{way}" for way in makers]
-    return ExperimentResult(
-        [
-            table("_layers", study.layers(compared), deviate, _LAYERS),
-            ExperimentTable(f"{name}_channels", compared.to_frame("channel", 50)),
-            table("", _rows(store, makers), again, _RECIPES),
-            table("_control", _frame(store, controls), control, _CONTROL),
-            table("_shrunk", _rows(store, s.shares), shrunk, _SHRUNK),
-        ],
-        [ExperimentFigure(name, compared.figure())],
-    )
+    tables = [
+        table("_layers", study.layers(compared), deviate, note("layers")),
+        ExperimentTable(f"{name}_channels", compared.to_frame("channel", 50)),
+        table("", _frame(store, makers, _SEARCHES), again, note("recipes", times=_TIMES)),
+        table("_control", _frame(store, ["control"], makers), control, note("control")),
+        table("_shrunk", _frame(store, s.shares, _SEARCHES), shrunk, note("shrunk", times=_TIMES)),
+    ]
+    return ExperimentResult(tables, [ExperimentFigure(name, compared.figure())])
 
 
 def plot(layers: pd.DataFrame) -> Figure:
@@ -152,12 +116,9 @@ class _Study:
 
     def search(self, compressed: ModelLike, images: np.ndarray, search: str) -> DeviationSet:
         """Search from images."""
-        return find_deviations(
-            ModelPair(self.model, compressed, self.pair.preprocess),
-            images,
-            search=replace(METHODS[search].search, max_queries=self.settings.max_queries),
-            rng=self.settings.seed,
-        )
+        pair = ModelPair(self.model, compressed, self.pair.preprocess)
+        algorithm = replace(METHODS[search].search, max_queries=self.settings.max_queries)
+        return find_deviations(pair, images, search=algorithm, rng=self.settings.seed)
 
     def compare(self, compressed: ModelLike, found: DeviationSet) -> LayerComparison:
         """Compare layers on the deviations that were found."""
@@ -181,44 +142,35 @@ class _Study:
         return frame
 
     def recipe_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
-        """Yield rows for a quantiser's plain file, and for files with layers left in float.
+        """Yield rows for a quantiser's plain file, and for files with layers left in float."""
 
-        These are the layers of the recipe and, as a control, the layers with the smallest effects.
-        """
+        def names(chosen: Recipe) -> str:
+            return ", ".join(chosen.layers) or "no layer fits"
+
         plain = make(None)
         learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
-        chosen = recipe(learned, self.settings.budget)
+        chosen = recipe(learned, self.settings.budget)  # the layers that cause most
         better = make(chosen)
         befores = {name: self.search(plain, self.test_images, name) for name in _SEARCHES}
         for search, before in befores.items():
             after = self.search(better, self.test_images, search)
             base = {"row": f"{way},{search}", "quantiser": way, "search": search}
             yield {**base, "recipe": "none", "bytes": len(plain), **_queries(before)}
-            yield {
-                **base,
-                "recipe": _names(chosen),
-                "bytes": len(better),
-                **_queries(after),
-                "weights in float": chosen.weights,
-                "caused": sum(learned.causes[p.operation] for p in chosen.places),
-                "predicted": chosen.mended,
-                "mended": self._agree(better, before.images),
-                "harder": _harder(before, after),
-            }
+            row = {**base, "recipe": names(chosen), "bytes": len(better), **_queries(after)}
+            row["weights in float"] = chosen.weights
+            row["caused"] = sum(learned.causes[p.operation] for p in chosen.places)
+            row |= {"predicted": chosen.mended, "mended": self._agree(better, before.images)}
+            yield row | {"harder": _harder(before, after)}
 
+        # As a control, the layers with the smallest effects.
         rest = [place for place in reversed(learned.ranking) if place not in chosen.places]
         others = recipe(learned, chosen.weights, rest) if chosen.places else chosen
         images = befores["DFlare"].images
-        yield {
-            "row": f"control,{way}",
-            "quantiser": way,
-            "layers that cause most": _names(chosen),
-            "weights": chosen.weights,
-            "mended": self._agree(better, images),
-            "layers that cause least": _names(others),
-            "their weights": others.weights,
-            "mended by them": self._agree(make(others), images) if others.places else np.nan,
-        }
+        row = {"row": f"control,{way}", "quantiser": way, "layers that cause most": names(chosen)}
+        row |= {"weights": chosen.weights, "mended": self._agree(better, images)}
+        row |= {"layers that cause least": names(others), "their weights": others.weights}
+        by_them = self._agree(make(others), images) if others.places else np.nan
+        yield row | {"mended by them": by_them}
 
     def shrunk_rows(self, compared: LayerComparison, share: float) -> Iterator[dict[str, object]]:
         """Yield rows for a copy with a share of the errors of the compressed file's weights."""
@@ -275,10 +227,6 @@ def _has_quantizer() -> bool:
     return find_spec("ai_edge_quantizer") is not None
 
 
-def _names(chosen: Recipe) -> str:
-    return ", ".join(chosen.layers) or "no layer fits"
-
-
 def _queries(found: DeviationSet) -> dict[str, object]:
     """Return metrics of searches; those that gave up count with the queries they used."""
     return {
@@ -296,12 +244,8 @@ def _harder(before: DeviationSet, after: DeviationSet) -> float:
     return float(harder[before.found].mean()) if before.found.any() else np.nan
 
 
-def _rows(store: RowStore, keys: Iterable[object]) -> pd.DataFrame:
-    return _frame(store, [f"{key},{search}" for key in keys for search in _SEARCHES])
-
-
-def _frame(store: RowStore, rows: Iterable[str]) -> pd.DataFrame:
-    frame = store.to_frame([{"row": row} for row in rows])
+def _frame(store: RowStore, keys: Iterable[object], others: Iterable[str]) -> pd.DataFrame:
+    frame = store.to_frame([{"row": f"{key},{other}"} for key in keys for other in others])
     frame = frame.drop(columns="row").dropna(axis="columns", how="all")
     whole = [name for name in ("bytes", "deviate at once") if name in frame]
     return frame.astype(dict.fromkeys(whole, int))  # values from a store are floats

@@ -40,11 +40,8 @@ class FaultyModel:
     @property
     def hidden(self) -> list[Operation]:
         """The operations with a kernel, except for the last one, the logits."""
-        return [
-            o
-            for o in self.im.operations
-            if isinstance(o.params, Synapses) and o.name != self.im.logit_operation
-        ]
+        found = (o for o in self.im.operations if isinstance(o.params, Synapses))
+        return [o for o in found if o.name != self.im.logit_operation]
 
     def draw(
         self, rng: np.random.Generator, strengths: Sequence[float] = STRENGTHS
@@ -52,13 +49,9 @@ class FaultyModel:
         """Yield random faults: first a layer, then a channel, a kind and a strength."""
         while True:
             operation = self.hidden[rng.integers(len(self.hidden))]
-            yield Fault(
-                operation.name,
-                int(rng.integers(operation.shape[-1])),
-                KINDS[rng.integers(len(KINDS))],
-                strengths[int(rng.integers(len(strengths)))],
-                int(rng.integers(1 << 31)),
-            )
+            channel, kind = int(rng.integers(operation.shape[-1])), KINDS[rng.integers(len(KINDS))]
+            strength = strengths[int(rng.integers(len(strengths)))]
+            yield Fault(operation.name, channel, kind, strength, int(rng.integers(1 << 31)))
 
     def plant(self, fault: Fault) -> None:
         """Plant a fault in the model's weights, replacing any earlier one."""

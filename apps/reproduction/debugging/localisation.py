@@ -1,7 +1,10 @@
-"""Fault localisation: the rank of channels in which faults were planted."""
+"""Planted faults: the rank that methods give them, and mending; provable repair of own mistakes."""
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,27 +13,31 @@ from scipy.stats import wilcoxon
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.debugging import METHODS, Runs, suspicious
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.debugging import METHODS, Runs, mend, repair, suspicious
+from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
+from nnslicer_tf.pruning.fine_tuning import fine_tune
+from reproduction.debugging import settings
 from reproduction.debugging.faults import Fault, FaultyModel, rank
-from reproduction.debugging.settings import FaultSettings, LocalisationSettings
-from reproduction.palette import METHODS as COLOURS
+from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    note,
+    paper_text,
+)
 from reproduction.rows import RowStore
+from reproduction.samples import first
 
 _MOST_DRAWN = 500  # faults drawn for each one needed
 _EARLY = 0.01  # share of the channels that one would examine first
-_TEXT = (
-    "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "
-    "`exam`: mean share of channels that are looked at before the faulty one; `auc`: probability "
-    "that the faulty channel scores above another one; `p`: two-sided Wilcoxon signed-rank test of "
-    "the ranks against those of `gradient_contrast`."
-)
 
 
-def localisation(s: LocalisationSettings) -> ExperimentResult:
+def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     """Rank the faulty channel among all hidden ones, by every method."""
     methods = s.methods.split(",")
     for method in methods:
@@ -48,13 +55,11 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
             failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
             made = []
             for method in methods:
-                found = suspicious(
-                    faulty.im, failing, passing, method, progress=False, rng=fault.seed
-                )
+                options = {"progress": False, "rng": fault.seed}
+                found = suspicious(faulty.im, failing, passing, method, **options)
                 hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
-                row = {"fault": index, "method": method, "operation": fault.operation}
-                row |= {"channel": fault.channel, "kind": fault.kind}
-                row |= {"strength": fault.strength, "cost": cost}
+                row = {"fault": index, "method": method, **asdict(fault), "cost": cost}
+                del row["seed"]
                 made.append(row | {"rank": rank(hidden, fault.operation, fault.channel)})
             store.add(made)
     faulty.heal()
@@ -64,59 +69,43 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     summary = []
     for method in methods:
         own = ranks[method]
+        row = {"method": method, "top_1": (own <= 1).mean(), "top_5": (own <= 5).mean()}
+        row["top_1_percent"] = (own <= max(1.0, 0.01 * channels)).mean()
+        row |= {"median_rank": own.median(), "exam": (own / channels).mean()}
+        row["auc"] = ((channels - own) / (channels - 1)).mean()
         differ = ours is not None and (own != ours).any()
-        summary.append(
-            {
-                "method": method,
-                "top_1": (own <= 1).mean(),
-                "top_5": (own <= 5).mean(),
-                "top_1_percent": (own <= max(1.0, 0.01 * channels)).mean(),
-                "median_rank": own.median(),
-                "exam": (own / channels).mean(),
-                "auc": ((channels - own) / (channels - 1)).mean(),
-                "p": wilcoxon(own, ours).pvalue if differ else np.nan,
-            }
-        )
-    head = {
-        "model": s.model,
-        "faults": s.faults,
-        "cost_points": s.cost,
-        "strengths": s.strengths,
-        "test_samples": len(data),
-        "compared": s.samples,
-        "hidden_channels": channels,
-        "seed": s.seed,
-    }
+        summary.append(row | {"p": wilcoxon(own, ours).pvalue if differ else np.nan})
+    head = {"model": s.model, "faults": s.faults, "cost_points": s.cost, "strengths": s.strengths}
+    head |= {"test_samples": len(data), "compared": s.samples, "hidden_channels": channels}
+    head["seed"] = s.seed
     title = f"Planted faults in {s.model}: which method finds the channel"
-    return ExperimentResult(
-        [
-            ExperimentTable(f"{name}_ranks", rows),
-            ExperimentTable(name, pd.DataFrame(summary), title, head, _TEXT),
-        ],
-        [ExperimentFigure(name, plot(name, rows))],
-    )
+    table = ExperimentTable(name, pd.DataFrame(summary), title, head, note("faults"))
+    figure = ExperimentFigure(name, plot(name, rows))
+    return ExperimentResult([ExperimentTable(f"{name}_ranks", rows), table], [figure])
 
 
-def images(s: FaultSettings) -> Dataset:
+def images(s: settings.FaultSettings) -> Dataset:
     """Return the first test images of the model's data set."""
     return datasets.load(zoo.models.entry(s.model).dataset, f"test[:{s.images}]")
 
 
-def fault_rows(name: str, compared: str, faulty: FaultyModel, s: FaultSettings) -> RowStore:
+def fault_rows(
+    name: str, compared: str, faulty: FaultyModel, s: settings.FaultSettings
+) -> RowStore:
     """Return the store of an experiment's rows, one for each fault and value of `compared`."""
-    made_from = s.values("images", "samples", "cost", "strengths", "seed")
-    made_from["weights"] = faulty.im.fingerprint
-    return RowStore.of(s.work, name, ("fault", compared), made_from)
+    fields = ("images", "samples", "cost", "strengths", "seed")
+    return RowStore.of(s, name, ("fault", compared), *fields, weights=faulty.im.fingerprint)
 
 
-def costly(faulty: FaultyModel, data: Dataset, s: FaultSettings) -> Iterator[tuple[Fault, float]]:
+def costly(
+    faulty: FaultyModel, data: Dataset, s: settings.FaultSettings
+) -> Iterator[tuple[Fault, float]]:
     """Plant and yield the first faults that cost enough accuracy, with their cost in points."""
     try:
         strengths = [float(part) for part in s.strengths.split(",")]
     except ValueError:
-        raise InvalidArgumentError(
-            f"--strengths takes numbers such as '1,2,4'. Received: {s.strengths!r}"
-        ) from None
+        message = f"--strengths takes numbers such as '1,2,4'. Received: {s.strengths!r}"
+        raise InvalidArgumentError(message) from None
 
     def accuracy() -> float:
         return float((faulty.im.logits(data.x).argmax(axis=1) == data.y).mean())
@@ -153,14 +142,113 @@ def plot(name: str, rows: pd.DataFrame) -> Figure:
         early[label] = np.mean(part["rank"] <= np.maximum(1, _EARLY * part["channels"]))
     axis.axvline(_EARLY, color="grey", linewidth=0.8)
     axis.annotate(f" {_EARLY:.0%}", (_EARLY, 0), xycoords=("data", "axes fraction"), fontsize=8)
-    axis.set(
-        xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"
-    )
+    axis.set(xscale="log", xlabel="share of hidden channels looked at")
+    axis.set_ylabel("share of faults found")
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     best = max(early, key=early.__getitem__)
-    put_finding(
+    return put_finding(
         figure,
         f"{model}: {best} puts {early[best]:.0%} of the planted faults among the first "
         f"{_EARLY:.0%} of the channels",
     )
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
-    return figure
+
+
+_EPOCHS = 30
+_WAYS = ("as it is", "mask", "scale", "train", "fine-tune last layer", "fine-tune all")
+
+
+def mending(s: settings.MendingSettings) -> ExperimentResult:
+    """Mend planted faults in several ways, and measure what is gained and lost."""
+    faulty = FaultyModel(zoo.load(s.model))
+    data = images(s)
+    name = f"mending_{s.model}"
+    store = fault_rows(name, "way", faulty, s)
+    names = []
+    for index, (fault, cost) in enumerate(costly(faulty, data, s)):
+        names += [{"fault": index, "way": way} for way in _WAYS]
+        if any(one not in store for one in names[-len(_WAYS) :]):
+            base = {"fault": index, "operation": fault.operation, "kind": fault.kind, "cost": cost}
+            store.add({**base, **row} for row in _mended(faulty.im, data, s.samples, index))
+    faulty.heal()
+    rows = store.to_frame(names)
+    columns = ["accuracy", "mended", "drawdown"]
+    means = rows.groupby("way", sort=False)[columns].agg(["mean", "std"])
+    means.columns = [f"{a}_{b}" if b == "std" else a for a, b in means.columns]
+    head = {"model": s.model, "faults": s.faults, "cost_points": s.cost}
+    head["failing_and_passing_images"] = s.samples
+    head |= {"unseen_images": s.images - s.images // 2, "seed": s.seed}
+    title = f"Planted faults in {s.model}: mended from {2 * s.samples} images"
+    table = ExperimentTable(name, means.reset_index(), title, head, note("mending"))
+    return ExperimentResult([ExperimentTable(f"{name}_rows", rows), table])
+
+
+def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> Iterator[dict]:
+    half = len(data) // 2
+    runs = Runs.split(im, data.x[:half], data.y[:half]).sampled(samples, rng=seed)
+    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+    # Gradients need no common classes; strong faults may leave none.
+    found = suspicious(im, failing, passing, "gradient", progress=False)
+    x, y = (np.concatenate(pair) for pair in zip(failing, passing, strict=True))
+    unseen, labels = data.x[half:], data.y[half:]
+    before = im.logits(unseen).argmax(axis=1) == labels
+    for way in _WAYS:
+        if way in ("mask", "scale", "train"):
+            model = mend(im, found, x, y, way, epochs=_EPOCHS, rng=seed)
+        else:
+            model = copy_model(im.model)
+        if way.startswith("fine-tune"):
+            for layer in model.layers:
+                is_fixed = way != "fine-tune all" and layer is not model.layers[-1]
+                if is_fixed or isinstance(layer, keras.layers.BatchNormalization):
+                    layer.trainable = False
+            fine_tune(model, x, y, _EPOCHS, batch_size=32, rng=seed, progress=False)
+        after = model.predict(unseen, verbose=0).argmax(axis=1) == labels
+        mended, lost = 100 * after[~before].mean(), 100 * (~after[before]).mean()
+        yield {"way": way, "accuracy": 100 * after.mean(), "mended": mended, "drawdown": lost}
+
+
+def provable_repair(s: settings.RepairSettings) -> ExperimentResult:
+    """Repair images that a model gets wrong by the least change of each of its dense layers."""
+    dataset = zoo.models.entry(s.model).dataset
+    im = InstrumentedModel(zoo.load(s.model))
+    test = datasets.load(dataset, "test")
+    kept = first(datasets.load(dataset, "train"), 10 * s.train)
+    right = im.logits(kept.x).argmax(axis=1) == kept.y
+    kept = first(replace(kept, x=kept.x[right], y=kept.y[right]), s.train)
+    wrong = np.flatnonzero(im.logits(test.x).argmax(axis=1) != test.y)
+    wrong = np.random.default_rng(s.seed).permutation(wrong)
+    dense = [name for name, kernel in im.kernels.items() if len(kernel.shape) == 2][-2:]
+    rows = []
+    for count in track(s.counts, "Repairs"):
+        chosen = wrong[:count]
+        found = suspicious(im, (test.x[chosen], test.y[chosen]), (kept.x, kept.y), progress=False)
+        for kernel in dense:
+            scores = found.synapses[kernel]
+            among = largest(scores, min(s.among, scores.size))
+            for size in ("sum", "largest"):
+                measured = _repaired(im, test, kept, chosen, kernel, among=among, size=size)
+                row = {"kernel": kernel, "repaired": len(chosen), "size": size}
+                rows.append(row | {"may_change": int(among.sum())} | measured)
+    head = {"model": s.model, "kept_right": s.train, "test_images": len(test)}
+    head |= {"wrong_before": len(wrong), "seed": s.seed}
+    name, title = f"repair_{s.model}", f"Provable repair of {s.model}: what it costs elsewhere"
+    text = f"{note('repair')}\n\n{paper_text('debugging/repair')}"
+    return ExperimentResult([ExperimentTable(name, pd.DataFrame(rows), title, head, text)])
+
+
+def _repaired(
+    im: InstrumentedModel, test: Dataset, kept: Dataset, chosen: np.ndarray, kernel: str, **how: Any
+) -> dict[str, object]:
+    x, y = np.concatenate([test.x[chosen], kept.x]), np.concatenate([test.y[chosen], kept.y])
+    try:
+        found = repair(im, kernel, x, y, **how)
+    except InfeasibleRepairError:
+        return {"feasible": False}
+    logits = InstrumentedModel(found.model).logits
+    others = np.delete(np.arange(len(test)), chosen)
+    before = im.logits(test.x[others]).argmax(axis=1) == test.y[others]
+    after = logits(test.x[others]).argmax(axis=1) == test.y[others]
+    row = {"feasible": True, "right": (logits(x).argmax(axis=1) == y).sum(), "of": len(x)}
+    row |= {"changed": np.count_nonzero(found.change), "largest": np.abs(found.change).max()}
+    row["drawdown"] = 100 * (before.mean() - after.mean())
+    return row | {"generalisation": 100 * after[~before].mean()}

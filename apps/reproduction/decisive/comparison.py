@@ -25,7 +25,7 @@ from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.masked import MaskedUnits
 from nnslicer_tf.slicing.search import Answers
 from reproduction.decisive.settings import DecisiveSettings
-from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -41,43 +41,14 @@ BOUNDS = {"decisive(): no bound": None, "decisive(): divergence at most 0.2": 0.
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-_TEXT = (
-    "Only the synapses that a method ranks highest for a sample are kept; what the others carry is "
-    "ablated to its mean. `kept 95 % at`: smallest of the shares "
-    f"{', '.join(f'{100 * share:g} %' for share in SHARES)} at which the model gives its own "
-    "answer for at least 95 % of the samples, and at all larger ones; `first at`: the smallest, "
-    "where larger ones need not (a learned mask is worth nothing beyond its own size). "
-    "`kept`: share of the samples with the same answer. `KL`: mean divergence of the "
-    "whole output from the model's, in nats. "
-    "`other`: the method was asked for another class, drawn at random; share of the samples that "
-    "then give it. `passes`: cost in forward passes (a gradient counts 3); walks have none to "
-    "count. `seconds`: per ranking, on a machine with other work. EAP: first-order effects on "
-    "the log-odds in one round; EAP-IG: the logit's gradients averaged over inputs between the "
-    "mean and the sample; decisive: effects estimated again in the network that is left. The "
-    "networks were trained on the training set, these samples included; nothing else was chosen "
-    "on them."
-)
-_CERTIFICATES = (
-    "Sizes that were found, as shares of the synapses; `removed`: share of the samples that keep "
-    "the answer without the slice; `other`: share of the other classes asked for (one for each "
-    "sample) that the procedure gives at the slice's size."
-)
-
 
 class Method(NamedTuple):
-    """A ranking of synapses.
-
-    Attributes:
-        name: Its name in tables.
-        score: Maps samples and a class for each to scores `(samples, synapses)`.
-        passes: Cost of a ranking in forward passes, if it can be counted.
-        samples: Number of samples to rank, if it is too slow for all.
-    """
+    """A ranking of synapses."""
 
     name: str
-    score: Score
-    passes: float = np.nan
-    samples: int | None = None
+    score: Score  # maps samples and a class for each to scores `(samples, synapses)`
+    passes: float = np.nan  # cost of a ranking in forward passes, if it can be counted
+    samples: int | None = None  # to rank, if it is too slow for all
 
 
 def compare(s: DecisiveSettings) -> ExperimentResult:
@@ -106,13 +77,9 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         rows = slice(block, min(block + _BLOCK, ranking.samples or len(x)))
         return _measured(network, ranking, x[rows], labels[rows], others[rows])
 
-    store = RowStore.of(
-        s.work,
-        s.model,
-        ["method", "block"],
-        {"model": profile.fingerprint, "shares": SHARES, "rounds": _ROUNDS}
-        | s.values("split", "samples", "profile", "points", "learned", "steps", "seed"),
-    )
+    made_from = {"model": profile.fingerprint, "shares": SHARES, "rounds": _ROUNDS}
+    fields = ("split", "samples", "profile", "points", "learned", "steps", "seed")
+    store = RowStore.of(s, s.model, ["method", "block"], *fields, **made_from)
     limits = {name: method.samples or len(x) for name, method in rankings.items()}
     parts = [
         {"method": name, "block": block}
@@ -125,13 +92,9 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     is_certificate = found["method"].isin(list(BOUNDS))
     by_share = _by_share(found[~is_certificate])
     certificates = found[is_certificate].groupby("method", sort=False)
-    certified = pd.DataFrame(
-        {
-            "samples": certificates.size(),
-            "median share": certificates["share"].median(),
-            "95 % of the samples below": certificates["share"].quantile(GOAL),
-        }
-    )
+    certified = certificates.size().to_frame("samples")
+    certified["median share"] = certificates["share"].median()
+    certified["95 % of the samples below"] = certificates["share"].quantile(GOAL)
     means = ["kept", "probability", "KL", "other", "removed", "seconds", "passes"]
     certified = certified.join(certificates[means].mean()).round(4)
     certified = certified.rename_axis("procedure").reset_index()
@@ -143,13 +106,13 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         "ablation": "mean",
         "seed": s.seed,
     }
+    title, named = f"{s.model}: synapses that decide", f"{s.model}: certificates of Slicer.decisive"
+    shares = f"{s.model}: every share, with 95 % intervals"
+    text = note("methods", shares=", ".join(f"{100 * share:g} %" for share in SHARES))
     tables = [
-        ExperimentTable(f"{s.model}{ending}", frame, f"{s.model}: {title}", head, text)
-        for ending, frame, title, text in (
-            ("", _summary(by_share), "synapses that decide", _TEXT),
-            ("_shares", by_share, "every share, with 95 % intervals", ""),
-            ("_certificates", certified, "certificates of Slicer.decisive", _CERTIFICATES),
-        )
+        ExperimentTable(s.model, _summary(by_share), title, head, text),
+        ExperimentTable(f"{s.model}_shares", by_share, shares, head),
+        ExperimentTable(f"{s.model}_certificates", certified, named, head, note("certificates")),
     ]
     return ExperimentResult(tables)
 
@@ -162,12 +125,7 @@ def _inputs(dataset: str, split: str) -> np.ndarray:
 
 
 class Kept:
-    """A network in which only some synapses are kept.
-
-    Args:
-        im: The network.
-        profile: Its means.
-    """
+    """A network in which only some synapses are kept; what others carry is ablated to its mean."""
 
     def __init__(self, im: InstrumentedModel, profile: Profile) -> None:
         self.im = im
@@ -214,7 +172,8 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     sizes = np.abs(np.concatenate([kernel.ravel() for kernel in weights]))
     rng = np.random.default_rng(s.seed)
     yield Method("decisive", each(_rounds), _ROUND * len(_ROUNDS) + 3)
-    yield Method("EAP", each(_effects), _ROUND)
+    whole = np.ones(network.units)
+    yield Method("EAP", each(lambda _, x, y: np.abs(network.effects(x, whole, y)[1])), _ROUND)
     if zoo.models.entry(s.model).dataset != "sst2":  # no inputs between tokens
         yield Method("EAP-IG", each(_path_effects, s.points), _ROUND * s.points)
     yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
@@ -223,10 +182,6 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     yield Method("|weight|", lambda x, labels: np.tile(sizes, (len(x), 1)), 0)
     yield Method("random", lambda x, labels: rng.random((len(x), network.units)), 0)
     yield Method("masks learned", each(_learned, s.steps), _ROUND * s.steps, s.learned)
-
-
-def _effects(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
-    return np.abs(network.effects(x, np.ones(network.units), label)[1])
 
 
 def _path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.ndarray:
@@ -311,17 +266,11 @@ def _measured(
             count = int(share * network.units)
             own = network.logits(x[index], orders["own"][:count])
             other = network.logits(x[index], orders["other"][:count])
-            rows.append(
-                {
-                    "share": share,
-                    "kept": int(answers.of(own)[0] == labels[index]),
-                    "probability": answers.probabilities(own)[0, labels[index]],
-                    "KL": answers.divergence(own, slice(index, index + 1))[0],
-                    "other": int(answers.of(other)[0] == others[index]),
-                    "seconds": seconds,
-                    "passes": method.passes,
-                }
-            )
+            row = {"share": share, "kept": int(answers.of(own)[0] == labels[index])}
+            row["probability"] = answers.probabilities(own)[0, labels[index]]
+            row["KL"] = answers.divergence(own, slice(index, index + 1))[0]
+            row["other"] = int(answers.of(other)[0] == others[index])
+            rows.append(row | {"seconds": seconds, "passes": method.passes})
         return rows
 
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -334,17 +283,13 @@ def _certificates(network: Kept, x: np.ndarray, bound: float | None, seed: int) 
     start = time.perf_counter()
     table = slicer.decisive(x, max_divergence=bound, others=1, rng=seed).to_frame()
     seconds = (time.perf_counter() - start) / len(x)
-    found = {
-        "share": table["share"],
-        "kept": (table["answer with slice alone"] == table["answer"]).astype(int),
-        "probability": table["probability with slice alone"],
-        "KL": table["divergence"],
-        "other": table["other classes given"] / table["other classes asked"].clip(lower=1),
-        "removed": (table["answer with slice removed"] == table["answer"]).astype(int),
-        "seconds": seconds,
-        "passes": table["passes"],
-    }
-    return pd.DataFrame(found).to_dict("records")
+    found = table[["share"]].copy()
+    found["kept"] = (table["answer with slice alone"] == table["answer"]).astype(int)
+    found["probability"], found["KL"] = table["probability with slice alone"], table["divergence"]
+    found["other"] = table["other classes given"] / table["other classes asked"].clip(lower=1)
+    found["removed"] = (table["answer with slice removed"] == table["answer"]).astype(int)
+    found["seconds"], found["passes"] = seconds, table["passes"]
+    return found.to_dict("records")
 
 
 def _by_share(found: pd.DataFrame) -> pd.DataFrame:

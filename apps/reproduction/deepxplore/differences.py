@@ -10,6 +10,7 @@ kept in the working folder.
 
 from collections.abc import Iterator, Mapping
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -33,12 +34,8 @@ SEARCHES = {
 }
 """Name → constraint, λ2, and threshold of the coverage to increase."""
 
-_COLOURS = {
-    "found": "#0072b2",
-    "their seeds": "#e69f00",
-    "test images": "#009e73",
-    "random images": "#8a8f98",
-}
+_COLOURS = {"found": "#0072b2", "their seeds": "#e69f00"}
+_COLOURS |= {"test images": "#009e73", "random images": "#8a8f98"}
 _THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 _SECTIONS = 100
 _SHOWN = 10  # inputs found in each figure
@@ -69,11 +66,11 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
         row["majority is right, share"] = (majority == truth).mean()
         differences.append(row | {"all three differ, share": (majority == -1).mean()})
     ranges = [NeuronRanges.from_data(im, training.x) for im in ims]
-    coverage = pd.concat(
-        _coverage(name, f, images, others.x, ranges, s.seed) for name, f in found.items()
-    )
+    covered = {name: _coverage(f, images, others.x, ranges, s.seed) for name, f in found.items()}
+    coverage = pd.concat(covered, names=["search"]).reset_index("search")
     ranged = {**head, "ranges": f"of train[:{s.train}], k-multisection with k = {_SECTIONS}"}
-    retraining = pd.DataFrame(_retraining(ims, found, images, others, training, s.seed))
+    models, data = [im.model for im in ims], (images, others, training)
+    retraining = pd.DataFrame(_retraining(models, found, data, s.seed))
     figures = []
     for name in CONSTRAINTS:
         # The first generated inputs, their seeds, and the predictions.
@@ -88,26 +85,23 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
     figures.append(ExperimentFigure("coverage", plot_coverage(coverage), 100))
     how = f"5 epochs of Adam, 0.0001, on train[:{s.train}] and the found inputs"
     title = "Retraining on one half of the found inputs, measured on the other"
-    return ExperimentResult(
-        [
-            ExperimentTable("differences", pd.DataFrame(differences), "Differences found", head),
-            ExperimentTable("coverage", coverage, "What the found inputs cover", ranged),
-            ExperimentTable("retraining", retraining, title, {**ranged, "retraining": how}),
-        ],
-        figures,
-    )
+    tables = [
+        ExperimentTable("differences", pd.DataFrame(differences), "Differences found", head),
+        ExperimentTable("coverage", coverage, "What the found inputs cover", ranged),
+        ExperimentTable("retraining", retraining, title, {**ranged, "retraining": how}),
+    ]
+    return ExperimentResult(tables, figures)
 
 
 def plot_differences(name: str, drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw seeds, and below each the input made from it under a constraint."""
     constraint, count = name.removeprefix("differences_"), len(drawn["inputs"])
+    inputs, predictions, seeds = (drawn[key] for key in ("inputs", "predictions", "seeds"))
     ones, nones = np.ones(count, int), np.full(count, -1)
-    found = Differences(
-        drawn["inputs"], np.arange(count), drawn["predictions"], nones, ones, count, 0.0
-    )
-    figure = found.plot(drawn["seeds"], most=count)
-    put_finding(figure, f"LeNet-1, LeNet-4 and LeNet-5 disagree after changes by {constraint}")
-    return figure
+    found = Differences(inputs, np.arange(count), predictions, nones, ones, count, 0.0)
+    figure = found.plot(seeds, most=count)
+    finding = f"LeNet-1, LeNet-4 and LeNet-5 disagree after changes by {constraint}"
+    return put_finding(figure, finding)
 
 
 def _search(
@@ -120,20 +114,14 @@ def _search(
     constraint, lambda2, threshold = SEARCHES[name]
     coverage = [NeuronCoverage(im, threshold) for im in ims]
     deepxplore.generate(ims, images[:2], constraint, max_iterations=1, progress=False)  # compile
-    found = deepxplore.generate(
-        ims, images, constraint, lambda2=lambda2, coverage=coverage, rng=s.seed
-    )
+    options = {"lambda2": lambda2, "coverage": coverage, "rng": s.seed}
+    found = deepxplore.generate(ims, images, constraint, **options)
     found.save(path)
     return found
 
 
 def _coverage(
-    name: str,
-    found: Differences,
-    images: Dataset,
-    others: np.ndarray,
-    ranges: list[NeuronRanges],
-    seed: int,
+    found: Differences, images: Dataset, others: np.ndarray, ranges: list[NeuronRanges], seed: int
 ) -> pd.DataFrame:
     """Compare the coverage of the inputs found with that of equally many others."""
     rng = np.random.default_rng(seed)
@@ -149,7 +137,7 @@ def _coverage(
     for inputs, x in sets.items():
         for of_model in ranges:
             im = of_model.neurons.im
-            row = {"search": name, "inputs": inputs, "count": count, "model": im.model.name}
+            row = {"inputs": inputs, "count": count, "model": im.model.name}
             criteria: dict[str, deepxplore.Coverage] = {
                 **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
                 "k-multisection": deepxplore.KMultisectionCoverage(of_model, _SECTIONS),
@@ -165,16 +153,11 @@ def _coverage(
 
 
 def _retraining(
-    ims: list[InstrumentedModel],
-    found: dict[str, Differences],
-    images: Dataset,
-    others: Dataset,
-    training: Dataset,
-    seed: int,
+    models: list[keras.Model], found: dict[str, Differences], data: tuple[Dataset, ...], seed: int
 ) -> Iterator[dict[str, object]]:
     """Yield accuracies on odd-seed inputs of models retrained on even-seed inputs."""
-    for im in ims:
-        model = im.model
+    images, others, training = data
+    for model in models:
         control = deepxplore.retrain(model, training.x, training.y, rng=seed)
         for name in CONSTRAINTS:
             one, even = found[name], found[name].seed_index % 2 == 0
@@ -182,27 +165,21 @@ def _retraining(
             test_x, test_y = one.inputs[held_out], images.y[one.seed_index[held_out]]
             rows = [("none", model, 0), ("no found inputs", control, 0)]
             # Two ways to label them without a human.
-            for how, y in (
-                ("labelled by the majority", one.majority()),
-                ("labelled as their seed", one.labels),
-            ):
+            labels = {
+                "labelled by the majority": one.majority(),
+                "labelled as their seed": one.labels,
+            }
+            for how, y in labels.items():
                 added = even & (y >= 0) & one.generated
                 x = np.concatenate([training.x, one.inputs[added]])
                 labels = np.concatenate([training.y, y[added]])
                 better = deepxplore.retrain(model, x, labels, rng=seed)
                 rows.append((how, better, int(added.sum())))
             for how, better, count in rows:
-                yield {
-                    "model": model.name,
-                    "search": name,
-                    "training": how,
-                    "added": count,
-                    "held-out found inputs": len(test_x),
-                    "accuracy on them": float(
-                        (np.argmax(better.predict(test_x, verbose=0), axis=1) == test_y).mean()
-                    ),
-                    "accuracy on other test images": zoo.accuracy(better, others),
-                }
+                row = {"model": model.name, "search": name, "training": how, "added": count}
+                right = np.argmax(better.predict(test_x, verbose=0), axis=1) == test_y
+                row |= {"held-out found inputs": len(test_x), "accuracy on them": right.mean()}
+                yield row | {"accuracy on other test images": zoo.accuracy(better, others)}
 
 
 def plot_coverage(table: pd.DataFrame) -> Figure:
@@ -222,9 +199,8 @@ def plot_coverage(table: pd.DataFrame) -> Figure:
         axis.set_ylabel("covered share", fontsize=9)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     means = shown.groupby("inputs")["k-multisection"].mean()
-    put_finding(
+    return put_finding(
         figure,
         f"Found inputs cover {means['found']:.1%} of the sections of the ranges of LeNet-5's "
         f"neurons (k-multisection), as many test images {means['test images']:.1%}",
     )
-    return figure

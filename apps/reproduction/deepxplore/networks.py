@@ -25,17 +25,11 @@ def networks(dataset: str, folder: Path) -> list[InstrumentedModel]:
     check_name("data set", dataset, DATASETS)
     if dataset == "cifar10":
         return [InstrumentedModel(zoo.load(name, dataset)) for name in _OF_CIFAR10]
-    published = [
-        published_lenet(name, folder / f"{name}_weights.h5") for name in ("lenet1", "lenet4")
-    ]
-    return [InstrumentedModel(model) for model in (*published, zoo.load("lenet5", dataset))]
+    models = [published_lenet(name, folder / f"{name}_weights.h5") for name in ("lenet1", "lenet4")]
+    return [InstrumentedModel(model) for model in (*models, zoo.load("lenet5", dataset))]
 
 
-PUBLISHED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "lenet1": ((4, 12), ()),
-    "lenet4": ((6, 16), (84,)),
-    "lenet5": ((6, 16), (120, 84)),
-}
+PUBLISHED = {"lenet1": ((4, 12), ()), "lenet4": ((6, 16), (84,)), "lenet5": ((6, 16), (120, 84))}
 """Name → filters of the two convolutions, units of the hidden dense layers."""
 
 

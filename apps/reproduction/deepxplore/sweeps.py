@@ -23,7 +23,7 @@ from reproduction.deepxplore.networks import networks
 from reproduction.deepxplore.settings import NumberSettings, SweepSettings
 from reproduction.exactline.measures import fgsm
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 WEIGHTS = (0.0, 0.1, 0.5, 1.0, 2.0, 3.0)
@@ -33,13 +33,12 @@ THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 EPSILON = {"mnist": 0.1, "cifar10": 8 / 255}
 
-_COLOURS = {
-    "found": "#0072b2",
-    "adversarial": "#d55e00",
-    "test images": "#009e73",
-    "random images": "#8a8f98",
+_LOOKS = {
+    "found": {"color": "#0072b2", "marker": "o"},
+    "adversarial": {"color": "#d55e00", "marker": "D"},
+    "test images": {"color": "#009e73", "marker": "^"},
+    "random images": {"color": "#8a8f98", "marker": "s"},
 }
-_MARKERS = dict(zip(_COLOURS, "oD^s", strict=True))
 _PARAMETERS = {"lambda1": "λ1", "lambda2": "λ2", "step": "step, times the constraint's own"}
 _SWEPT = {
     "found, share": ("o-", "#0072b2", "found"),
@@ -53,21 +52,14 @@ def sweep(s: SweepSettings) -> ExperimentResult:
     """Vary λ1, λ2 and the step of the search, one at a time; finished rows are kept."""
     ims = networks(s.dataset, s.models)
     data = datasets.load(s.dataset, f"test[:{s.seeds}]")
-    store = RowStore.of(
-        s.work,
-        f"sweep-{s.dataset}",
-        ("parameter", "value"),
-        {"weights": [im.fingerprint for im in ims]} | s.values("seeds", "seed"),
-    )
+    keys, weights = ("parameter", "value"), [im.fingerprint for im in ims]
+    store = RowStore.of(s, f"sweep-{s.dataset}", keys, "seeds", "seed", weights=weights)
     values = {"lambda1": WEIGHTS, "lambda2": WEIGHTS, "step": STEPS}
     names = [{"parameter": name, "value": value} for name in values for value in values[name]]
+    search = partial(_searched, ims, data, s.seed)
     if any(name not in store for name in names):
-        # Compilation for batches of all sizes should not count towards the first search's time.
-        _searched(ims, data, s.seed, **names[0])
-    for row in track(names, "Searches"):
-        if row not in store:
-            store.add([{**row, **_searched(ims, data, s.seed, **row)}])
-    table = store.to_frame(names).astype({"value": float})
+        search(**names[0])  # compiled for all sizes, which should not count towards the time
+    table = store.fill(names, lambda **row: [search(**row)], "Searches").astype({"value": float})
     head = {
         "networks": ", ".join(im.model.name for im in ims),
         "seeds": f"{s.dataset} test[:{s.seeds}], without labels; constraint {CONSTRAINT}",
@@ -75,15 +67,9 @@ def sweep(s: SweepSettings) -> ExperimentResult:
         "random seed": s.seed,
     }
     name = f"sweep-{s.dataset}"
-    text = (
-        "`found, share`: of the seeds on which the networks agree; `coverage`: neurons above "
-        f"{_COVERED} on the inputs found, mean over the networks."
-    )
     title = "DeepXplore with other weights and steps"
-    return ExperimentResult(
-        [ExperimentTable(name, table, title, head, text)],
-        [ExperimentFigure(name, plot_sweep(table))],
-    )
+    tables = [ExperimentTable(name, table, title, head, note("sweep", threshold=_COVERED))]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot_sweep(table))])
 
 
 def _searched(
@@ -96,14 +82,11 @@ def _searched(
     options: dict[str, Any] = {parameter: value, "coverage": coverage, "rng": seed}
     found = deepxplore.generate(ims, data.x, CONSTRAINT, progress=False, **options)
     made = found.generated
-    return {
-        "found": int(made.sum()),
-        "found, share": found.success_rate,
-        "mean steps": float(found.iterations[made].mean()) if made.any() else np.nan,
-        "seconds a difference": found.seconds / max(int(made.sum()), 1),
-        "coverage": float(np.mean([one.total() for one in coverage])),
-        **_agreement(found.predictions[made], data.y[found.seed_index][made]),
-    }
+    row = {"found": int(made.sum()), "found, share": found.success_rate}
+    row["mean steps"] = float(found.iterations[made].mean()) if made.any() else np.nan
+    row["seconds a difference"] = found.seconds / max(int(made.sum()), 1)
+    row["coverage"] = float(np.mean([one.total() for one in coverage]))
+    return row | _agreement(found.predictions[made], data.y[found.seed_index][made])
 
 
 def plot_sweep(table: pd.DataFrame) -> Figure:
@@ -123,8 +106,7 @@ def plot_sweep(table: pd.DataFrame) -> Figure:
         f"{low:.0%} to {high:.0%} by {_PARAMETERS[name].partition(',')[0]}"
         for name, low, high in zip(shares.min().index, shares.min(), shares.max(), strict=True)
     )
-    put_finding(figure, f"Seeds with a difference: {said}")
-    return figure
+    return put_finding(figure, f"Seeds with a difference: {said}")
 
 
 def numbers(s: NumberSettings) -> ExperimentResult:
@@ -142,10 +124,9 @@ def numbers(s: NumberSettings) -> ExperimentResult:
         "test images": data.x,
         "random images": rng.uniform(size=data.x.shape).astype(np.float32),
     }
-    table = pd.DataFrame(_covered(ims, sets, s))
-    table = table.groupby(["inputs", "number", "threshold"], sort=False)["coverage"]
-    table = table.agg(["mean", "std"]).reset_index()
-    table = table.rename(columns={"mean": "coverage", "std": "coverage ±"})
+    covered = pd.DataFrame(_covered(ims, sets, s))
+    covered = covered.groupby(["inputs", "number", "threshold"], sort=False)["coverage"]
+    table = covered.agg(**{"coverage": "mean", "coverage ±": "std"}).reset_index()
     # How often the networks agree on each kind of inputs.
     labels = {"found": data.y[found.seed_index[found.generated]], "random images": None}
     agreed = []
@@ -160,25 +141,15 @@ def numbers(s: NumberSettings) -> ExperimentResult:
         "draws": s.draws,
         "random seed": s.seed,
     }
-    text = (
-        "Share of the neurons above a threshold on so many inputs: mean over the networks, and "
-        "mean and standard deviation over the draws of the inputs."
-    )
-    agreed_text = (
-        "Shares of the inputs on which all three networks, two of them, or none agree, and "
-        "on which the class that most predict is the image's (of the seed, for what was found)."
-    )
     name, title = f"numbers-{s.dataset}", "Coverage by the number of inputs"
-    agreed_title = "Agreement of three networks"
-    return ExperimentResult(
-        [
-            ExperimentTable(name, table, title, head, text),
-            ExperimentTable(
-                f"agreement-{s.dataset}", pd.DataFrame(agreed), agreed_title, head, agreed_text
-            ),
-        ],
-        [ExperimentFigure(name, plot_numbers(table))],
-    )
+    agreement, of_three = pd.DataFrame(agreed), "Agreement of three networks"
+    tables = [
+        ExperimentTable(name, table, title, head, note("numbers")),
+        ExperimentTable(
+            f"agreement-{s.dataset}", agreement, of_three, head, note("networks_agree")
+        ),
+    ]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot_numbers(table))])
 
 
 def _covered(
@@ -219,15 +190,13 @@ def plot_numbers(table: pd.DataFrame) -> Figure:
     for axis, threshold in zip(axes, THRESHOLDS, strict=True):
         rows = table[table["threshold"] == threshold]
         for inputs, part in rows.groupby("inputs", sort=False):
-            look = {"color": _COLOURS[str(inputs)], "marker": _MARKERS[str(inputs)]}
-            axis.plot(part["number"], part["coverage"], label=inputs, **look)
+            axis.plot(part["number"], part["coverage"], label=inputs, **_LOOKS[str(inputs)])
         axis.set(xscale="log", xlabel="inputs", ylim=(0, 1), title=f"threshold {threshold:g}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of the neurons covered")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     at = table[(table["threshold"] == 0.5) & (table["number"] == 100)].set_index("inputs")
-    said = partial("{0} {1:.0%}".format)
     if len(at):
-        shares = ", ".join(map(said, at.index, at["coverage"]))
+        shares = ", ".join(f"{inputs} {share:.0%}" for inputs, share in at["coverage"].items())
         put_finding(figure, f"Neurons above 0.5 on a hundred inputs: {shares}")
     return figure

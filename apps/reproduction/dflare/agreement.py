@@ -10,15 +10,8 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from reproduction.dflare.methods import LIKE, SAME_AS, paper_pair, paper_row
 from reproduction.dflare.pairs import PUBLISHED, NamedPair, load_pair, uint8_images
 from reproduction.dflare.settings import AgreementSettings
-from reproduction.result import ExperimentResult, ExperimentTable, versions
+from reproduction.result import ExperimentResult, ExperimentTable, note, versions
 from reproduction.rows import RowStore
-
-_TEXT = (
-    "`deviations`: inputs on which the two models have another top-1 class, among `inputs` (not "
-    "those where an output has two best classes, as 8-bit outputs can); "
-    "`original`, `compressed`: accuracy. `paper …`: Tian et al., Tables 1 and 2; `like` says that "
-    "the paper's pair is of the same kind, with other weights."
-)
 
 
 def agreement(s: AgreementSettings) -> ExperimentResult:
@@ -42,7 +35,7 @@ def agreement(s: AgreementSettings) -> ExperimentResult:
         "libraries": versions("ai-edge-litert"),
     }
     title = "Deviations among the data sets' own inputs, and accuracies (Tables 1 and 2)"
-    return ExperimentResult([ExperimentTable(s.name, table, title, head, _TEXT)])
+    return ExperimentResult([ExperimentTable(s.name, table, title, head, note("agreement"))])
 
 
 def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, float]:
@@ -50,14 +43,10 @@ def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, 
     part = f"{split}[:{images}]" if images else split
     y = datasets.load(pair.dataset, part, normalise="none").y
     answers = pair.load().ask(uint8_images(pair.dataset, part))
-    right = (answers.labels == y[:, None]).mean(axis=0)
-    return {
-        "deviations": int(answers.deviates.sum()),
-        "inputs": len(y),
-        "share": float(np.mean(answers.deviates)),
-        "original": float(right[0]),
-        "compressed": float(right[1]),
-    }
+    original, compressed = (answers.labels == y[:, None]).mean(axis=0).tolist()
+    counts = {"deviations": int(answers.deviates.sum()), "inputs": len(y)}
+    counts["share"] = float(np.mean(answers.deviates))
+    return counts | {"original": original, "compressed": compressed}
 
 
 def paper_agreement(pair: str, split: str) -> dict[str, Any]:

@@ -31,14 +31,9 @@ PUBLISHED = {
 }
 
 _STUDENTS = {
-    "lenet4": "lenet1",
-    "lenet5": "lenet1",
-    "lenet": "lenet1",
-    "simplenet": "lenet1",
+    **dict.fromkeys(("lenet4", "lenet5", "lenet", "simplenet"), "lenet1"),
     "digits_cnn": "mlp",
-    "resnet20": "resnet10",
-    "plainnet20": "resnet10",
-    "vgg16": "resnet10",
+    **dict.fromkeys(("resnet20", "plainnet20", "vgg16"), "resnet10"),
 }
 """Network → the one that learns from it in knowledge distillation."""
 
@@ -97,22 +92,19 @@ def load_pair(
 ) -> NamedPair:
     """Return a pair, one of `pair_names()`; a zoo's model is compressed now if it was not before.
 
-    Args:
-        name: The pair's name.
-        published: The folder with DiffChaser's models, for `lenet1` and `resnet20`.
-        work: The folder for models that are made.
+    The folder `published` has DiffChaser's models, for `lenet1` and `resnet20`.
     """
     if name in PUBLISHED:
-        original, file = _original(name, published), _published_file(name, 1, published)
+        original, file = load_original(name, published), _published_file(name, 1, published)
         return NamedPair(name, original.dataset, original.load, lambda: file, original.preprocess)
     model, _, kind = name.partition("-")
     layer = re.fullmatch(rf"{LAYER}(\d+)", kind)
     if model not in zoo.MODELS or not (layer or kind in COMPRESSORS):
         check_name("pair", name, pair_names())
-    original = _original(model, published)
-    file_type, compressor = (
-        ("keras", partial(_layer_pruned, number=int(layer[1]))) if layer else COMPRESSORS[kind]
-    )
+    original = load_original(model, published)
+    file_type, compressor = COMPRESSORS.get(kind, ("keras", _layer_pruned))
+    if layer:
+        compressor = partial(_layer_pruned, number=int(layer[1]))
     # The file is named after the original's weights, which may be trained again.
     path = Path(work) / f"{name}-{model_fingerprint(original.load())[:12]}.{file_type}"
     if not path.exists():
@@ -129,14 +121,8 @@ def load_pair(
     return NamedPair(name, original.dataset, original.load, load_compressed, original.preprocess)
 
 
-def convolutions(
-    model: str, published: str | os.PathLike | None = None
-) -> list[keras.layers.Conv2D]:
-    """Return the convolutions of an original model, in order."""
-    return _convolutions(_original(model, published).load())
-
-
-def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+def convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    """Return the convolutions of a model, in order."""
     return [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
 
 
@@ -165,7 +151,7 @@ def _published_file(name: str, which: int, folder: str | os.PathLike | None) -> 
     return path
 
 
-def _original(model: str, folder: str | os.PathLike | None) -> _Original:
+def load_original(model: str, folder: str | os.PathLike | None) -> _Original:
     """Return a published original, or a model of the zoo."""
     if model not in PUBLISHED:
         dataset = zoo.models.entry(model).dataset
@@ -177,9 +163,8 @@ def _original(model: str, folder: str | os.PathLike | None) -> _Original:
 
 def _distilled(original: _Original) -> keras.Model:
     if original.name not in _STUDENTS:
-        raise InvalidArgumentError(
-            f"There is no student for '{original.name}', only for {', '.join(_STUDENTS)}."
-        )
+        known = ", ".join(_STUDENTS)
+        raise InvalidArgumentError(f"There is no student for '{original.name}', only for {known}.")
     data = datasets.load(original.dataset, "train", normalise=original.normalise)
     keras.utils.set_random_seed(0)
     student = with_softmax(zoo.build(_STUDENTS[original.name], data.x.shape[1:], data.classes))
@@ -198,12 +183,16 @@ def _retrained(original: _Original) -> keras.Model:
 def _layer_pruned(original: _Original, number: int) -> keras.Model:
     """Return a copy with half of the weights of one convolution, numbered from 1."""
     model = original.load()
-    names = [layer.name for layer in _convolutions(model)]
+    names = [layer.name for layer in convolutions(model)]
     if not 1 <= number <= len(names):
         raise InvalidArgumentError(
             f"'{original.name}' has convolutions 1 to {len(names)}. Received: {number}"
         )
     return compress(model, "prune", layers=[names[number - 1]])
+
+
+def _mutated(ratio: float, original: _Original) -> keras.Model:
+    return compress(original.load(), "mutate", ratio=ratio)
 
 
 COMPRESSORS: dict[str, Compressor] = {
@@ -215,12 +204,6 @@ COMPRESSORS: dict[str, Compressor] = {
     "pruned": ("keras", lambda original: compress(original.load(), "prune")),
     "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
-    **{
-        f"mutated{percent}": (
-            "keras",
-            lambda original, share=percent / 100: compress(original.load(), "mutate", ratio=share),
-        )
-        for percent in (10, 20, 30, 40, 50)
-    },
+    **{f"mutated{100 * r:.0f}": ("keras", partial(_mutated, r)) for r in (0.1, 0.2, 0.3, 0.4, 0.5)},
 }
 """Compressor name → file type, function of the original."""

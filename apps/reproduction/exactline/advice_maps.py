@@ -1,24 +1,176 @@
-"""Exact decision maps of ACAS Xu: the advice for every position of an intruder."""
+"""ACAS Xu: decision boundaries along lines (the paper's figure 2), and exact decision maps."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
-from nnslicer_tf.exactline import PlaneWalker, acas
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline import LinearPartition, LineWalker, PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
-from reproduction.exactline.boundaries import COLOURS, legend, network_files, polar
-from reproduction.exactline.settings import AdviceSettings
+from reproduction.exactline.settings import AcasSettings, AdviceSettings
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
+
+COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
+"""The colour of each ACAS Xu class: clear, weak left, weak right, strong left, strong right."""
+
+Ends = tuple[np.ndarray, np.ndarray]
+
+
+def boundaries(s: AcasSettings) -> ExperimentResult:
+    """Compare exact lines with samples (figure 2)."""
+    paths = network_files(s.networks)
+    # Lines (ρ, θ, ψ, both speeds): an intruder ahead and head-on, and one around.
+    ahead = [[0, 0, -np.pi, s.speed, s.speed], [s.reach, 0, -np.pi, s.speed, s.speed]]
+    near = s.reach / 4
+    around = [[near, -np.pi, -np.pi, s.speed, s.speed], [near, np.pi, -np.pi, s.speed, s.speed]]
+    lines = {"ahead": tuple(np.array(ahead)), "around": tuple(np.array(around))}
+    rows = []
+    for path in track(paths[:: s.every], "Networks"):
+        nnet = acas.load_nnet(path)
+        walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
+        for line, ends in lines.items():
+            partition = walker.line(*ends)
+            regions = partition.classify(lowest=True)
+            row = {"network": path.stem, "line": line}
+            row |= {"parts": len(partition), "regions": len(regions)}
+            for samples in (25, 1_000):
+                advice = _advisories(nnet, partition, np.linspace(0, 1, samples))
+                changes = int(np.count_nonzero(np.diff(advice)))
+                row[f"regions_seen_by_{samples}_samples"] = 1 + changes
+            row["narrowest_region_percent"] = 100 * float(np.diff(regions.ratios).min())
+            rows.append(row)
+    head = {"speed_ft_s": s.speed, "reach_ft": s.reach}
+    title = "ACAS Xu: advisories along lines"
+    # As many spokes as circles around the ownship.
+    angles = np.linspace(-np.pi, np.pi, s.grid, endpoint=False)
+    distances = np.linspace(0, s.reach, s.grid + 1)[1:]
+    rest = [-np.pi, s.speed, s.speed]
+    spokes = [([0, angle, *rest], [s.reach, angle, *rest]) for angle in angles]
+    circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
+    q, r = zip(*spokes, *circles, strict=True)
+    grid = np.array(q), np.array(r)
+    drawn = _drawn_lines(paths[0], lines, grid)
+    figure = ExperimentFigure("acas", plot_lines(drawn), 120, drawn=drawn)
+    return ExperimentResult([ExperimentTable("acas", pd.DataFrame(rows), title, head)], [figure])
+
+
+def network_files(folder: Path) -> list[Path]:
+    """Return the .nnet files of a folder."""
+    paths = sorted(folder.glob("*.nnet"))
+    if not paths:
+        raise InvalidArgumentError(f"There are no .nnet files in '{folder}'.")
+    return paths
+
+
+def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
+    return nnet.evaluate(line.at(ratios)).argmin(axis=1)
+
+
+def _drawn_lines(path: Path, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
+    """Return single lines and a grid of them, exact and sampled, around the ownship."""
+    nnet, drawn = acas.load_nnet(path), {"network": np.array(path.stem)}
+    walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
+    for line, ends in lines.items():
+        partition = walker.line(*ends)
+        drawn |= _curves_and_samples(line, nnet, [partition], 25)
+        drawn[f"{line}/ticks"] = polar(partition.points)
+    return drawn | _curves_and_samples("grid", nnet, list(walker.lines(*grid)), 13)
+
+
+def _curves_and_samples(
+    name: str, nnet: acas.NNet, partitions: Sequence[LinearPartition], count: int
+) -> dict[str, np.ndarray]:
+    """Return lines as a sequence of curves of one class each, and samples with their classes."""
+    curves: list[np.ndarray] = []
+    labels: list[int] = []
+    for partition in partitions:
+        regions = partition.classify(lowest=True)
+        labels += list(regions.labels)
+        for start, stop in pairwise(regions.ratios):
+            steps = max(2, int(np.ceil(100 * (stop - start))))
+            curves.append(polar(partition.at(np.linspace(start, stop, steps))))
+    ratios = np.linspace(0, 1, count)
+    points = np.concatenate([polar(partition.at(ratios)) for partition in partitions])
+    return {
+        f"{name}/ends": np.cumsum([len(curve) for curve in curves]),
+        f"{name}/curves": np.concatenate(curves).astype(np.float32),
+        f"{name}/labels": np.array(labels, np.uint8),
+        f"{name}/points": points.astype(np.float32),
+        f"{name}/sampled": np.concatenate([_advisories(nnet, one, ratios) for one in partitions]),
+    }
+
+
+def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw single lines and a grid of them, exact on the left, sampled on the right."""
+    figure = Figure(figsize=(9, 12), layout="constrained")
+    axes = figure.subplots(3, 2)
+    found = []
+    for row, name in zip(axes, ("ahead", "around", "grid"), strict=True):
+        single = name != "grid"
+        curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
+        colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
+        width, size = (6.0, 14.0) if single else (0.9, 3.0)
+        options = {"colors": colours, "linewidths": width, "capstyle": "butt"}
+        row[0].add_collection(LineCollection(curves, **options))
+        row[0].autoscale_view()
+        colours = [COLOURS[label] for label in drawn[f"{name}/sampled"]]
+        row[1].scatter(*drawn[f"{name}/points"].T, c=colours, s=size, linewidths=0)
+        for axis in row:
+            axis.set_aspect("equal")
+        if single:
+            x, y = drawn[f"{name}/ticks"].T
+            row[0].scatter(x, y, s=0.6, color="black", zorder=3)
+            row[0].set_title(f"intruder {name}: exact, {len(x) - 1} parts")
+            row[1].set_title(f"intruder {name}: {len(drawn[f'{name}/points'])} samples")
+            labels = (drawn[f"{name}/{of}"] for of in ("labels", "sampled"))
+            changes = [np.count_nonzero(np.diff(one)) for one in labels]
+            found.append(f"{changes[0]} exactly and {changes[1]} by samples {name}")
+        if name == "ahead":
+            reach = np.linalg.norm(drawn[f"{name}/ticks"], axis=1).max()
+            for axis in row:
+                axis.set_xlim(-reach / 2, reach / 2)
+    lines = len(drawn["grid/points"]) // 13
+    axes[2, 0].set_title(f"{lines} exact lines")
+    axes[2, 1].set_title(f"{lines} lines of 13 samples")
+    for axis in axes.flat:
+        axis.plot(0, 0, marker="^", color="black", markersize=6)
+        axis.tick_params(labelsize=8)
+        axis.locator_params(nbins=5)
+    legend(figure, acas.ADVISORIES)
+    for axis in axes[2]:
+        axis.set_xlabel("ft to the right of the ownship", fontsize=9)
+    figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
+    return put_finding(figure, f"{drawn['network']}: changes of advice, {', '.join(found)}")
+
+
+def polar(points: np.ndarray) -> np.ndarray:
+    """Return plane coordinates `(n, 2)` of points whose first columns are ρ and θ.
+
+    The ownship is at the origin and flies upwards; θ > 0 is to its left.
+    """
+    rho, theta = points[:, 0], points[:, 1]
+    return np.stack([-rho * np.sin(theta), rho * np.cos(theta)], axis=1)
+
+
+def legend(figure: Figure, names: Sequence[str]) -> None:
+    """Write the legend of the classes' colours below a figure."""
+    named = zip(COLOURS, names, strict=False)
+    handles = [Line2D([], [], color=colour, linewidth=4, label=name) for colour, name in named]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(names), frameon=False)
+
 
 REACH = float(np.hypot(10_000, 6_000))
 """Largest distance of the intruder in ft: that of SyReNN's script `acas_planes.py`."""
@@ -38,8 +190,7 @@ _SHOWN = ("head-on, slow", "head-on, fast", "perpendicular, fast", "opposite, fa
 def scenario(name: str) -> np.ndarray:
     """Return the rectangle of all positions of the intruder in a scenario, `(4, 5)`.
 
-    The inputs are distance ρ in ft, angle θ, heading ψ, and both speeds; ρ goes from 0 to `REACH`,
-    θ all around.
+    The inputs are distance ρ in ft, 0 to `REACH`, angle θ, all around, heading ψ, and both speeds.
     """
     heading, speed = SCENARIOS[name]
     rest = [heading, speed, speed]
@@ -76,22 +227,11 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
         summary.append(row)
     head = {"reach_ft": REACH, "samples_per_side": list(s.samples)}
     title = "ACAS Xu: exact decision maps, and what samples miss"
-    drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, min(s.samples))
-    return ExperimentResult(
-        [
-            ExperimentTable("acas_planes", table),
-            ExperimentTable("acas_planes_summary", pd.DataFrame(summary), title, head, _TEXT),
-        ],
-        [ExperimentFigure("acas_planes", plot(drawn), 120, drawn=drawn)],
-    )
-
-
-_TEXT = (
-    "Shares are of the physical area, ρ dρ dθ. A grid of n × n samples in (ρ, θ) takes the advice "
-    "at the middle of each of its cells for the whole cell; `missed` is the exact share of the "
-    "area in which the network advises something else, and `classes_missed` counts advice that no "
-    "sample shows."
-)
+    drawn = _drawn(paths[0], min(s.samples))
+    summary, text = pd.DataFrame(summary), note("advice_maps")
+    means = ExperimentTable("acas_planes_summary", summary, title, head, text)
+    figure = ExperimentFigure("acas_planes", plot(drawn), 120, drawn=drawn)
+    return ExperimentResult([ExperimentTable("acas_planes", table), means], [figure])
 
 
 def _walker(nnet: acas.NNet) -> PlaneWalker:
@@ -118,18 +258,15 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     return float(areas[differ].sum() / areas.sum()), set(sampled.ravel().tolist())
 
 
-def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
+def _drawn(path: Path, samples: int) -> dict[str, np.ndarray]:
     """Return the exact map of four scenarios, and the advice at samples of a grid."""
-    walker = _walker(nnet)
-    drawn = {"network": np.array(name)}
+    walker, drawn = _walker(acas.load_nnet(path)), {"network": np.array(path.stem)}
     for title in _SHOWN:
         partition = walker.plane(scenario(title))
         classes = partition.classify(lowest=True)
         middles, _ = _middles(classes.corners, samples)
-        drawn |= {
-            f"{title}/{field}": compact(getattr(classes, field))
-            for field in ("corners", "start", "loop")
-        }
+        for field in ("corners", "start", "loop"):
+            drawn[f"{title}/{field}"] = compact(getattr(classes, field))
         shares = classes.vertices / classes.corners.max(axis=0)  # a pixel is 100 steps wide
         drawn[f"{title}/vertices"] = np.rint(65_535 * shares).astype(np.uint16)
         drawn[f"{title}/labels"] = classes.labels.astype(np.uint8)
@@ -146,24 +283,23 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     for (above, below), title in zip(axes.T, _SHOWN, strict=True):
         part = {key.removeprefix(f"{title}/"): value for key, value in drawn.items()}
         vertices = part["vertices"] / 65_535 * part["corners"].max(axis=0)
-        _draw(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
+        _draw_polygons(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
         counts.append(int(part["regions"]))
         above.set_title(f"{title}:\nexact, {counted(counts[-1], 'region')}", fontsize=9)
         samples = math.isqrt(len(part["sampled"]))
         middles, size = _middles(part["corners"], samples)
         square = (np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) - 0.5) * size
-        _draw(below, list(middles[:, None] + square), part["sampled"])
+        _draw_polygons(below, list(middles[:, None] + square), part["sampled"])
         below.set_title(f"{samples} × {samples} samples", fontsize=9)
     legend(figure, acas.ADVISORIES)
     for axis in axes[1]:
         axis.set_xlabel("ft to the right", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
-    put_finding(
+    return put_finding(
         figure,
         f"{drawn['network']}: {min(counts):,} to {max(counts):,} regions make up the exact advice, "
         "of which samples show blocks",
     )
-    return figure
 
 
 def _middles(corners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +309,7 @@ def _middles(corners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return (first.reshape(-1, 2) + 0.5) * size, size
 
 
-def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
+def _draw_polygons(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
     """Draw polygons of the (ρ, θ) plane around the ownship, coloured by advice."""
     # Edges become curves: points at least every 0.05 rad, and ends only where an edge begins.
     curved = []
@@ -184,9 +320,8 @@ def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
             pieces.append(a + np.arange(steps)[:, None] / steps * (b - a))
         curved.append(polar(np.concatenate(pieces) - (0, np.pi)))
     colours = [COLOURS[label] for label in labels]
-    axes.add_collection(
-        PolyCollection(curved, facecolors=colours, edgecolors=colours, linewidths=0.2)
-    )
+    options = {"facecolors": colours, "edgecolors": colours, "linewidths": 0.2}
+    axes.add_collection(PolyCollection(curved, **options))
     axes.plot(0, 0, marker="^", color="black", markersize=5)
     axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal")
     axes.tick_params(labelsize=8)

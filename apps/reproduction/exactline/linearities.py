@@ -1,4 +1,10 @@
-"""Linearity of normal and robust networks: the paper's tables 3 and 4, figures 4 and 5."""
+"""Linearity of normal and robust networks: the paper's tables 3 and 4, figures 4 and 5.
+
+Where the paper is silent, `linearities_by_program` follows its program (95616ARG/SyReNN): lines
+start at correctly classified images. FGSM changes a pixel by 3 % of its own value, in whole grey
+levels, towards the class after the label, so that black pixels stay black; four random neighbours
+change by as much, with random signs. Errors are means of relative errors of single components.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +14,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
-from nnslicer_tf.exactline import LineWalker
+from nnslicer_tf._environment import track
+from nnslicer_tf.exactline import Attributor, LineWalker
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_ticks
-from reproduction.exactline.measures import fgsm, linearity, random_neighbours
+from reproduction.exactline import measures
 from reproduction.exactline.networks import EPSILON, networks_of
-from reproduction.exactline.settings import LinearitySettings
+from reproduction.exactline.settings import LinearitySettings, ProgramSettings
 from reproduction.plots import plot_boxes, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_text
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    note,
+    paper_text,
+)
 
 
 def linearities(s: LinearitySettings) -> ExperimentResult:
@@ -24,7 +37,7 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
     tables = []
     for (dataset, method), im in networks.items():
         data = datasets.load(dataset, f"test[:{s.images}]")
-        table = linearity(im, data.x, data.y, EPSILON[dataset], rng=s.seed)
+        table = measures.linearity(im, data.x, data.y, EPSILON[dataset], rng=s.seed)
         tables.append(table.assign(dataset=dataset, training=method, image=table.index))
     table = pd.concat(tables, ignore_index=True)
     head = {"network": s.network, "epsilon": EPSILON, "images": s.images, "seed": s.seed}
@@ -32,25 +45,17 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
     other = "Density of the normal network / density of the other (table 4)"
     text, other_text = paper_text("exactline/table3"), paper_text("exactline/table4")
     drawn = _drawn(networks, s.seed)
-    return ExperimentResult(
-        [
-            ExperimentTable("linearity_images", table),
-            ExperimentTable("linearity_directions", directions(table), title, head, text),
-            ExperimentTable("linearity_trainings", trainings(table), other, head, other_text),
-        ],
-        [
-            ExperimentFigure("linearity", plot(table), dpi=120),
-            ExperimentFigure("linearity_ticks", plot_lines(drawn), dpi=120, drawn=drawn),
-        ],
-    )
+    tables = [
+        ExperimentTable("linearity_images", table),
+        ExperimentTable("linearity_directions", directions(table), title, head, text),
+        ExperimentTable("linearity_trainings", trainings(table), other, head, other_text),
+    ]
+    ticks = ExperimentFigure("linearity_ticks", plot_lines(drawn), dpi=120, drawn=drawn)
+    return ExperimentResult(tables, [ExperimentFigure("linearity", plot(table), dpi=120), ticks])
 
 
 def directions(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare directions for correctly classified images: all, and those that FGSM changes.
-
-    Images that FGSM does not move are left out. Gradient errors are included for the directions
-    for which the table has them.
-    """
+    """Compare directions for correctly classified images that FGSM moves, or even changes."""
     right = table[table.predicted == table.label].dropna(subset=["fgsm_density"])
     changed = right[right.fgsm_predicted != right.label]
     rows = []
@@ -97,12 +102,11 @@ def plot(table: pd.DataFrame) -> Figure:
     plot_boxes(axes[1], errors, "gradient error along FGSM lines, %")
     medians = {name: values.median() for name, values in ratios.items()}
     low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    put_finding(
+    return put_finding(
         figure,
         f"Lines towards FGSM have {medians[low]:.1f} ({low}) to {medians[high]:.1f} ({high}) times "
         "as many affine parts as random ones (medians)",
     )
-    return figure
 
 
 def _drawn(networks: Mapping, seed: int) -> dict[str, np.ndarray]:
@@ -110,13 +114,10 @@ def _drawn(networks: Mapping, seed: int) -> dict[str, np.ndarray]:
     lines = {}
     for (dataset, method), im in networks.items():
         data, epsilon = datasets.load(dataset, "test[:1]"), EPSILON[dataset]
-        walker = LineWalker(im)
-        ends = {
-            "FGSM": fgsm(im, data.x, data.y, epsilon)[0],
-            "random": random_neighbours(data.x, epsilon, seed)[0],
-        }
-        for direction, end in ends.items():
-            line = walker.line(data.x[0], end)
+        near = measures.fgsm(im, data.x, data.y, epsilon)
+        ends = near, measures.random_neighbours(data.x, epsilon, seed)
+        for direction, end in zip(("FGSM", "random"), ends, strict=True):
+            line = LineWalker(im).line(data.x[0], end[0])
             lines[f"{dataset} {method}, {direction}"] = line.ratios * line.length
     return lines
 
@@ -138,8 +139,71 @@ def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = plot_ticks(lines).figure  # type: ignore[arg-type]
     counts = {name: len(line) for name, line in lines.items()}
     most, least = (choose(counts, key=counts.__getitem__) for choose in (max, min))
-    put_finding(
-        figure,  # type: ignore[arg-type]  # of new axes
-        f"From one image, lines have {counts[least]} ({least}) to {counts[most]} ({most}) parts",
-    )
-    return figure  # type: ignore[return-value]
+    finding = f"From one image, lines have {counts[least]} ({least})"
+    finding += f" to {counts[most]} ({most}) parts"
+    return put_finding(figure, finding)  # type: ignore[arg-type]  # of new axes
+
+
+_SHARE = 0.03  # of a pixel's own value
+_RANDOM = 4  # random neighbours of an image
+
+
+def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
+    """Compare lines to FGSM and random neighbours by the program's procedure."""
+    tables = []
+    for (dataset, method), model in networks_of(s.network).items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        table = lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
+        tables.append(table.assign(dataset=dataset, training=method))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"network": s.network, "images": f"the first {s.images:,} test images", "seed": s.seed}
+    first = table.drop_duplicates(["dataset", "training", "image"])
+    # The mean and the median error of each network, by either measure.
+    rows = []
+    for (dataset, method), group in first.groupby(["dataset", "training"], sort=False):
+        row = {"dataset": dataset, "training": method, "images": len(group)}
+        for label, column in (("norm", "gradient"), ("components", "component")):
+            errors = 100 * group[f"fgsm_{column}_error"]
+            row |= {f"by {label}": errors.mean(), f"by {label}, median": errors.median()}
+        rows.append(row)
+    by_direction = "density of FGSM lines / density of random lines"
+    by_training = "density of the normal network / density of the other"
+    tables = []
+    for name, frame, what, text in (
+        ("directions", directions(table), by_direction, paper_text("exactline/table3")),
+        ("trainings", trainings(first), by_training, paper_text("exactline/table4")),
+        ("gradients", pd.DataFrame(rows), "relative change of the gradient", note("gradients")),
+    ):
+        title = f"By the program's procedure: {what}"
+        tables.append(ExperimentTable(f"program_{name}", frame, title, head, text))
+    return ExperimentResult(tables)
+
+
+def lines(
+    im: InstrumentedModel, x: np.ndarray, y: np.ndarray, seed: int, name: str
+) -> pd.DataFrame:
+    """Return a row for each correctly classified image, in [0, 1], and each random neighbour."""
+    attributor = Attributor(im)
+    predicted = im.logits(x).argmax(axis=1)
+    rows = []
+    for i in track(np.flatnonzero(predicted == y), name):
+        target = (int(y[i]) + 1) % 10
+        signs = np.sign(attributor.gradients(x[i : i + 1], target)[0])
+        path = attributor.path(end := moved(x[i], signs), x[i], target)
+        row = {"image": i, "label": y[i], "predicted": predicted[i]}
+        row["fgsm_predicted"] = im.logits(end[None]).argmax()
+        row |= {"fgsm_parts": len(path.partition), "fgsm_density": measures.density(path.partition)}
+        row["fgsm_gradient_error"] = measures.relative_change(path)
+        row["fgsm_component_error"] = measures.relative_change(path, by="components")
+        rng = np.random.default_rng([seed, int(i)])  # the same neighbours for all networks
+        for _ in range(_RANDOM):
+            line = attributor.walker.line(x[i], moved(x[i], rng.choice([-1.0, 1.0], x[i].shape)))
+            randomly = {"random_parts": len(line), "random_density": measures.density(line)}
+            rows.append(row | randomly)
+    return pd.DataFrame(rows)
+
+
+def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Return an image with pixels changed by 3 % of their values, in whole grey levels."""
+    levels = np.round(255 * np.float64(image))
+    return np.clip(levels + np.floor(_SHARE * levels) * signs, 0, 255) / 255

@@ -55,11 +55,10 @@ def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Genera
 
 
 def relative_change(path: PathGradients, by: str = "norm") -> float:
-    """Return the mean relative change of the gradient over the line, 0 for an affine line.
+    """Return the mean relative change of the gradient over the line, its parts weighted by length.
 
-    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
-    `by="norm"`: ‖g - g₀‖₁ / ‖g₀‖₁, NaN if g₀ is zero. `by="components"`: the mean over the
-    components of |g - g₀| / |g + 1e-12|, as in the paper's program, dominated by those near zero.
+    g is a part's gradient, g₀ the first part's. `by="norm"`: ‖g - g₀‖₁ / ‖g₀‖₁, NaN if g₀ is zero.
+    `by="components"`: the components' mean |g - g₀| / |g + 1e-12|, as in the paper's program.
     """
     check_name("measure", by, _MEASURES)
     gradients = path.gradients.reshape(len(path.partition), -1)
@@ -75,8 +74,7 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
     """Return the relative error of an approximation.
 
     `by="norm"`: Σ|approximation - exact| / Σ|exact|. `by="components"`: the mean of
-    |approximation - exact| / |exact + 1e-11|, as in the paper's program, dominated by components
-    near zero.
+    |approximation - exact| / |exact + 1e-11|, as in the paper's program.
     """
     check_name("measure", by, _MEASURES)
     change = np.abs(approximation - exact)
@@ -88,10 +86,9 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
 def samples_for_completeness(
     path: PathGradients, within: float = 0.05, most: int = 1_000, least: int = 1
 ) -> int | None:
-    """Return m̃, the smallest number of samples of the left sum that gives completeness.
+    """Return m̃, the smallest number of samples of the left sum that gives completeness, or None.
 
-    Completeness: the attributions add up to the change of the output, up to the share `within`
-    of it. Numbers from `least` to `most` are tried; None if they are not enough.
+    Completeness: attributions add up to the change of the output, up to the share `within` of it.
     """
     outputs = path.partition.outputs.reshape(len(path.partition) + 1, -1)[:, path.target]
     change = outputs[-1] - outputs[0]
@@ -109,10 +106,9 @@ def samples_within(
     most: int = 1_000,
     by: str = "norm",
 ) -> int | None:
-    """Return the smallest number of samples m from which the `relative_error` stays small.
+    """Return the smallest number of samples m, up to `most`, from which the error stays small.
 
-    The error of sums by a rule, one of `RULES`, must stay within it for some `consecutive` sample
-    counts, from m on. None if no m up to `most` is enough.
+    The `relative_error` of sums by one of `RULES` must be at most `error` for `consecutive` counts.
     """
     exact = path.exact()
     good = 0
@@ -125,33 +121,24 @@ def samples_within(
 
 
 def linearity(
-    im: ModelLike,
-    x: DataLike,
-    labels: ArrayLike,
-    epsilon: float,
-    *,
-    rng: int | np.random.Generator,
-    progress: bool = True,
+    im: ModelLike, x: DataLike, y: ArrayLike, epsilon: float, *, rng: int, progress: bool = True
 ) -> pd.DataFrame:
-    """Measure the lines from images to their FGSM and random neighbours.
+    """Return a row for each image: the lines to its FGSM and random neighbours.
 
-    Returns:
-        A table with one row per image: label, predicted classes before and after FGSM, and for
-        both directions the number of parts, their density and the gradient error, as of
-        `relative_change`. The density is NaN where FGSM does not move an image, because the
-        classifier is so confident that the gradient of its loss is zero.
+    The density is NaN where FGSM does not move an image, because the classifier is so confident
+    that the gradient of its loss is zero.
     """
     im = instrumented(im)
-    x, labels = im.labelled(x, labels)
+    x, y = im.labelled(x, y)
     attributor = Attributor(im)
-    ends = {"fgsm": fgsm(im, x, labels, epsilon), "random": random_neighbours(x, epsilon, rng)}
+    ends = {"fgsm": fgsm(im, x, y, epsilon), "random": random_neighbours(x, epsilon, rng)}
     predicted = im.logits(x).argmax(axis=1)
     adversarial = im.logits(ends["fgsm"]).argmax(axis=1)
     rows = []
     for i in track(range(len(x)), "Lines", len(x), progress):
-        row = {"label": labels[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
+        row = {"label": y[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
         for direction, end in ends.items():
-            path = attributor.path(end[i], x[i], int(labels[i]))
+            path = attributor.path(end[i], x[i], int(y[i]))
             row[f"{direction}_parts"] = len(path.partition)
             row[f"{direction}_density"] = density(path.partition)
             row[f"{direction}_gradient_error"] = relative_change(path)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Argument, Option
 
-from reproduction.settings import DATA, Settings
+from reproduction.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,3 @@ class TrainingSettings(_LineSettings):
     def results_folder(self) -> Path:
         """The folder of kept logs."""
         return super().results_folder / "training"
-
-    @property
-    def weights_folder(self) -> Path:
-        """The folder of the weights."""
-        return self.trial_folder if self.reduced else DATA / "weights" / "exactline"

@@ -1,4 +1,4 @@
-"""Slicing and restructuring of one trained model of the zoo: figure 6 and section 5.6.
+"""Experiments on one trained model of the zoo: figure 6 and section 5.6, and times of scoring.
 
 The paper states three kinds of figures for MobileNetV3: curves of accuracy over compression
 rate, the accuracy at a compression rate of about one half, and what is left where slices of
@@ -6,21 +6,23 @@ that size are compressed on to about 60 %, beside the whole model, compressed as
 """
 
 import math
+import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
-from nnslicer_tf import zoo
+from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from nnslicer_tf.semantic import compress, restructure
-from reproduction.neusemslice.restructuring import COMPRESSORS
-from reproduction.neusemslice.settings import WAYS, CaseStudySettings
-from reproduction.neusemslice.slices import SlicedModel
+from nnslicer_tf.semantic import METRICS, compress, contributions, restructure
+from reproduction.neusemslice.maintenance import COMPRESSORS
+from reproduction.neusemslice.settings import WAYS, CaseStudySettings, ScoringTimeSettings
 from reproduction.neusemslice.slicing import curve_rows, plot_curves
-from reproduction.neusemslice.trial import Trial, zoo_trial
+from reproduction.neusemslice.trial import SlicedModel, Trial, zoo_trial
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_frame
 from reproduction.rows import RowStore
 
@@ -33,11 +35,12 @@ _PAPER_WAYS = dict(zip(WAYS, ("global", "category-wise", "semantic", "semantic")
 def case_study(s: CaseStudySettings) -> ExperimentResult:
     """Measure the slices of a trained model, and what compressing them on leaves."""
     trial = replace(zoo_trial(s.model, s.dataset, s.tests, s.samples), interval=s.interval)
-    made_from = {"weights": model_fingerprint(trial.model)} | s.values("tests", "samples")
+    weights = model_fingerprint(trial.model)
 
     def stored(what: str, rows: Callable[[Trial, str], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all metrics; those on file, of the same weights, are read."""
-        store = RowStore.of(s.work / "case-study", f"{what}-{s.name}", ["metric"], made_from)
+        name = f"case-study/{what}-{s.name}"
+        store = RowStore.of(s, name, ["metric"], "tests", "samples", weights=weights)
         parts = []
         for metric in s.metrics.split(","):
             make = partial(rows, trial, metric)
@@ -57,14 +60,12 @@ def case_study(s: CaseStudySettings) -> ExperimentResult:
         "interval": f"semantic slices grow by {s.interval} neurons at a time",
     }
     figure = f"figure6-{s.name}"
-    return ExperimentResult(
-        [
-            ExperimentTable(figure, curves, f"{accuracies} (figure 6)", head),
-            ExperimentTable(f"section56-half-{s.name}", half, f"{of_half} (section 5.6)", head),
-            ExperimentTable(f"section56-compressed-{s.name}", compressed, on, head),
-        ],
-        [ExperimentFigure(figure, plot_curves(figure, curves))],
-    )
+    tables = [
+        ExperimentTable(figure, curves, f"{accuracies} (figure 6)", head),
+        ExperimentTable(f"section56-half-{s.name}", half, f"{of_half} (section 5.6)", head),
+        ExperimentTable(f"section56-compressed-{s.name}", compressed, on, head),
+    ]
+    return ExperimentResult(tables, [ExperimentFigure(figure, plot_curves(figure, curves))])
 
 
 def half_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -74,11 +75,8 @@ def half_rows(trial: Trial, metric: str) -> Iterator[dict]:
     sliced = SlicedModel(trial, metric)
     for way in WAYS:
         critical = sliced.of_size(way, _HALF)
-        yield {
-            "method": way,
-            "compression": sliced.compression(critical),
-            "accuracy": zoo.accuracy(sliced.masker.neurons(critical), trial.test),
-        }
+        right = zoo.accuracy(sliced.masker.neurons(critical), trial.test)
+        yield {"method": way, "compression": sliced.compression(critical), "accuracy": right}
 
 
 def compressed_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -94,13 +92,9 @@ def compressed_rows(trial: Trial, metric: str) -> Iterator[dict]:
             steps = max(1, round(math.log((1 - _COMPRESSED) / left, 1 - _SHARE)))
             # One accuracy is of interest, that of the end; what is removed does not depend on it.
             found = compress(start, compressor, lambda _: 1.0, 0.0, share=_SHARE, most=steps)
-            yield {
-                "method": way,
-                "compressor": name,
-                "compression": 1 - (1 - found.rate) * left,
-                "iterations": steps,
-                "accuracy": zoo.accuracy(found.model, trial.test),
-            }
+            compression = 1 - (1 - found.rate) * left
+            row = {"method": way, "compressor": name, "compression": compression}
+            yield row | {"iterations": steps, "accuracy": zoo.accuracy(found.model, trial.test)}
 
 
 def stated(keys: list[str]) -> pd.DataFrame:
@@ -117,3 +111,32 @@ def stated(keys: list[str]) -> pd.DataFrame:
     ways = pd.Series({**_PAPER_WAYS, "whole": "none"}, name="paper").rename_axis("method")
     table = ways.reset_index().merge(table, left_on="paper", right_on="method", suffixes=("", "_p"))
     return table[[*keys, "accuracy"]].rename(columns={"accuracy": "paper accuracy"})
+
+
+def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
+    """Time the metrics on the training images of a data set (section 5.2)."""
+    split = f"train[:{s.images}]" if s.images else "train"
+    data = datasets.load(s.dataset, split)
+    im = InstrumentedModel(zoo.load(s.model, s.dataset))
+    rows = []
+    for metric in track(METRICS, "metrics"):
+        seconds = []
+        for _ in range(s.runs + 1):
+            start = time.perf_counter()
+            contributions(im, data.x, metric, y=data.y)
+            seconds.append(time.perf_counter() - start)
+        row = {"metric": metric, "seconds": statistics.median(seconds[1:])}
+        rows.append(row | {"least": min(seconds[1:]), "most": max(seconds[1:])})
+    table = pd.DataFrame(rows)
+    # The seconds that the paper states, for MNIST.
+    stated = paper_frame("neusemslice/stated")
+    metrics = stated.what.str.extract(r"seconds to score MNIST by (\w+)")[0].dropna().str.lower()
+    published = dict(zip(metrics, stated.value[metrics.index], strict=True))
+    table["paper seconds"] = table.metric.map(published if s.dataset == "mnist" else {})
+    head = {
+        "model": f"{s.model}, weights of the zoo",
+        "images": f"{len(data)} of {s.dataset}",
+        "runs": f"{s.runs} of each metric after one that is not counted",
+    }
+    title = "Seconds to score all neurons (section 5.2)"
+    return ExperimentResult([ExperimentTable(f"times-{s.model}-{s.dataset}", table, title, head)])

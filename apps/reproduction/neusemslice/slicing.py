@@ -1,20 +1,29 @@
-"""Accuracy and compression of every slicing method: figure 5, tables 1 to 4."""
+"""Accuracy and compression of every slicing method: figure 5, tables 1 to 4, and two comparisons.
+
+`intervals` and `layers` are not in the paper, which leaves open the interval i of Algorithm 1, by
+which slices grow. A layer keeps at least i neurons for each category, so that with a large interval
+small layers stay whole. Slices of two methods may remove equally many parameters and yet differ in
+accuracy, because they take them from other layers: `layers` says from which, and what each layer's
+part costs alone.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.semantic import CriticalNeurons
 from nnslicer_tf.semantic.deeparc import removable_layers, remove_layers
 from nnslicer_tf.zoo import accuracy
-from reproduction.neusemslice.settings import SETTINGS, MaintenanceSettings
-from reproduction.neusemslice.slices import SlicedModel, redundant
-from reproduction.neusemslice.tables import area_tests, masked_range_tables
-from reproduction.neusemslice.trial import Repeats, Trial
-from reproduction.palette import METHODS
-from reproduction.plots import put_finding
+from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
+from reproduction.neusemslice.tables import area_tests, masked_range_tables, paired_tests
+from reproduction.neusemslice.trial import Repeats, SlicedModel, Trial, redundant
+from reproduction.plots import METHODS, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult
 from reproduction.samples import first, of_classes
 
@@ -55,14 +64,9 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
     for way, settings in SETTINGS.items():
         for setting in settings:
             critical = sliced.slice(way, setting)
-            yield {
-                "metric": metric,
-                "method": way,
-                "setting": setting,
-                "compression": sliced.compression(critical),
-                "into": sliced.own_share(critical),
-                "accuracy": accuracy(sliced.masker.neurons(critical), trial.test),
-            }
+            row = {"metric": metric, "method": way, "setting": setting}
+            row |= {"compression": sliced.compression(critical), "into": sliced.own_share(critical)}
+            yield row | {"accuracy": accuracy(sliced.masker.neurons(critical), trial.test)}
 
 
 def deeparc_row(trial: Trial) -> dict:
@@ -71,27 +75,21 @@ def deeparc_row(trial: Trial) -> dict:
     layers = [layer for layer in redundant(trial, _REDUNDANT) if layer in removable]
     samples = first(trial.train, 2_000).x
     small = remove_layers(trial.model, layers, samples) if layers else trial.model
-    return {
-        "method": "DeepArc",
-        "setting": _REDUNDANT,
-        "compression": 1 - small.count_params() / trial.model.count_params(),
-        "accuracy": accuracy(small, trial.test),
-        "removed": len(layers),
-    }
+    compression = 1 - small.count_params() / trial.model.count_params()
+    row = {"method": "DeepArc", "setting": _REDUNDANT, "compression": compression}
+    return row | {"accuracy": accuracy(small, trial.test), "removed": len(layers)}
 
 
 def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
     """Yield test accuracy with a tenth of every layer masked, by rank (tables 1, 2 and 3).
 
-    "global": ranks by the scores on all samples, accuracy on all; otherwise a category's
-    ranks, and the accuracy on its samples.
+    Ranks and accuracies are "global", of all samples, or a category's, of its samples.
     """
     sliced = SlicedModel(trial, metric)
     slicer = sliced.slicer
-    by_category = {
-        str(category): {layer: values[i] for layer, values in slicer.category_scores.items()}
-        for i, category in enumerate(slicer.categories)
-    }
+    by_layer = slicer.category_scores.items()
+    numbered = enumerate(slicer.categories)
+    by_category = {str(c): {layer: of[i] for layer, of in by_layer} for i, c in numbered}
     for low in (0.0, 0.1, 0.2, 0.3, 0.4):
         for category, scores in {"global": slicer.scores, **by_category}.items():
             keep = {}  # all but a tenth of every layer, from the rank `low` on
@@ -101,19 +99,12 @@ def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
                 keep[layer][np.argsort(-score, kind="stable")[begin:end]] = False
             test = trial.test
             test = test if category == "global" else of_classes(test, [int(category)])
-            yield {
-                "metric": metric,
-                "range": f"{low:.0%}→{low + 0.1:.0%}",
-                "category": category,
-                "accuracy": accuracy(sliced.masker.neurons(keep), test),
-            }
+            row = {"metric": metric, "range": f"{low:.0%}→{low + 0.1:.0%}", "category": category}
+            yield row | {"accuracy": accuracy(sliced.masker.neurons(keep), test)}
 
 
 def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
-    """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
-
-    The part of the file's name behind the figure's stands above all panels.
-    """
+    """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star."""
     metrics = list(curves.metric.dropna().unique())
     columns = 2 if len(metrics) == 4 else min(len(metrics), 3)
     lines = -(-len(metrics) // columns)
@@ -146,5 +137,78 @@ def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
     best, second = most.index[:2]
     values = f"{best} {most[best]:.0%}, {second} {most[second]:.0%}"
     finding = f": parameters removed at 95 % of the best accuracy: {values}"
-    put_finding(figure, f"{name.partition('-')[2]}{finding}")
-    return figure
+    return put_finding(figure, f"{name.partition('-')[2]}{finding}")
+
+
+_INTERVALS = (1, 16, 64, 256)
+
+
+def intervals(s: MaintenanceSettings) -> ExperimentResult:
+    """Compare the curves of semantic slices that grow by different numbers of neurons."""
+    if s.interval != 1:
+        raise InvalidArgumentError(
+            f"intervals compares slices that grow by {', '.join(map(str, _INTERVALS))} neurons: "
+            f"leave out --interval. Received: --interval {s.interval}"
+        )
+    repeats = Repeats(s)
+    parts = []
+    for interval in _INTERVALS:
+        grown = Repeats(replace(s, interval=interval))
+        rows = grown.rows(f"slicing-{s.metric}", curve_rows, s.metric)
+        parts.append(rows.assign(metric=f"{s.metric}, i = {interval}"))
+    curve = pd.concat(parts, ignore_index=True)
+    title = "Semantic slices that grow by i neurons against the others, areas over the common range"
+    tables = [
+        repeats.table("intervals", "Accuracy over compression rate by the interval i", curve),
+        repeats.table("intervals", title, area_tests(curve), "-tests"),
+    ]
+    figure = ExperimentFigure(f"intervals-{s.name}", plot_curves(f"intervals-{s.name}", curve))
+    return ExperimentResult(tables, [figure])
+
+
+_COMPRESSIONS = (0.3, 0.5, 0.66)  # shares of the parameters that are removed; the paper names two
+_KEYS = ["wanted", "method", "layer"]
+_PAIRS = [(one, other) for one in OURS for other in WAYS[:2]]
+
+
+def layers(s: MaintenanceSettings) -> ExperimentResult:
+    """Measure what slices of one size take from each layer (not in the paper)."""
+    repeats = Repeats(s)
+    rows = repeats.rows(f"layers-{s.metric}", layer_rows, s.metric)
+    means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
+    # Paired tests over seeds of whole slices of each compression rate.
+    tests = []
+    for wanted, part in rows[rows["layer"] == "all"].groupby("wanted"):
+        tests.append(paired_tests(part, ["accuracy"], _PAIRS))
+        tests[-1].insert(0, "wanted", wanted)
+    tested = pd.concat(tests, ignore_index=True)
+    title = "What slices of one size take from each layer, and what that costs alone"
+    against, used = "Semantic slices against others of their size: accuracy", {"metric": s.metric}
+    tests = repeats.table("layers", against, tested, "-tests", **used)
+    return ExperimentResult([repeats.table("layers", title, means, **used), tests])
+
+
+def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield the share of neurons that a slice keeps, and the accuracy with only these masked.
+
+    A row for each compression rate, method and layer, one for all convolutions, one for all dense
+    layers, and one for all layers: the slice itself.
+    """
+    sliced = SlicedModel(trial, metric)
+    for wanted in _COMPRESSIONS:
+        for way in WAYS:
+            critical = sliced.of_size(way, wanted)
+            compression = sliced.compression(critical)
+            # The layers of each part of a model that is masked alone, by the part's name.
+            parts = {name: [name] for name in critical}
+            of_model = {name: trial.model.get_layer(name) for name in critical}
+            dense = [n for n, one in of_model.items() if isinstance(one, keras.layers.Dense)]
+            convolutions = [name for name in critical if name not in dense]
+            parts |= {"all convolutions": convolutions, "all dense layers": dense}
+            parts = {name: part for name, part in parts.items() if part} | {"all": list(critical)}
+            for name, part in parts.items():
+                taken = CriticalNeurons({layer: critical[layer] for layer in part})
+                row = {"wanted": wanted, "method": way, "layer": name, "compression": compression}
+                kept = np.concatenate(list(taken.values())).mean()
+                row |= {"neurons": taken.total, "kept": kept, "into": sliced.own_share(taken)}
+                yield row | {"accuracy": accuracy(sliced.masker.neurons(taken), trial.test)}

@@ -1,25 +1,79 @@
-"""Means over repeats beside the paper's figures, and paired tests over repeats."""
+"""Means over repeats beside the paper's figures, and paired tests and areas over repeats.
 
-from collections.abc import Mapping, Sequence
+The area is that under a curve of accuracy over compression rate, over the range of rates
+that all compared curves have, divided by the range: the mean accuracy at equal compression.
+"""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.neusemslice.comparison import compare, paired
 from reproduction.neusemslice.settings import OURS, PAPER_SETTINGS, WAYS
 from reproduction.neusemslice.trial import Repeats
 from reproduction.result import ExperimentResult, paper_frame
 
-_SETTINGS = {
-    ("mlp", "mnist"): "MLP-MNIST",
-    ("mlp", "fashion_mnist"): "MLP-FMNIST",
-    ("alexnet", "cifar10"): "AlexNet-CIFAR10",
-    ("vgg16", "cifar10"): "VGG16-CIFAR10",
-    ("resnet101", "cifar10"): "ResNet101-CIFAR10",
-    ("vgg19", "imagenet"): "VGG19-ImageNet",
-}
+AccuracyCurve = tuple[np.ndarray, np.ndarray]
+"""Rates and accuracies, in any order."""
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """Compare two methods by their results in the same repeats, in the same order.
+
+    "gain" is the mean of first - second, "p_value" that of the two-sided paired t-test, "cohens_d"
+    the gain over the differences' standard deviation; both NaN if all differences are the same.
+    """
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        needed = "Two methods are compared by one figure each for the same repeats."
+        raise InvalidArgumentError(f"{needed} Received: {a.shape} and {b.shape} figures")
+    differences = a - b
+    gain = float(differences.mean())
+    spread = float(differences.std(ddof=1)) if len(a) > 1 else 0.0
+    rounding = 1e-12 * max(np.abs(a).max(), np.abs(b).max())
+    if abs(gain) <= rounding:
+        gain = 0.0
+    p_value = cohens_d = np.nan
+    if spread > rounding:
+        p_value, cohens_d = float(stats.ttest_rel(a, b).pvalue), gain / spread
+    return {"gain": gain, "p_value": p_value, "cohens_d": cohens_d, "repeats": len(a)}
+
+
+def area_under(curve: AccuracyCurve, low: float, high: float) -> float:
+    """Return the mean height of a curve between two rates, interpolated linearly.
+
+    For equal rates the best accuracy counts.
+    """
+    rates, heights = map(np.asarray, curve)
+    distinct = np.unique(rates)
+    best = np.array([heights[rates == rate].max() for rate in distinct])
+    inside = distinct[(distinct > low) & (distinct < high)]
+    grid = np.concatenate([[low], inside, [high]])
+    return float(np.trapezoid(np.interp(grid, distinct, best), grid) / (high - low))
+
+
+def compare(first: Sequence[AccuracyCurve], second: Sequence[AccuracyCurve]) -> dict[str, float]:
+    """Compare two methods by the areas under their curves, over each repeat's common range."""
+    areas = []
+    for pair in zip(first, second, strict=True):
+        low = max(float(np.min(rates)) for rates, _ in pair)
+        high = min(float(np.max(rates)) for rates, _ in pair)
+        if not low < high:
+            raise InvalidArgumentError(
+                f"The curves have no common range of rates: all begin by {low:.4f} only, and one "
+                f"ends at {high:.4f}."
+            )
+        areas.append([area_under(curve, low, high) for curve in pair])
+    return paired(*np.array(areas).reshape(-1, 2).T)
+
+
+_MODELS = {"mlp": "MLP", "alexnet": "AlexNet", "resnet101": "ResNet101"}
+_MODELS |= {"vgg16": "VGG16", "vgg19": "VGG19"}
+_DATA = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR10", "imagenet": "ImageNet"}
 _COLUMNS = {"task_a": "TaskA", "task_b": "TaskB", "mean": "Avg"}
-_COUNTS = ("NI",)
 
 COUNTED = {"weights in and out": "compression", "weights in": "into"}
 """What a compression rate counts of a masked neuron → the column of `curve_rows`."""
@@ -28,16 +82,17 @@ COUNTED = {"weights in and out": "compression", "weights in": "into"}
 def paper_table(number: int, model: str, dataset: str) -> pd.DataFrame:
     """Return the paper's table 5, 6, 7 or 8 for a model and data set, shares in [0, 1].
 
-    Columns: `method`, `attack` in table 6, and the figures; methods are named as this
-    package's experiments name them. No rows where the paper has none.
+    Methods are named as the experiments here name them. No rows where the paper has none.
     """
     table = paper_frame(f"neusemslice/table{number}", na_values="/").rename(columns=_COLUMNS)
-    table = table[table.setting == _SETTINGS.get((model, dataset))].drop(columns="setting")
+    table = table[table.setting == f"{_MODELS.get(model)}-{_DATA.get(dataset)}"].drop(
+        columns="setting"
+    )
     if number == 8:
         table = table.pivot(index="method", columns="task", values="accuracy")
         table = table.reindex(columns=["TaskA", "TaskB", "TaskC", "Avg"]).reset_index()
     table["method"] = table.method.str.replace(" Slicing", "")
-    figures = [name for name in table.columns if name not in ("method", "attack", *_COUNTS)]
+    figures = [name for name in table.columns if name not in ("method", "attack", "NI")]
     table[figures] = table[figures] / 100
     return table
 
@@ -82,27 +137,24 @@ def means_result(
     rows: pd.DataFrame,
     number: int,
     title: str,
-    figures: Sequence[str],
-    methods: Sequence[tuple[str, str]],
-    used: Mapping[str, object],
+    tests: pd.DataFrame,
     name: str = "",
+    **used: Any,
 ) -> ExperimentResult:
     """Return means over seeds beside the paper's figures, the rows of every seed, and paired tests.
 
-    The tests compare pairs of `methods` by some columns, the `figures`; `used` are further settings
-    for the heads of the tables, whose names begin with `name`, or "table" and the paper's number.
+    `used` are further settings for the heads of the tables, whose names begin with `name`, or
+    "table" and the paper's number.
     """
     s, name = repeats.settings, name or f"table{number}"
     means = means_beside_the_paper(rows, number, s.model, s.dataset)
-    tests = paired_tests(rows, figures, methods)
     used = {"metric": s.metric, **used}
-    return ExperimentResult(
-        [
-            repeats.table(name, f"{title} (table {number})", means, more=used),
-            repeats.table(name, f"{title}, every seed", rows, "-runs", used),
-            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", used),
-        ]
-    )
+    tables = [
+        repeats.table(name, f"{title} (table {number})", means, **used),
+        repeats.table(name, f"{title}, every seed", rows, "-runs", **used),
+        repeats.table(name, f"Paired tests (table {number})", tests, "-tests", **used),
+    ]
+    return ExperimentResult(tables)
 
 
 def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
@@ -112,10 +164,8 @@ def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
     overlap there have no figures. The paper does not say whether a compression rate counts the
     weights out of masked neurons; both counts are compared where the curves have both.
     """
-    published = [
-        setting in PAPER_SETTINGS.get(method, ())
-        for method, setting in zip(curves.method, curves.setting, strict=True)
-    ]
+    known = zip(curves.method, curves.setting, strict=True)
+    published = [setting in PAPER_SETTINGS.get(method, ()) for method, setting in known]
     tests = []
     for settings, used in (("paper", curves[published]), ("all", curves)):
         for metric, rows in used.groupby("metric", sort=False):

@@ -1,16 +1,19 @@
-"""Repeats of an experiment: models trained with different seeds, their data, stored rows.
+"""Repeats of an experiment: models trained with different seeds, their slices, stored rows.
 
 The first images of the training split are held out to choose thresholds; the models are trained
 on those that follow, and only final figures are of the test split. Where the model is the zoo's,
 its last tenth is held out, on which the zoo's models are not trained either. Finished models and
 repeats are kept in the working folder, from which an interrupted experiment continues.
+
+`NeuSemSlice` compares landscapes as Equation 2 is printed. `NeuSemSlice, centred` centres them
+first, as does the centred kernel alignment after which the equation is named.
 """
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -22,8 +25,13 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from reproduction.neusemslice.settings import MaintenanceSettings
+from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer
+from nnslicer_tf.semantic.deeparc import layer_similarities
+from nnslicer_tf.semantic.neurons import neuron_layers
+from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
 from reproduction.result import ExperimentTable
 from reproduction.rows import RowStore
 from reproduction.samples import first, of_classes
@@ -31,33 +39,22 @@ from reproduction.samples import first, of_classes
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A trained model that ends in logits, and its data.
-
-    Attributes:
-        train: Its training samples; the first `samples` of them give scores and similarities.
-        held_out: Samples by which thresholds are chosen and training or compression is stopped.
-        test: Samples for final figures only.
-        interval: Number of neurons by which semantic slices grow (Algorithm 1's i).
-    """
+    """A trained model that ends in logits, and its data."""
 
     model: keras.Model
-    train: Dataset
-    held_out: Dataset
-    test: Dataset
+    train: Dataset  # its training samples
+    held_out: Dataset  # by which thresholds are chosen and training or compression is stopped
+    test: Dataset  # for final figures only
     seed: int = 0
-    samples: int = 5_000
-    interval: int = 1
+    samples: int = 5_000  # of the training samples, for scores and similarities
+    interval: int = 1  # number of neurons by which semantic slices grow (Algorithm 1's i)
 
 
 def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
     """Return the zoo's trained model of a name, and its data."""
-    return Trial(
-        zoo.load(model, dataset),
-        train=datasets.load(dataset, "train[:90%]"),
-        held_out=datasets.load(dataset, "train[90%:]"),
-        test=datasets.load(dataset, f"test[:{tests}]"),
-        samples=samples,
-    )
+    splits = ("train[:90%]", "train[90%:]", f"test[:{tests}]")
+    data = (datasets.load(dataset, split) for split in splits)
+    return Trial(zoo.load(model, dataset), *data, samples=samples)
 
 
 class Repeats:
@@ -69,8 +66,7 @@ class Repeats:
     @cached_property
     def _zoo_trial(self) -> Trial | None:
         s = self.settings
-        is_zoo = s.weights == "zoo"
-        return zoo_trial(s.model, s.dataset, s.tests, s.samples) if is_zoo else None
+        return zoo_trial(s.model, s.dataset, s.tests, s.samples) if s.weights == "zoo" else None
 
     @cached_property
     def data(self) -> dict[str, Dataset]:
@@ -128,11 +124,7 @@ class Repeats:
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
     def rows(
-        self,
-        what: str,
-        run: Callable[..., Iterable[dict]],
-        *options: Any,
-        classes: Iterable[int] | None = None,
+        self, what: str, run: Callable[..., Iterable[dict]], *options: Any, classes: Any = None
     ) -> pd.DataFrame:
         """Return the rows of all seeds; stored ones are read, not made again.
 
@@ -157,18 +149,13 @@ class Repeats:
         return pd.concat(parts, ignore_index=True).astype({"seed": int})
 
     def table(
-        self,
-        name: str,
-        title: str,
-        frame: pd.DataFrame,
-        kind: str = "",
-        more: Mapping[str, object] | None = None,
+        self, name: str, title: str, frame: pd.DataFrame, kind: str = "", **more: object
     ) -> ExperimentTable:
         """Return a table headed by how it was made and `more`; a `kind` ends its name."""
         s = self.settings
         parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
         sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
-        head = {"seeds": f"{s.seeds[0]} … {s.seeds[-1]}", "sizes": sizes, **(more or {})}
+        head = {"seeds": f"{s.seeds[0]} … {s.seeds[-1]}", "sizes": sizes, **more}
         if s.interval != 1:
             head["interval"] = f"semantic slices grow by {s.interval} neurons at a time"
         return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)
@@ -193,3 +180,78 @@ def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
     size = classes // tasks
     starts = [*range(0, size * tasks, size), classes]
     return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(starts))
+
+
+class SlicedModel:
+    """A trial's model with all slicing methods, by one of `METRICS`."""
+
+    def __init__(self, trial: Trial, metric: str = "taylor") -> None:
+        data = first(trial.train, trial.samples)
+        self.model = trial.model
+        self.slicer = SemanticSlicer(InstrumentedModel(trial.model), data.x, data.y, metric)
+        centred = self.slicer.with_centred(True)
+        self._ways: dict[str, Callable[[float], CriticalNeurons]] = {
+            "Global": self.slicer.global_slice,
+            "Category-wise": self.slicer.category_slice,
+            "NeuSemSlice": partial(self.slicer.semantic_slice, step=trial.interval),
+            "NeuSemSlice, centred": partial(centred.semantic_slice, step=trial.interval),
+        }
+        self.masker = Masker(trial.model)
+
+    def slice(self, way: str, setting: float) -> CriticalNeurons:
+        """Return the slice of a method at a share or threshold."""
+        return self._ways[way](setting)
+
+    def compression(self, critical: CriticalNeurons) -> float:
+        """Return the share of the parameters that restructuring removes."""
+        return 1 - self.masker.size(critical) / self.model.count_params()
+
+    def own_share(self, critical: CriticalNeurons) -> float:
+        """Return the share of the parameters in kernels and biases of masked neurons themselves."""
+        sizes = {layer: self.model.get_layer(layer).count_params() for layer in critical}
+        own = sum((1 - mask.mean()) * sizes[layer] for layer, mask in critical.items())
+        return own / self.model.count_params()
+
+    def of_size(self, way: str, compression: float) -> CriticalNeurons:
+        """Return a method's slice whose compression rate is nearest to the one given."""
+        low, high, found = 0.0, 1.0, []
+        for _ in range(16):
+            middle = (low + high) / 2
+            critical = self.slice(way, middle)
+            rate = self.compression(critical)
+            found.append((abs(rate - compression), critical))
+            if found[-1][0] < 1e-3:
+                break
+            low, high = (middle, high) if rate > compression else (low, middle)
+        return min(found, key=lambda pair: pair[0])[1]
+
+
+def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, CriticalNeurons]:
+    """Return a slice by every method, all of about the same compression rate (section 5.3).
+
+    It is that of the smallest centred semantic slice that keeps the held-out accuracy by itself.
+    """
+    sliced = SlicedModel(trial, metric)
+    lowest = accuracy(trial.model, trial.held_out) - loss
+    way = OURS[1]
+    chosen = sliced.slice(way, 1.0)
+    for theta in SETTINGS[way]:
+        critical = sliced.slice(way, theta)
+        if accuracy(sliced.masker.neurons(critical), trial.held_out) >= lowest:
+            chosen = critical
+            break
+    size = sliced.compression(chosen)
+    return {w: chosen if w == way else sliced.of_size(w, size) for w in WAYS}
+
+
+def redundant(trial: Trial, threshold: float) -> list[str]:
+    """Return the hidden layers that are redundant on 500 training samples."""
+    similarities = layer_similarities(InstrumentedModel(trial.model), first(trial.train, 500).x)
+    hidden = list(similarities.items())[:-1]
+    return [name for name, similarity in hidden if similarity > threshold]
+
+
+def all_neurons(model: keras.Model) -> dict[str, np.ndarray]:
+    """Return masks of all neurons, the classes included."""
+    layers = neuron_layers(InstrumentedModel(model), classes=True)
+    return {name: np.ones(layer.units, bool) for name, layer in layers.items()}

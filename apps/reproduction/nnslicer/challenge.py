@@ -24,28 +24,20 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings, split_names
-from reproduction.palette import METHODS
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
+from reproduction.plots import METHODS
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note, versions
 from reproduction.tables import read_table
 
 _NORMS = {"linf": "L∞", "l2": "L2"}
 _GUIDES = 1000  # normal images to move towards
 
-_TEXT = (
-    "`median`: smallest change that succeeds, in the median over the images; `ratio`: to that of "
-    "the model alone; `best`: share of the images on which the attack is the best; `≤ 2×`: share "
-    "of the images with a success within twice the median of the model alone. `verdict`: what the "
-    "sanity checks say of the attacks; where they are not credible, a detector's figures are upper "
-    "bounds of what it withstands, and nothing more. No detector is called robust."
-)
-
 
 class Watched(NamedTuple):
-    """A model's slicer, and normal images."""
+    """A model's slicer, training images on which detectors are fitted, and as many others."""
 
     slicer: Slicer  # with the profile of `normal`
-    normal: np.ndarray  # training images on which detectors are fitted
-    others: np.ndarray  # the same number of other training images
+    normal: np.ndarray
+    others: np.ndarray
 
 
 def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
@@ -73,9 +65,9 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
         parts = [frame_of(result).assign(method=name) for name, result in results.items()]
         return pd.concat(parts, ignore_index=True)
 
-    attacks = together(
-        lambda r: r.to_frame().assign(false_positives=r.false_positives, verdict=r.verdict)
-    )
+    attacks = together(ChallengeResult.to_frame)
+    for column in ("false_positives", "verdict"):
+        attacks[column] = [getattr(results[name], column) for name in attacks["method"]]
     attacks.insert(0, "method", attacks.pop("method"))
     curves = together(ChallengeResult.success)[["method", "norm", "budget", MODEL, PAIR]]
     images = together(ChallengeResult.images)
@@ -85,7 +77,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
         for c in result.checks
     )
     tables = [
-        ExperimentTable(name, attacks, title, head, _TEXT),
+        ExperimentTable(name, attacks, title, head, note("challenge")),
         ExperimentTable(f"{name}-curves", curves, f"{title}: by budget", head),
         ExperimentTable(f"{name}-checks", checks, f"{title}: sanity checks", head),
         ExperimentTable(f"{name}-images", images, f"{title}: every image", head),
@@ -139,19 +131,12 @@ def run_challenges(
         effort = s.values("steps", "queries", "rounds")
         made_from = s.values("train", "images", "skip") | effort
         made_from |= s.values("theta", "false_positive_rate", "seed")
-        result = challenge(
-            detector,
-            watched.slicer.im,
-            images.x,
-            images.y,
-            s.seed,
-            normal=watched.others[:_GUIDES],
-            substitute=fitted(name, watched.others, "substitute") if transfers else None,
-            norms=split_names(s.norms),
-            attacks=attacks,
-            **effort,
-            folder=folder_of(name, *made_from.values(), transfers),
-        )
+        options = {"norms": split_names(s.norms), "attacks": attacks, **effort}
+        options["folder"] = folder_of(name, *made_from.values(), transfers)
+        options["substitute"] = fitted(name, watched.others, "substitute") if transfers else None
+        guides = watched.others[:_GUIDES]
+        im = watched.slicer.im
+        result = challenge(detector, im, images.x, images.y, s.seed, normal=guides, **options)
         print(f"{name}: {result}", flush=True)
         yield name, result
 
@@ -186,9 +171,7 @@ def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
     title = "No attack on these detectors is credible"
     if measured:
         best = max(measured, key=measured.__getitem__)
-        title = (
-            f"Evading model and {best} takes {ratios[best]:.2f} times\nthe change that misleads "
-            f"the model alone ({_NORMS[norms[0]]}, medians)"
-        )
+        title = f"Evading model and {best} takes {ratios[best]:.2f} times\nthe change that "
+        title += f"misleads the model alone ({_NORMS[norms[0]]}, medians)"
     figure.axes[0].set_title(title, fontsize=10)
     return figure

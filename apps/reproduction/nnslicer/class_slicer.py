@@ -13,10 +13,7 @@ from nnslicer_tf.slicing import ClassProfiles, Criterion, Slice, Slicer, SliceSe
 class ClassSlicer:
     """Computes slices of samples, using the profile of the class predicted for each.
 
-    Args:
-        im: The model.
-        profiles: The model's profiles by class.
-        options: Further arguments of `Slicer`, by name.
+    `options` are further arguments of `Slicer`.
     """
 
     def __init__(self, im: InstrumentedModel, profiles: ClassProfiles, **options: Any) -> None:

@@ -8,17 +8,20 @@ which an interrupted run resumes. Remove its `rows` after changing a detector's 
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets
+from nnslicer_tf import datasets, explore
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.baselines import effective_paths
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection import (
     PRESETS,
     Detector,
@@ -28,15 +31,15 @@ from nnslicer_tf.detection import (
     SliceDetector,
     evaluate,
 )
-from nnslicer_tf.detection.attacks import AttackSpec
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
+from nnslicer_tf.detection.attacks.generation import AdversarialExamples
 from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
-from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings, split_names
-from reproduction.palette import MARKERS, METHODS
-from reproduction.plots import plot_numbers
+from reproduction.plots import MARKERS, METHODS, plot_numbers
 from reproduction.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -46,7 +49,26 @@ from reproduction.result import (
 )
 from reproduction.rows import RowStore
 from reproduction.samples import load_classifier
-from reproduction.views import MOST_PAIRS, view_of_pairs
+
+
+def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
+    """Return attacks by their names, separated by commas; by default all of a data set."""
+    table = ATTACKS if dataset == "cifar10" else MNIST_ATTACKS
+    chosen = split_names(names)
+    for name in chosen:
+        check_name("attack", name, table)
+    return [table[name] for name in chosen or table]
+
+
+def examples(
+    model: keras.Model, attacks: Iterable[AttackSpec], data: Dataset, work: Path, **options: Any
+) -> Iterator[tuple[AttackSpec, AdversarialExamples]]:
+    """Yield each attack and its examples; print its number of successes."""
+    for attack in attacks:
+        made = generate(model, attack, data.x, data.y, cache=work / "examples", **options)
+        print(f"{attack.name}: {made.success.sum()} of {len(data)} mislead the model", flush=True)
+        yield attack, made
+
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **{name: partial(SliceDetector, preset=name) for name in PRESETS},
@@ -63,24 +85,27 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
 
+MAX_PAIRS = 10  # in a view; more would only make its file larger
+
 # Inputs from which times are estimated.
 _TIMED, _TIMED_PATHS = 64, 8
 _SECONDS_EACH = 3
-# Attack → forward passes and gradients for an image.
-_ATTACK_COSTS = {
-    **{f"FGSM_{n}": (0, 1) for n in (2, 4, 8)},
-    **{f"RPGD_{n}": (0, 40) for n in (2, 4, 8)},
-    **{"DeepFoolLinf": (0, 40), "DeepFoolL2": (0, 40), "JSMA": (100, 200), "CWL2": (0, 500)},
-    **{"ADef": (10, 100), "SinglePixel": (500, 0), "LocalSearch": (1_000, 0)},
-    **{"Boundary": (6_000, 0), "Pointwise": (2_000, 0), "Spatial": (125, 0)},
-    "GaussianBlur": (100, 0),
-}
-# Method → what it computes for an input, and how often.
-_METHOD_COSTS = {
-    **{"paper": ("slices", 1), "margin": ("slices", 1), "fused": ("slices", 4)},
-    **{"stable": ("slices", 6), "photos": ("slices", 6)},
-    **{"slices": ("slices", 50), "lean": ("slices", 50)},
-    **{name: ("paths", 1) for name in ("EffectivePath", "EffectivePath margin")},
+# Unit of work → attack or method → about how many units it takes for an input.
+_COSTS = {
+    "gradients": {
+        **{f"FGSM_{n}": 1 for n in (2, 4, 8)} | {f"RPGD_{n}": 40 for n in (2, 4, 8)},
+        **{"DeepFoolLinf": 40, "DeepFoolL2": 40, "JSMA": 200, "CWL2": 500, "ADef": 100},
+    },
+    "slices": {
+        **{"paper": 1, "margin": 1, "fused": 4},
+        **{"stable": 6, "photos": 6, "slices": 50, "lean": 50},
+    },
+    "paths": {"EffectivePath": 1, "EffectivePath margin": 1},
+    "passes": {
+        **{"JSMA": 100, "ADef": 10, "SinglePixel": 500, "LocalSearch": 1_000, "Boundary": 6_000},
+        **{"Pointwise": 2_000, "Spatial": 125, "GaussianBlur": 100, "FeatureMap": 1},
+        **{"FeatureMap margin": 1, "logit margin": 1, "flag everything": 1},
+    },
 }
 
 
@@ -106,25 +131,18 @@ def detect(s: DetectionSettings) -> ExperimentResult:
         f"command goes on with what is finished in {s.work}.",
         flush=True,
     )
-    pairs = {}
     normalise = None if s.normalise == "unit" else scale
-    for spec, made in examples(
-        network, specs, images.x, images.y, s.work, rng=s.seed, normalise=normalise
-    ):
-        if made.success.any():
-            originals, adversarial = (
-                scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
-            )
-            pairs[spec.name] = originals, adversarial
+    made = examples(network, specs, images, s.work, rng=s.seed, normalise=normalise)
+    pairs = {
+        spec.name: [scale.apply(x[one.success] * scale.maximum) for x in (images.x, one.x)]
+        for spec, one in made
+        if one.success.any()
+    }
 
     # A row for each method and attack; rows of finished methods are kept.
-    store = RowStore.of(
-        s.work / "rows",
-        f"{s.model}-{s.dataset}",
-        ["method"],
-        {"weights": im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
-        | s.values("normalise", "skip", "images", "theta", "false_positive_rate", "seed"),
-    )
+    made_from = {"weights": im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
+    fields = ("normalise", "skip", "images", "theta", "false_positive_rate", "seed")
+    store = RowStore.of(s, f"rows/{s.model}-{s.dataset}", ["method"], *fields, **made_from)
 
     def evaluated(method: str) -> list[dict]:
         options = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
@@ -182,13 +200,18 @@ def detect(s: DetectionSettings) -> ExperimentResult:
             name, table.reindex(columns=columns), "Detection of adversarial inputs", head
         ),
     ]
-    views = []
-    if s.explore and pairs:  # the first examples of every attack
-        each = -(-MOST_PAIRS // len(pairs))
-        sides = zip(*pairs.values(), strict=True)
-        normal, adversarial = (np.concatenate([x[:each] for x in side]) for side in sides)
-        views = view_of_pairs(s.explore, slicer, normal, adversarial)
-    return ExperimentResult(tables, figures(name, rows), views=views)
+    view = partial(view_of_pairs, slicer, pairs.values())
+    return ExperimentResult(tables, figures(name, rows), view=view)
+
+
+def view_of_pairs(slicer: Slicer, pairs: Collection[Sequence[np.ndarray]]) -> Explorer:
+    """Return a view of the slices of inputs and adversarial versions, the first of each attack."""
+    each = -(-MAX_PAIRS // len(pairs))
+    sides = (np.concatenate([x[:each] for x in side]) for side in zip(*pairs, strict=True))
+    inputs = dict(zip(("normal", "adversarial"), (x[:MAX_PAIRS] for x in sides), strict=True))
+    slices = {name: slicer.slice_each(x, outputs="predicted") for name, x in inputs.items()}
+    title = f"Normal and adversarial inputs of {slicer.im.model.name}"
+    return explore(slices, slicer.im, inputs, profile=slicer.profile, title=title)
 
 
 def estimated_seconds(
@@ -207,22 +230,15 @@ def estimated_seconds(
         "slices": (len(x), lambda: list(slicer.iterate(x, kernels=list(im.kernels)))),
         "paths": (len(few), lambda: effective_paths(im, few, progress=False)),
     }
-    # The number of each unit of work.
-    counts = dict.fromkeys(units, 0.0)
-    for spec in attacks:
-        passes, gradients = _ATTACK_COSTS[spec.name]
-        counts["passes"] += images * passes
-        counts["gradients"] += images * gradients
-    for method in methods:
-        unit, count = _METHOD_COSTS.get(method, ("passes", 1))
-        counts[unit] += count * (len(normal) + 2 * images)
     total = 0.0
     for name, (inputs, run) in units.items():
-        if counts[name]:
+        count = images * sum(_COSTS[name].get(spec.name, 0) for spec in attacks)
+        count += (len(normal) + 2 * images) * sum(_COSTS[name].get(m, 0) for m in methods)
+        if count:
             run()  # compiles
             start = time.perf_counter()
             run()
-            total += counts[name] * (time.perf_counter() - start) / inputs
+            total += count * (time.perf_counter() - start) / inputs
     return total
 
 
@@ -250,7 +266,5 @@ def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
     # Plot the F1 of every method on every attack as an annotated heat map.
     table = rows.pivot(index="attack", columns="method", values="f1")
     table = table.loc[rows["attack"].unique(), rows["method"].unique()]
-    return [
-        ExperimentFigure(name, figure),
-        ExperimentFigure(f"{name}-f1", plot_numbers(table, finding)),
-    ]
+    f1 = ExperimentFigure(f"{name}-f1", plot_numbers(table, finding))
+    return [ExperimentFigure(name, figure), f1]

@@ -1,9 +1,12 @@
-"""Further kinds of evidence, which were tried for detectors and are in no preset.
+"""All kinds of evidence, also those that are in no preset, and scores of inputs by each of them.
 
-`EVIDENCE` has them beside those of the presets, in the order in which the tables name them.
+`EVIDENCE` has the kinds in the order in which the tables name them.
 """
 
-from functools import partial
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +17,9 @@ from nnslicer_tf.detection.arrays import array_module, margin, operand
 from nnslicer_tf.detection.images import VIEWS
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin
 from nnslicer_tf.detection.slice_detector import MAX_DISTANCE_SYNAPSES, MAX_JOINT_SYNAPSES
-from nnslicer_tf.slicing import Criterion
+from nnslicer_tf.engine import Store
+from nnslicer_tf.slicing import Criterion, Slicer
+from reproduction.nnslicer.settings import ChoiceSettings, EvidenceSettings
 
 # Samples whose distances are computed at once.
 _ROWS = 1024
@@ -83,7 +88,11 @@ class MembershipRatio(ClassDistance):
 
 
 class EvidenceDetector(SliceDetector):
-    """A `SliceDetector` that also knows the kinds of evidence that are in no preset."""
+    """A `SliceDetector` with all kinds of evidence, also those that are in no preset."""
+
+    def votes(self) -> list[Vote]:
+        """Return the votes of all kinds."""
+        return [vote for kind in EVIDENCE for vote in self.votes_of(kind)]
 
     def votes_of(self, kind: str) -> list[Vote]:
         """Return the votes of a kind; see `SliceDetector.votes_of`."""
@@ -103,10 +112,8 @@ class EvidenceDetector(SliceDetector):
             image = self.slice_features(names, most, local=True)
             features = {"image": image}
             features |= {view: self.slice_features(names, most, view=view) for view in VIEWS}
-            return [
-                Vote(f"scaled, {n}", f, ScaledRidgeMargin(self.alpha), "scaled", f is image)
-                for n, f in features.items()
-            ]
+            scorer, scaled = partial(ScaledRidgeMargin, self.alpha), features.items()
+            return [Vote(f"scaled, {n}", f, scorer(), "scaled", f is image) for n, f in scaled]
         sizes = [self.im.kernels[name].size for name in names]
         if kind == "falls of joint slices":
 
@@ -125,10 +132,9 @@ class EvidenceDetector(SliceDetector):
 
 
 def _ratios(names: list[str], evidence: Evidence, columns: np.ndarray) -> np.ndarray:
-    """Return the similarity of each kernel's slices for the two largest outputs.
+    """Return the cosine of each kernel's slices for the two largest outputs, (N, 2 · kernels).
 
-    It is their cosine, and the logarithm of the ratio of their sizes (sums of absolute values),
-    (N, 2 · kernels).
+    With it is the logarithm of the ratio of their sizes (sums of absolute values).
     """
     best = evidence.slices(names, columns)
     others = evidence.logits.copy()
@@ -146,10 +152,8 @@ def _ratios(names: list[str], evidence: Evidence, columns: np.ndarray) -> np.nda
         a, b = best[:, blocks == block], second[:, blocks == block]
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         totals = [np.abs(one).sum(axis=1) for one in (a, b)]
-        features += [
-            (a * b).sum(axis=1) / (lengths + 1e-9),
-            np.log((totals[0] + 1) / (totals[1] + 1)),
-        ]
+        cosines = (a * b).sum(axis=1) / (lengths + 1e-9)
+        features += [cosines, np.log((totals[0] + 1) / (totals[1] + 1))]
     return np.stack(features, axis=1)
 
 
@@ -160,3 +164,55 @@ EVIDENCE = (
     *("slices for the two best outputs", "residuals", "scaled slices of views"),
 )
 """The kinds of evidence."""
+
+
+SLICES = tuple(name for name in EVIDENCE if "slice" in name)
+"""The kinds of evidence that are computed from slices."""
+
+Scores = Mapping[str, np.ndarray]
+"""Kind of evidence → scores (N,)."""
+
+
+class Judge:
+    """Computes the surprise (-log p, or a sum of them) of each kind of evidence on inputs.
+
+    Scores are kept in the settings' working folder, by the inputs' content, and so is the detector,
+    which learns from `normal` inputs when something is judged for the first time.
+    """
+
+    def __init__(
+        self, s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray
+    ) -> None:
+        self._slicer, self._normal, self._seed = slicer, normal, s.seed
+        identity = {"model": slicer.im.fingerprint}
+        identity |= s.values("dataset", "train", "theta", "seed") | {"evidence": EVIDENCE}
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+        self._folder = s.work / "judges" / f"{s.model}-{digest}"
+        self._store = Store(self._folder, identity, "scores of evidence")
+
+    @cached_property
+    def _detector(self) -> EvidenceDetector:
+        path = self._folder.with_suffix(".npz")
+        if path.exists():
+            return EvidenceDetector.load(path, self._slicer)
+        detector = EvidenceDetector(self._slicer, rng=self._seed).fit(self._normal)
+        detector.save(path)
+        return detector
+
+    def __call__(self, name: str, x: np.ndarray) -> Scores:
+        """Return kind → anomaly scores (N,)."""
+        key = f"{name} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
+        if key not in self._store:
+            detector = self._detector
+            evidence = detector.evidence(detector.im.check(x))
+            votes = {vote.name: vote for vote in detector.votes_}
+            of_kinds = {k: [votes[v.name] for v in detector.votes_of(k)] for k in EVIDENCE}
+            scores = {kind: detector.fuse(evidence, some) for kind, some in of_kinds.items()}
+            self._store.save(key, {}, scores)
+            print(f"{name}: {len(x)} images judged", flush=True)
+        return self._store.load(key)[1]
+
+
+def together(scores: Scores, kinds: Sequence[str]) -> np.ndarray:
+    """Return the joint scores of kinds of evidence, (N,)."""
+    return np.sum([scores[name] for name in kinds], axis=0)

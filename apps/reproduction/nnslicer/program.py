@@ -5,6 +5,7 @@ pruned models: those of NNSlicer and EffectivePath pass on the means of what was
 the other methods do not. A *treatment* is what is done to a pruned model in addition.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
-from reproduction.nnslicer.pruning_methods import POWER, RENORMALISE_ON, PruningMethod
+from reproduction.nnslicer.pruning import POWER, RENORMALISE_ON, PruningMethod
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
 from reproduction.nnslicer.targets import (
     Profiles,
@@ -33,7 +34,7 @@ from reproduction.nnslicer.targets import (
     summary,
 )
 from reproduction.plots import plot_methods, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 
 TARGETED = "NNSlicer (targeted)"
 _RATIOS = (0.3, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
@@ -44,10 +45,6 @@ def _ranker(profile: Profile | ClassProfiles, **changes: Any) -> NNSlicerRanker:
     """Return the program's ranker, or a variant of it."""
     ranker = NNSlicerRanker(profile, 0.2, relative_to="sum", rectify="pass", collect="magnitudes")
     return replace(ranker, **changes)
-
-
-def _by_channel(profiles: Profiles) -> ClassProfiles:
-    return ClassProfiles({c: one.per_channel() for c, one in profiles.by_class.items()})
 
 
 PROGRAM: Rankings = {
@@ -67,7 +64,10 @@ READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
         lambda p: _ranker(p.by_class, rectify="sign"),
     ),
     "whole": ("mean of all images", lambda p: _ranker(p.whole)),
-    "class-channels": ("mean of the class, by channel", lambda p: _ranker(_by_channel(p))),
+    "class-channels": (
+        "mean of the class, by channel",
+        lambda p: _ranker(ClassProfiles({c: q.per_channel() for c, q in p.by_class.items()})),
+    ),
     "netted": ("contributions netted (Eq. 4)", lambda p: _ranker(p.by_class, collect="netted")),
     "samples": ("images counted", lambda p: _ranker(p.by_class, collect="samples")),
     "theta01": ("θ = 0.1", lambda p: _ranker(p.by_class, theta=0.1)),
@@ -85,19 +85,14 @@ READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
 class Treatment:
     """What is done to a pruned model in addition.
 
-    Attributes:
-        said: Description in words.
-        means: Methods whose models pass on the means of what was pruned; None: all.
-        stem: "plain": the first kernel is pruned without means. "kept": it is not pruned.
-        renormalised: Re-estimate batch normalisation statistics.
-        whole_model: Prune the smallest scores of the model, not the same share of each layer;
-            scores of slices and paths are multiplied by the weights.
+    `whole_model`: prune the smallest scores of the model, not the same share of each layer; scores
+    of slices and paths are multiplied by the weights.
     """
 
     said: str
-    means: tuple[str, ...] | None = None
-    stem: str = "kept"
-    renormalised: bool = False
+    means: tuple[str, ...] | None = None  # methods that pass on means of what was pruned; None: all
+    stem: str = "kept"  # the first kernel is not pruned; "plain": it is, without means
+    renormalised: bool = False  # re-estimate batch normalisation statistics
     whole_model: bool = False
 
 
@@ -116,13 +111,6 @@ TREATMENTS = {
     ),
 }
 """Name → treatment, from the program's to those in which all methods are treated alike."""
-
-
-_TEXT = (
-    "Mean accuracy on images of the target classes among all outputs (`targets`) and among the "
-    "target outputs alone (`among_targets`), and on the other images (`others`); `±`: standard "
-    "deviation over the sets of target classes."
-)
 
 
 def program(s: ProgramSettings) -> ExperimentResult:
@@ -145,9 +133,8 @@ def program(s: ProgramSettings) -> ExperimentResult:
 
     # The margin of slices of the targets over the other methods, by a bootstrap over the sets.
     rng = np.random.default_rng(s.seed)
-    table = rows.pivot_table(
-        ["targets", "among_targets"], ["treatment", "ratio", "targets_of"], "method", sort=False
-    )
+    keys, figures = ["treatment", "ratio", "targets_of"], ["targets", "among_targets"]
+    table = rows.pivot_table(figures, keys, "method", sort=False)
     gaps = []
     for (treatment, ratio), part in table.groupby(level=[0, 1], sort=False):
         for other in part["targets"].columns.drop(TARGETED):
@@ -164,25 +151,14 @@ def program(s: ProgramSettings) -> ExperimentResult:
     ending = f"{s.model_name}-{s.dataset}{ending}"
     head = _head(task, s)
     treatments = "\n".join(f"- {name}: {TREATMENTS[name].said}." for name in names)
-    tables = [
-        ExperimentTable(
-            f"pruning-{ending}",
-            means,
-            "Targeted pruning by the program's procedure and with equal treatment (Figure 3)",
-            head,
-            f"{_TEXT}\n\n{treatments}",
-        ),
-        ExperimentTable(
-            f"pruning-gaps-{ending}",
-            pd.DataFrame(gaps),
-            f"{TARGETED} above other methods, by treatment",
-            head,
-            "Points of accuracy on the targets by which slices of the targets are above the "
-            "other method, with the central 95 % of means of sets drawn again (bootstrap over "
-            "the sets of targets, paired); `among`: the same among target outputs alone.",
-        ),
-    ]
-    return ExperimentResult(tables, [ExperimentFigure(f"pruning-{ending}", plot(means))])
+    name, text = f"pruning-{ending}", f"{note('program')}\n\n{treatments}"
+    title = "Targeted pruning by the program's procedure and with equal treatment (Figure 3)"
+    above = f"{TARGETED} above other methods, by treatment"
+    margins = ExperimentTable(
+        f"pruning-gaps-{ending}", pd.DataFrame(gaps), above, head, note("gaps")
+    )
+    tables = [ExperimentTable(name, means, title, head, text), margins]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(means))])
 
 
 def readings(s: ReadingSettings) -> ExperimentResult:
@@ -196,22 +172,17 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     methods["Weight"] = PruningMethod.fixed(pruning.scores(task.im, "weight"))
     plain = Treatment("no means, the stem is kept", means=())
     means, _ = _measure(task, s, [("plain", plain, name) for name in methods], methods, "readings")
-    table = ExperimentTable(
-        f"pruning-readings-{s.model_name}-{s.dataset}",
+    name = f"pruning-readings-{s.model_name}-{s.dataset}"
+    text = f"{note('program')} No means are handed on, and the stem is kept."
+    means, title = (
         means.drop(columns="treatment"),
         "What single choices of the program do to pruning",
-        _head(task, s),
-        f"{_TEXT} No means are handed on, and the stem is kept.",
     )
-    return ExperimentResult([table])
+    return ExperimentResult([ExperimentTable(name, means, title, _head(task, s), text)])
 
 
 def _measure(
-    task: TargetTask,
-    s: ProgramSettings,
-    cases: Sequence[tuple[str, Treatment, str]],
-    methods: Mapping[str, PruningMethod],
-    kind: str,
+    task: TargetTask, s: ProgramSettings, cases: Sequence, methods: Mapping, kind: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return mean metrics and single rows of every case; rows are saved as they finish."""
     im, stem = task.im, next(iter(task.im.kernels))
@@ -234,22 +205,15 @@ def _measure(
             if name not in ("Weight", "Channel", "Random"):
                 scores = pruning.times_weight(im, scores, POWER)
             ratios = pruning.global_ratios(scores, ratio)
-        return masked_model(frozenset(without_means)).logits(
-            pruning.keep_masks(scores, ratios),
-            task.measured.x,
-            ablation="mean",
-            renormalise_on=task.train.x[:RENORMALISE_ON] if treatment.renormalised else None,
-        )
+        keep, model = pruning.keep_masks(scores, ratios), masked_model(frozenset(without_means))
+        images = task.train.x[:RENORMALISE_ON] if treatment.renormalised else None
+        return model.logits(keep, task.measured.x, ablation="mean", renormalise_on=images)
 
-    jobs = [
-        (
-            {"treatment": label, "method": name, "ratio": ratio},
-            partial(logits, treatment=treatment, name=name, ratio=ratio),
-            not methods[name].targeted,
-        )
-        for label, treatment, name in cases
-        for ratio in s.ratio or _RATIOS
-    ]
+    jobs = []
+    for (label, treatment, name), ratio in itertools.product(cases, s.ratio or _RATIOS):
+        pruned = partial(logits, treatment=treatment, name=name, ratio=ratio)
+        case = {"treatment": label, "method": name, "ratio": ratio}
+        jobs.append((case, pruned, not methods[name].targeted))
     file = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out + ".csv"
     rows = measure(task, file, jobs, "Pruning")
     keys = ["treatment", "method", "ratio"]
@@ -285,8 +249,7 @@ def plot(found: pd.DataFrame) -> Figure:
         axis.set_xlabel("share of synapses pruned")
     for axis in axes[:, 0]:
         axis.set_ylabel("accuracy on targets")
-    handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=3)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     # The finding: the first treatment at the middle ratio.
     ratios = np.sort(found["ratio"].unique())
     at = ratios[np.abs(ratios - 0.55).argmin()]
@@ -294,5 +257,4 @@ def plot(found: pd.DataFrame) -> Figure:
     best = rows.set_index("method")["targets"].sort_values(ascending=False)[:2]
     values = ", ".join(f"{name} {value:.1%}" for name, value in best.items())
     how = "by the program's procedure" if treatments[0] == "program" else f"({treatments[0]})"
-    put_finding(figure, f"{at:.0%} pruned {how}: {values}")
-    return figure
+    return put_finding(figure, f"{at:.0%} pruned {how}: {values}")

@@ -8,6 +8,7 @@ the n adversarial inputs look like.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,16 +19,15 @@ from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import ClassProfiles, Criterion, Profile, Slicer
-from reproduction.nnslicer.adversarial import attacks_on, examples
+from nnslicer_tf.slicing import ClassProfiles, Criterion
 from reproduction.nnslicer.class_slicer import ClassSlicer
+from reproduction.nnslicer.detection import attacks_on, examples
 from reproduction.nnslicer.settings import ProgramDetectionSettings
-from reproduction.result import ExperimentResult, ExperimentTable, paper_frame, versions
+from reproduction.result import ExperimentResult, ExperimentTable, note, paper_frame, versions
 from reproduction.rows import RowStore
 from reproduction.samples import choose
 from reproduction.settings import DATA
 from reproduction.tables import read_table
-from reproduction.views import view_of_pairs
 
 Vectors = Callable[[np.ndarray], np.ndarray]
 
@@ -38,15 +38,6 @@ METHODS = (
 
 _SYNAPSES = 4_096  # that a tree reads at most
 _COUNTED = "resnet10"  # the model whose table of detectors counts the attacks not made here
-_TEXT = (
-    "`n`: adversarial inputs; `flagged`: flagged ones among all `normal` inputs. `program_*`: as "
-    "the program scores, where every adversarial input counts as found: precision n / (n + "
-    "flagged). `precision`, `recall`, `f1`: what the rule detects, measured on the adversarial "
-    "inputs made here. Where an attack was not made here, n is that of the table of detectors "
-    "(`detection/resnet10-cifar10.csv`), scaled to the number of normal inputs. The published "
-    "figures are consistent with the program's scoring; that proves nothing. `flagged that fits`: "
-    "the number of false positives for which n / (n + flagged) is nearest to the published figures."
-)
 
 
 def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
@@ -62,7 +53,7 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     train, test = (choose(d, im.logits(d.x).argmax(axis=1) == d.y) for d in (train, test))
 
     # Attack → the adversarial inputs, and which normal inputs they were made from.
-    made = examples(im.model, attacks_on(s.dataset, s.attacks), test.x, test.y, s.work, rng=s.seed)
+    made = examples(im.model, attacks_on(s.dataset, s.attacks), test, s.work, rng=s.seed)
     adversarial = {spec.name: (one.x[one.success], one.success) for spec, one in made}
     # Attack → the adversarial inputs in the table of detectors, scaled to the normal inputs here.
     counts: dict[str, float] = {}
@@ -86,15 +77,9 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
             x, success = adversarial.get(attack, ((), ()))
             n = len(x) if attack in adversarial else counts.get(attack, np.nan)
             precision = n / (n + wrong.sum())
-            row = {
-                "attack": attack,
-                "n": n,
-                "flagged": wrong.sum(),
-                "normal": len(wrong),
-                "program_precision": precision,
-                "program_recall": 1.0,
-                "program_f1": 2 * precision / (1 + precision),
-            }
+            row = {"attack": attack, "n": n, "flagged": wrong.sum(), "normal": len(wrong)}
+            row |= {"program_precision": precision, "program_recall": 1.0}
+            row["program_f1"] = 2 * precision / (1 + precision)
             if len(x):
                 found = (tree.classify(vectors(x)) != im.logits(x).argmax(axis=1)).sum()
                 false, recall = wrong[success].sum(), found / len(x)
@@ -105,14 +90,10 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
             rows.append(row | {f"paper_{f}": paper[f] for f in ("precision", "recall", "f1")})
         return rows
 
-    store = RowStore.of(
-        s.work,
-        f"program-{s.model}",
-        ["method"],
-        {"weights": im.fingerprint, "attacks": list(adversarial), "counts": counts}
-        | {"synapses": _SYNAPSES, "kernel": ""}
-        | s.values("dataset", "train", "skip", "images", "seed"),
-    )
+    made_from = {"weights": im.fingerprint, "attacks": list(adversarial), "counts": counts}
+    made_from |= {"synapses": _SYNAPSES, "kernel": ""}
+    fields = ("dataset", "train", "skip", "images", "seed")
+    store = RowStore.of(s, f"program-{s.model}", ["method"], *fields, **made_from)
     table = store.fill([{"method": name} for name in s.method or METHODS], rows_of, "Methods")
 
     # Each method's means over the attacks.
@@ -133,18 +114,12 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         "libraries": versions("scikit-learn", "foolbox"),
         "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10)",
     }
-    views = []
-    if s.explore is not None:  # normal inputs, and the first attack's versions of them
-        x, success = next(iter(adversarial.values()))
-        slicer = Slicer(im, Profile.from_data(im, train.x))
-        views = view_of_pairs(s.explore, slicer, test.x[success], x)
+
     name = f"detection-{s.model}-{s.dataset}"
     title = "Detection by the program's rule, with its scoring and with an honest one (Table 4)"
-    tables = [
-        ExperimentTable(name, table, title, head, _TEXT),
-        ExperimentTable(f"{name}-means", means, f"{title}: means", head, _TEXT),
-    ]
-    return ExperimentResult(tables, views=views)
+    text = note("program_detection")
+    of_means = ExperimentTable(f"{name}-means", means, f"{title}: means", head, text)
+    return ExperimentResult([ExperimentTable(name, table, title, head, text), of_means])
 
 
 def _methods(
@@ -156,22 +131,17 @@ def _methods(
     order = np.random.default_rng(s.seed).permutation(im.kernels[last].size)
     columns = np.sort(order[:_SYNAPSES])
 
-    def slices(theta: float, **reading: str) -> Vectors:
+    def slices(theta: float, reading: dict[str, str], x: np.ndarray) -> np.ndarray:
         slicer = ClassSlicer(im, profiles, theta=theta, workers=0, **reading)
-
-        def vectors(x: np.ndarray) -> np.ndarray:
-            found = slicer.slice_each(x, Criterion(until=last), kernels=[last], operations=())
-            return found.to_array()[:, columns].astype(np.float32)
-
-        return vectors
+        found = slicer.slice_each(x, Criterion(until=last), kernels=[last], operations=())
+        return found.to_array()[:, columns].astype(np.float32)
 
     def paths(x: np.ndarray) -> np.ndarray:
-        found = effective_paths(im, x, 0.5, kernels=[last])
-        return found[:, columns].toarray().astype(np.float32)
+        return effective_paths(im, x, 0.5, kernels=[last])[:, columns].toarray().astype(np.float32)
 
     program = {"relative_to": "sum", "rectify": "pass"}
-    found = slices(0.2, **program), slices(0.5, **program), slices(0.3), paths
-    return dict(zip(METHODS, found, strict=True))
+    readings = (0.2, program), (0.5, program), (0.3, {})
+    return dict(zip(METHODS, (*(partial(slices, *one) for one in readings), paths), strict=True))
 
 
 def fitting_false_positives(rows: pd.DataFrame) -> tuple[int, float]:

@@ -1,55 +1,125 @@
-"""Selective protection by the procedure of the paper's program (Figure 5)."""
+"""Selective protection by the procedure of the paper's program (Figure 5), and its attackers.
+
+Unlike `nnslicer_tf.protection.Attacker`, the program's retrains a model whose hidden weights start
+from zeros. It trains only the stem and the 3×3 convolutions, by plain gradient descent, on the
+victim's own predictions, and its loss applies a softmax to outputs that already went through one,
+which makes the gradients small.
+"""
 
 import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import keras
 import numpy as np
 import pandas as pd
+import tensorflow as tf
+from scipy.special import softmax
 
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
+from nnslicer_tf._training import train_epoch
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.class_scores import subset_figures
 from reproduction.nnslicer.program import PROGRAM
-from reproduction.nnslicer.program_attack import ProgramAttacker
 from reproduction.nnslicer.protection import plot
 from reproduction.nnslicer.settings import ProgramProtectionSettings
 from reproduction.nnslicer.targets import Targets, load_task, set_name, summary
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
-Masks = dict[str, np.ndarray]
+Masks = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ProgramAttacker:
+    """Retrains a model whose hidden weights are zero."""
+
+    epochs: int = 10
+    learning_rate: float = 5e-3
+    momentum: float = 0.5  # Adam has none
+    decay: float = 5e-4  # weight decay, added to the gradients
+    batch_size: int = 256
+    softmax_twice: bool = True  # the loss takes the softmax of probabilities
+    trains_all: bool = False  # otherwise only convolutions wider than 1×1 are trained
+    adam: bool = False  # otherwise gradient descent
+    distils: bool = False  # learn the victim's probabilities, otherwise its classes
+
+    def labels(self, logits: np.ndarray) -> np.ndarray:
+        """Return the labels to learn from the victim's logits: classes, or probabilities."""
+        return softmax(logits, axis=1) if self.distils else logits.argmax(axis=1)
+
+    def retrain(
+        self, model: keras.Model, hidden: Masks, x: np.ndarray, y: np.ndarray, rng: int
+    ) -> Iterator[keras.Model]:
+        """Yield the stolen model before training, and after each epoch; see `labels` for `y`."""
+        stolen = zeroed(model, hidden)
+        variables = self.trained(stolen)
+        optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+        if self.adam:
+            optimizer = keras.optimizers.Adam(self.learning_rate)
+        optimizer.build(variables)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits
+        if self.distils:
+            losses = tf.nn.softmax_cross_entropy_with_logits
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                # Normalisations use the statistics of the batch, whatever is trained.
+                outputs = stolen(x, training=True)
+                if self.softmax_twice:
+                    outputs = tf.nn.softmax(outputs)
+                loss = tf.reduce_mean(losses(y, outputs))
+            gradients = tape.gradient(loss, [v.value for v in variables])
+            decayed = [g + self.decay * v for g, v in zip(gradients, variables, strict=True)]
+            optimizer.apply(decayed, variables)
+            return loss
+
+        def loss_of(rows: np.ndarray, _: object) -> float:
+            return float(step(x[rows], y[rows]))
+
+        generator = np.random.default_rng(rng)
+        yield stolen
+        for _ in range(self.epochs):
+            train_epoch(loss_of, len(x), self.batch_size, generator, progress=False)
+            yield stolen
+
+    def trained(self, model: keras.Model) -> list[keras.Variable]:
+        """Return the weights to train."""
+        if self.trains_all:
+            return list(model.trainable_variables)
+        kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+        return [kernel for kernel in kernels if kernel.shape[0] > 1]
+
+
+def zeroed(model: keras.Model, hidden: Masks) -> keras.Model:
+    """Return a copy whose hidden weights are zero."""
+    copy = copy_model(model)
+    kernels = InstrumentedModel(copy).kernels
+    for name, mask in hidden.items():
+        kernels[name].variable().assign(np.where(mask, 0, kernels[name].kernel()))
+    return copy
+
 
 METHODS = ("NNSlicer", "EffectivePath", "NNSlicer (all)", "Weight", "Random", "Everything")
 _TARGETED = ("NNSlicer", "EffectivePath")
+_STRONG = {"softmax_twice": False, "trains_all": True}
 ATTACKERS = {
     "program": (ProgramAttacker(), "as in the program"),
     "one softmax": (ProgramAttacker(softmax_twice=False), "whose loss has one softmax"),
     "all weights": (
-        ProgramAttacker(softmax_twice=False, trains_all=True),
+        ProgramAttacker(**_STRONG),
         "whose loss has one softmax, and who train all weights",
     ),
     "distillation": (
-        ProgramAttacker(
-            learning_rate=1e-3,
-            decay=0.0,
-            softmax_twice=False,
-            trains_all=True,
-            adam=True,
-            distils=True,
-        ),
+        ProgramAttacker(learning_rate=1e-3, decay=0.0, adam=True, distils=True, **_STRONG),
         "who train all weights by Adam on the victim's probabilities",
     ),
 }
 """Name → attacker, from the program's to stronger ones."""
 
-_TEXT = (
-    "Mean accuracy of the retrained models on test images of the target classes, of the other "
-    "classes and of all: after the last epoch, and in the best epoch by these very images, which "
-    "the program reports, of each figure for itself. `untrained`: on the targets before training. "
-    "What NNSlicer (all), Weight, Random and Everything hide does not depend on the targets: one "
-    "attack is measured on every set."
-)
 _BATCH = 250
 _KEYS = ("attacker", "method", "budget", "targets_of")
 
@@ -69,10 +139,15 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
 
     def hidden(method: str, targets: Targets) -> Masks:
         """Return what a method hides for target classes."""
+        masks = {name: np.ones(shape, bool) for name, shape in shapes.items()}
         if method == "Everything":
-            return {name: np.ones(shape, bool) for name, shape in shapes.items()}
-        if method == "Random":
-            return _with_replacement(shapes, s.share, s.seed)
+            return masks
+        if method == "Random":  # drawn with replacement as in the program: half hides 39 %
+            rng = np.random.default_rng(s.seed)
+            for name, mask in masks.items():
+                drawn = rng.integers(mask.size, size=int(mask.size * s.share))
+                masks[name] = np.isin(np.arange(mask.size), drawn).reshape(mask.shape)
+            return masks
         if method == "Weight":
             return protection.select(pruning.scores(task.im, "weight"), s.share)
         scores = paths if method == "EffectivePath" else slices
@@ -96,7 +171,10 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
         order = np.random.default_rng(s.seed).permutation(len(victims))[:budget]
         x, y = task.train.x[order], attacker.labels(victims[order])
         stages = attacker.retrain(task.im.model, hidden(method, sets[0]), x, y, s.seed)
-        epochs = [_logits(stolen, task.measured.x) for stolen in stages]  # before, and after each
+        batches = np.split(task.measured.x, range(_BATCH, len(task.measured), _BATCH))
+        epochs = [  # before, and after each
+            np.concatenate([stolen.predict_on_batch(x) for x in batches]) for stolen in stages
+        ]
         for name, targets in zip(named, sets, strict=True):
             table = pd.DataFrame([subset_figures(e, task.measured.y, targets) for e in epochs])
             figures = table[["targets", "others", "all"]]
@@ -107,10 +185,10 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     groups = ["attacker", "method", "budget"]
     table = summary(rows, groups, [c for c in rows if c not in _KEYS])
     table["sets"] = rows.groupby(groups, sort=False).size().to_numpy()
+    images = len(task.measured)
     head = {
         "model": f"{s.model_name} on {s.dataset}",
-        "samples": f"{s.samples} images of each class to rank by, {len(task.measured):,} test "
-        "images",
+        "samples": f"{s.samples} images of each class to rank by, {images:,} test images",
         "attacks": f"{s.share:.0%} of each layer hidden",
         "attackers": f"{said}; {attacker}",
         "sets": ", ".join(map(set_name, subsets)),
@@ -120,22 +198,5 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     budgets = "".join(f"-{budget}" for budget in s.budget or [])
     name = f"protection-{s.model_name}-{s.attacker.replace(' ', '-')}-{sets}{budgets}"
     title = "Selective protection by the program's procedure (Figure 5)"
-    return ExperimentResult(
-        [ExperimentTable(name, table, title, head, _TEXT)], [ExperimentFigure(name, plot(table))]
-    )
-
-
-def _logits(model: keras.Model, x: np.ndarray) -> np.ndarray:
-    parts = [model.predict_on_batch(x[i : i + _BATCH]) for i in range(0, len(x), _BATCH)]
-    return np.concatenate(parts)
-
-
-def _with_replacement(shapes: dict[str, tuple[int, ...]], share: float, seed: int) -> Masks:
-    """Return random synapses, drawn with replacement as in the program: half hides 39 %."""
-    rng = np.random.default_rng(seed)
-    masks = {}
-    for name, shape in shapes.items():
-        mask = np.zeros(int(np.prod(shape)), bool)
-        mask[rng.integers(mask.size, size=int(mask.size * share))] = True
-        masks[name] = mask.reshape(shape)
-    return masks
+    tables = [ExperimentTable(name, table, title, head, note("program_protection"))]
+    return ExperimentResult(tables, [ExperimentFigure(name, plot(table))])

@@ -7,6 +7,7 @@ hidden synapses can prevent it. An interrupted experiment resumes from its worki
 is run again.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -29,9 +30,8 @@ from reproduction.nnslicer.targets import (
     summary,
 )
 from reproduction.plots import plot_at_one_place, plot_methods, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.samples import of_classes
-from reproduction.views import view_of_marks
 
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
 
@@ -45,17 +45,6 @@ _ATTACKERS = {
     "hidden": "train the hidden weights alone",
     "known": "train all but the hidden weights, whose synapses are left out",
 }
-_ENDINGS = {"all": "", "hidden": "-hidden", "known": "-known"}
-_TEXT = (
-    "Mean accuracy of the retrained models on test images of the target classes, of the other "
-    "classes, and of all (`±`: standard deviation over sets and repetitions, `attacks` in number). "
-    "A method that hides the same for every set is attacked once per repetition, and the retrained "
-    "model measured on every set. Low on the targets "
-    "is good protection. `Everything`: all synapses are hidden; attackers who train them have what "
-    "their images give, those who do without them have no network. "
-    "The paper: below 10 % on the targets with every budget, the others "
-    "above 30 %, EffectivePath 90 % (data/paper/nnslicer/figure5.csv)."
-)
 
 Masks = dict[str, np.ndarray]
 
@@ -65,17 +54,15 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
     for name in s.method or ():
         check_name("method", name, METHODS)
     task = load_task(s, RANKINGS | {"theta0": ABLATED["theta0"]})
-    known = {
-        t: of_classes(task.train, t, invert=True) if s.without_targets else task.train
-        for t in task.subsets
-    }
+    known = dict.fromkeys(task.subsets, task.train)
+    if s.without_targets:
+        known = {t: of_classes(task.train, t, invert=True) for t in task.subsets}
     # The requested budgets, or the default ones for which there are images.
     largest = min(map(len, known.values()))
     impossible = [budget for budget in s.budget or () if not 0 < budget <= largest]
     if impossible:
-        raise InvalidArgumentError(
-            f"A budget is 1 to {largest:,} images here. Received: {impossible[0]}"
-        )
+        received = f"Received: {impossible[0]}"
+        raise InvalidArgumentError(f"A budget is 1 to {largest:,} images here. {received}")
     budgets = s.budget or [budget for budget in BUDGETS if budget <= largest]
 
     # Method → the scores of which it hides the largest, for target classes and a repetition.
@@ -101,17 +88,14 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
         model = protection.steal(task.im.model, masks, known[targets], images, attacker, seed)
         return InstrumentedModel(model).logits(task.measured.x)
 
-    cases = [
-        (
-            {"method": name, "budget": images, "repetition": repetition},
-            partial(stolen, name=name, images=images, repetition=repetition),
-            name in ("Weight", "Random", "Everything") and not s.without_targets,
-        )
-        for name in dict.fromkeys(s.method or METHODS)
-        for images in budgets
-        for repetition in range(s.repetitions)
-    ]
-    ending = _ENDINGS[s.trains] + "-others" * s.without_targets
+    cases = []
+    names, repetitions = dict.fromkeys(s.method or METHODS), range(s.repetitions)
+    for name, images, repetition in itertools.product(names, budgets, repetitions):
+        shared = name in ("Weight", "Random", "Everything") and not s.without_targets
+        case = {"method": name, "budget": images, "repetition": repetition}
+        attack = partial(stolen, name=name, images=images, repetition=repetition)
+        cases.append((case, attack, shared))
+    ending = f"-{s.trains}" * (s.trains != "all") + "-others" * s.without_targets
     rows = measure(task, f"attacks-{s.share}-{s.epochs}{ending}.csv", cases, "Attacks")
     found = summary(rows, ["method", "budget"], ["targets", "others", "all"])
     found["attacks"] = rows.groupby(["method", "budget"], sort=False).size().to_numpy()
@@ -122,39 +106,23 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
         "attacks": f"{s.share:.0%} of each layer hidden, {s.epochs} epochs, {s.repetitions} "
         f"repetitions, targets {', '.join(map(set_name, task.subsets))}",
         "attackers": _ATTACKERS[s.trains]
-        + (", have no images of target classes" if s.without_targets else ""),
+        + ", have no images of target classes" * s.without_targets,
         "seed": s.seed,
     }
-    name = f"figure5{ending}"
-    tables = [
-        ExperimentTable(name, found, "Selective protection (Figure 5)", head, _TEXT),
-        ExperimentTable(f"attacks{ending}", rows),
-    ]
-    # The weights that methods hide for the first set of target classes.
-    targets = task.subsets[0]
-    shown = [name for name in s.method or METHODS[:4] if name != "Everything"]
-    views = view_of_marks(
-        s.explore,
-        task.im,
-        lambda: {name: hidden(name, targets) for name in shown},
-        f"Weights of {s.model_name} that are hidden for the classes {set_name(targets)}",
-    )
-    return ExperimentResult(tables, [ExperimentFigure(name, plot(found))], views=views)
+    name, title = f"figure5{ending}", "Selective protection (Figure 5)"
+    table = ExperimentTable(name, found, title, head, note("protection"))
+    attacks = ExperimentTable(f"attacks{ending}", rows)
+    return ExperimentResult([table, attacks], [ExperimentFigure(name, plot(found))])
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Plot the attackers' accuracy over their number of images, with a line for each method.
-
-    With only one number of images, there is a bar for each method.
-    """
+    """Plot the attackers' accuracy over their number of images, or bars for a single number."""
     figure = Figure(figsize=(8.5, 3.8), layout="constrained")
     budgets = found["budget"].unique()
     several = len(budgets) > 1
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
-    for axis, which, title in zip(
-        axes, ("targets", "all"), ("target classes", "all classes"), strict=True
-    ):
-        axis.set_title(title)
+    for axis, which in zip(axes, ("targets", "all"), strict=True):
+        axis.set_title("target classes" if which == "targets" else "all classes")
         if several:
             plot_methods(axis, found, "budget", which)
             axis.set_xscale("log")
@@ -172,9 +140,6 @@ def plot(found: pd.DataFrame) -> Figure:
     most = found[found["budget"] == budget].set_index("method")["targets"]
     finding = f"With {budget:,} images attackers learn no target class, whatever is hidden"
     if most.max() >= 0.01:
-        finding = (
-            f"With {budget:,} images attackers reach {most.min():.1%} ({most.idxmin()} hidden) to "
-            f"{most.max():.1%} on target classes"
-        )
-    put_finding(figure, finding)
-    return figure
+        finding = f"With {budget:,} images attackers reach {most.min():.1%} "
+        finding += f"({most.idxmin()} hidden) to {most.max():.1%} on target classes"
+    return put_finding(figure, finding)

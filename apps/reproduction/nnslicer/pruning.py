@@ -1,60 +1,165 @@
 """Pruning for target classes: the paper's Figures 3 and 4, and the effect of single changes.
 
-An interrupted experiment resumes from its working folder when it is run again.
+The paper's methods prune the same share of every layer. So do those that end in "renormalised";
+they also re-estimate batch normalisation statistics after pruning, and sum the magnitudes of
+each image's contributions. Those that end in "ours" multiply these magnitudes by the weights, and
+prune the smallest scores of the whole model. An interrupted experiment resumes from its working
+folder when it is run again.
+
+`shrink` makes smaller models for two classes: contributions compared with class-blind rankings of
+units. Units are scored, and layers fitted, on training images alone; accuracies are on test images
+of the two classes, with predictions restricted to these two.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import pruning, zoo
-from reproduction.nnslicer.pruning_methods import (
-    ENDINGS,
-    RENORMALISE_ON,
-    PruningMethod,
-    changes,
-    ending_of,
-    pruning_methods,
-)
-from reproduction.nnslicer.settings import (
-    AblationSettings,
-    CurveSettings,
-    FineTuningSettings,
-    RatioSettings,
-)
+from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.pruning.class_scores import ClassScores
+from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS
+from reproduction.nnslicer import settings
+from reproduction.nnslicer.settings import ShrinkSettings
 from reproduction.nnslicer.targets import (
     ABLATED,
     RANKINGS,
     Targets,
     TargetTask,
+    draw_subsets,
     load_task,
     measure,
     summary,
 )
 from reproduction.plots import plot_methods, put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
-from reproduction.views import view_of_marks
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
+from reproduction.rows import RowStore
+
+Scores = dict[str, np.ndarray]
+
+ENDINGS = {
+    "": "the same share of each layer",
+    ", renormalised": "and normalisations measured again",
+    ", ours": "the smallest of the whole model",
+}
+"""Endings of method names → what such methods have in common."""
+
+RENORMALISE_ON = 500
+POWER = 0.25
+
+
+@dataclass(frozen=True)
+class PruningMethod:
+    """A pruning method."""
+
+    scores: Callable[[Targets], Scores]
+    targeted: bool = False  # whether the scores depend on the classes
+    whole_model: bool = False  # prune the model's smallest scores, not the same share of each layer
+    renormalised: bool = False  # re-estimate batch normalisation statistics after pruning
+
+    @classmethod
+    def fixed(cls, scores: Scores, **options: bool) -> Self:
+        """Return a method with the same scores for all target classes."""
+        return cls(lambda targets: scores, **options)
+
+    def keep(self, targets: Targets, ratio: float) -> dict[str, np.ndarray]:
+        """Return the masks for target classes and a ratio."""
+        scores = self.scores(targets)
+        ratios = pruning.global_ratios(scores, ratio) if self.whole_model else ratio
+        return pruning.keep_masks(scores, ratios)
+
+
+def ending_of(method: str) -> str:
+    """Return the key of `ENDINGS` that a method's name ends in."""
+    return next(ending for ending in reversed(ENDINGS) if method.endswith(ending))
+
+
+def pruning_methods(task: TargetTask, seed: int) -> dict[str, PruningMethod]:
+    """Return the methods of Figures 3 and 4 by name."""
+    im, fixed = task.im, PruningMethod.fixed
+    slices, magnitudes, paths = (task.ranked[kind] for kind in ("slices", "magnitudes", "paths"))
+    weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
+    random = pruning.scores(im, "random", rng=seed)
+    targeted = partial(PruningMethod, targeted=True)
+    again, whole = {"renormalised": True}, {"whole_model": True}
+    return {
+        "NNSlicer (targeted)": targeted(slices.total),
+        "NNSlicer (all)": fixed(slices.total()),
+        "EffectivePath": targeted(paths.total),
+        "Weight": fixed(weight),
+        "Channel": fixed(channel),
+        "Random": fixed(random),
+        "NNSlicer (targeted), renormalised": targeted(magnitudes.total, **again),
+        "NNSlicer (all), renormalised": fixed(magnitudes.total(), **again),
+        "EffectivePath, renormalised": targeted(paths.total, **again),
+        "Weight, renormalised": fixed(weight, **again),
+        "Channel, renormalised": fixed(channel, **again),
+        "Random, renormalised": fixed(random, **again),
+        "NNSlicer (targeted), ours": targeted(_times_weight(im, magnitudes), **whole),
+        "NNSlicer (all), ours": fixed(pruning.times_weight(im, magnitudes.total(), POWER), **whole),
+        "EffectivePath, ours": targeted(_times_weight(im, paths), **whole),
+        "Weight, ours": fixed(weight, **whole),
+    }
+
+
+def changes(task: TargetTask) -> dict[str, PruningMethod]:
+    """Return variants of the paper's procedure and of pruning by weight, one change at a time."""
+    im, ranked = task.im, task.ranked
+    slices, magnitudes = ranked["slices"], ranked["magnitudes"]
+    finer = _times_weight(im, magnitudes)
+    targeted = partial(PruningMethod, targeted=True)
+    by_weight = partial(PruningMethod.fixed, pruning.scores(im, "weight"))
+    again = {"renormalised": True}
+    measured, smallest = "normalisations measured again", "smallest of the model"
+    power = "magnitudes of each image, ^ 0.25 × weight"
+    return {
+        "paper: θ = 0.3, activations, images that the model is right on": targeted(slices.total),
+        "θ = 0": targeted(ranked["theta0"].total),
+        "θ = 1": targeted(ranked["theta1"].total),
+        "channels as neurons": targeted(ranked["channels"].total),
+        "images that the model is wrong on too": targeted(ranked["all-samples"].total),
+        "ties by weight": targeted(lambda targets: _ties_by_weight(im, slices.total(targets))),
+        "contributions × weight": targeted(_times_weight(im, slices, 1.0)),
+        "magnitudes of each image": targeted(magnitudes.total),
+        power: targeted(finer),
+        measured: targeted(slices.total, **again),
+        f"magnitudes of each image, {measured}": targeted(magnitudes.total, **again),
+        f"{power}, {measured}": targeted(finer, **again),
+        f"ours: magnitudes ^ 0.25 × weight, {smallest}": targeted(finer, whole_model=True),
+        "Weight": by_weight(),
+        f"Weight, {measured}": by_weight(**again),
+        f"Weight, {smallest}": by_weight(whole_model=True),
+    }
+
+
+def _times_weight(
+    im: InstrumentedModel, scores: ClassScores, power: float = POWER
+) -> Callable[[Targets], Scores]:
+    return lambda targets: pruning.times_weight(im, scores.total(targets), power)
+
+
+def _ties_by_weight(im: InstrumentedModel, scores: Scores) -> Scores:
+    """Return scores that order synapses by |score|, and ties by |weight|."""
+    weights = {name: np.abs(im.kernels[name].kernel().astype(np.float64)) for name in scores}
+    tiny = np.finfo(np.float64).tiny
+    return {n: np.abs(scores[n]) + w / max(w.max(), tiny) / 2 for n, w in weights.items()}
+
 
 _RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
 _TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
 
-# Methods and prune ratio of the interactive view.
-_SHOWN = ("NNSlicer (targeted)", "NNSlicer (all)", "EffectivePath", "Weight")
-_DRAWN = 0.5
-
-_PLAIN = (
-    "Mean accuracy over the sets of target classes (`±`: standard deviation over the sets): on "
-    "images of the target classes, on those of the others, and on those of the target "
-    "classes where only a target class may be predicted."
-)
 
 Logits = Callable[..., np.ndarray]  # of a method, target classes and a ratio
 
 
-def curves(s: CurveSettings) -> ExperimentResult:
+def curves(s: settings.CurveSettings) -> ExperimentResult:
     """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
     task = load_task(s, RANKINGS)
     methods, ratios = pruning_methods(task, s.seed), s.ratio or _RATIOS
@@ -73,26 +178,16 @@ def curves(s: CurveSettings) -> ExperimentResult:
         if 0.6 in targets_at.index:
             share = targets_at.loc[0.6, mine]
             verdict.append(f"- {mine}: {share:.1%} at 60 % pruned (goal: 80 %).")
-    text = "\n\n".join(
-        (_PLAIN, "\n".join(verdict), "The paper: see data/paper/nnslicer/figure3.csv.")
-    )
+    source = "The paper: see data/paper/nnslicer/figure3.csv."
+    text = "\n\n".join((note("pruning"), "\n".join(verdict), source))
     name = f"figure3-{task.sets}" if s.subsets else "figure3"
     title = "Targeted pruning (Figure 3)"
     table = ExperimentTable(name, found, title, _head(task, s), text)
 
-    # The weights that methods keep for the first set of target classes.
-    targets, ratio = task.subsets[0], min(s.ratio or [_DRAWN], key=lambda r: abs(r - _DRAWN))
-
-    def kept() -> dict[str, dict[str, np.ndarray]]:
-        return {name: methods[name].keep(targets, ratio) for name in _SHOWN}
-
-    classes = ", ".join(map(str, targets))
-    title = f"Weights of {s.model_name} that are kept for the classes {classes} at ratio {ratio:g}"
-    views = view_of_marks(s.explore, task.im, kept, title)
-    return ExperimentResult([table], [ExperimentFigure(name, plot(found))], views=views)
+    return ExperimentResult([table], [ExperimentFigure(name, plot(found))])
 
 
-def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
+def fine_tuned(s: settings.FineTuningSettings) -> ExperimentResult:
     """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
     task = load_task(s, RANKINGS)
     # Training updates the normalisations anyway.
@@ -107,13 +202,13 @@ def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
 
     found = _measure(task, methods, s.ratio or _TUNED_RATIOS, f"tuned-{s.images}", logits)
     head = {**_head(task, s), "images": s.images}
-    text = f"{_PLAIN} The images of the epoch are of all classes."
+    text = f"{note('pruning')} The images of the epoch are of all classes."
     title = "After one epoch of training (Figure 4)"
     table = ExperimentTable("figure4", found, title, head, text)
     return ExperimentResult([table], [ExperimentFigure("figure4", plot(found))])
 
 
-def ablation(s: AblationSettings) -> ExperimentResult:
+def ablation(s: settings.AblationSettings) -> ExperimentResult:
     """Measure choices that the paper leaves open, and our changes, on held-out images."""
     task = load_task(s, ABLATED, "train[90%:]", s.images)
     name = f"ablation-{s.images}"
@@ -126,7 +221,7 @@ def ablation(s: AblationSettings) -> ExperimentResult:
         "seed": s.seed,
     }
     title = "What each change does to pruning"
-    return ExperimentResult([ExperimentTable("ablation", found, title, head, _PLAIN)])
+    return ExperimentResult([ExperimentTable("ablation", found, title, head, note("pruning"))])
 
 
 def _masked(task: TargetTask) -> Logits:
@@ -142,27 +237,20 @@ def _masked(task: TargetTask) -> Logits:
 
 
 def _measure(
-    task: TargetTask,
-    methods: dict[str, PruningMethod],
-    ratios: Sequence[float],
-    kind: str,
-    logits: Logits,
+    task: TargetTask, methods: dict, ratios: Sequence[float], kind: str, logits: Logits
 ) -> pd.DataFrame:
     """Return the mean metrics of every method and ratio; rows are saved as they finish."""
-    cases = [
-        (
-            {"method": name, "ratio": ratio},
-            partial(logits, method, ratio=ratio),
-            not method.targeted or ratio == 0,
-        )
-        for name, method in methods.items()
-        for ratio in ratios
-    ]
+    cases = []
+    for name, method in methods.items():
+        for ratio in ratios:
+            shared = not method.targeted or ratio == 0
+            case = {"method": name, "ratio": ratio}
+            cases.append((case, partial(logits, method, ratio=ratio), shared))
     rows = measure(task, f"{kind}-{task.sets}.csv", cases, "Pruning")
     return summary(rows, ["method", "ratio"], ["targets", "others", "among_targets"])
 
 
-def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
+def _head(task: TargetTask, s: settings.RatioSettings) -> dict[str, object]:
     accuracy = zoo.accuracy(task.im.model, task.measured)
     return {
         "model": f"{s.model_name} on {s.dataset}, {accuracy:.1%} of all test images",
@@ -197,9 +285,56 @@ def plot(found: pd.DataFrame) -> Figure:
     mine = rows.loc[rows["method"] == "NNSlicer (targeted)", "targets"]
     finding = f"Accuracy on target classes, {at:.0%} pruned: {best} at most"
     if len(mine):
-        finding = (
-            f"With {at:.0%} pruned, NNSlicer keeps {mine.min():.1%} to {mine.max():.1%} on target "
-            f"classes, the best of all {best}"
+        finding = f"With {at:.0%} pruned, NNSlicer keeps {mine.min():.1%} to {mine.max():.1%}"
+        finding += f" on target classes, the best of all {best}"
+    return put_finding(figure, finding)
+
+
+_KEYS = ("method", "epochs", "classes")
+_METHODS = {"contributions": CONTRIBUTIONS, "Weight": "weight"}
+_METHODS |= {"Channel": "channel", "Random": "random"}
+
+
+def shrink(s: ShrinkSettings) -> ExperimentResult:
+    """Shrink a model for pairs of classes, using several rankings of units."""
+    im = InstrumentedModel(load_model(s.file) if s.file else zoo.load(s.model, s.dataset))
+    train = datasets.load(s.dataset, s.train, normalise=s.normalise)
+    test = datasets.load(s.dataset, "test", normalise=s.normalise)
+    pairs = draw_subsets(train.classes, 2, s.pairs, s.seed)
+    stem = f"shrink-{s.file.stem if s.file else s.model}-{s.dataset}"
+    fields = ("train", "normalise", "ratio", "quota", "seed")
+    store = RowStore.of(s, stem, _KEYS, *fields, weights=im.fingerprint)
+
+    def shrunk(method: str, epochs: int, classes: str) -> list[dict[str, float]]:
+        options = {"ratio": s.ratio, "by": _METHODS[method], "quota": s.quota, "epochs": epochs}
+        targets = [int(c) for c in classes.split("+")]
+        found = pruning.shrink(
+            im, train, classes=targets, **options, test=test, rng=s.seed, progress=False
         )
-    put_finding(figure, finding)
-    return figure
+        left = found.to_frame().set_index("what")["left"]
+        before, after = found.accuracy
+        named = ("parameters", "multiply-adds", "Keras, ms", "LiteRT, ms", "LiteRT file, bytes")
+        short = ("parameters", "multiply-adds", "Keras", "LiteRT", "file")
+        figures = {f"{name} left": left[of] for name, of in zip(short, named, strict=True)}
+        return [figures | {"before": before, "after": after}]
+
+    named = ["+".join(map(str, pair)) for pair in pairs]
+    cases = itertools.product(s.method or _METHODS, s.epochs or [0], named)
+    table = store.fill([dict(zip(_KEYS, case, strict=True)) for case in cases], shrunk, "Models")
+    lost = 100 * (table["before"] - table["after"])
+    table_of_means = table.assign(**{"points lost": lost, "most points lost": lost})
+    groups = table_of_means.drop(columns="classes").groupby(["method", "epochs"], sort=False)
+    largest = groups["most points lost"].max()
+    means = groups.mean().assign(**{"most points lost": largest}).reset_index()
+    head = {
+        "model": f"{s.file.name if s.file else s.model} on {s.dataset} ({s.normalise}), "
+        f"{im.model.count_params():,} parameters",
+        "images": f"{s.train} to score, fit and train; {len(test):,} test images",
+        "ratio and quota": f"{s.ratio} of the parameters, {s.quota}",
+        "pairs of classes": ", ".join(named),
+        "seed": s.seed,
+    }
+    title = f"Smaller models for two classes: {head['model']}"
+    pairs_table = ExperimentTable(f"{stem}-pairs", table)
+    table = ExperimentTable(stem, means, title, head, note("shrink"))
+    return ExperimentResult([table, pairs_table])

@@ -38,7 +38,6 @@ Attacked = Annotated[int, Option(help="Images to attack.", min=1)]
 Skip = Annotated[int, Option(help="Images of the split to leave out before these.", min=0)]
 Names = Annotated[str, Option(help="Names, separated by commas; default: all.")]
 Rate = Annotated[float, Option(help="False-positive rate set for the detectors.")]
-Kinds = Annotated[list[str] | None, Option(help="Kinds of evidence to compare; default: all.")]
 Resamples = Annotated[int, Option(help="Resamples for the intervals.", min=10)]
 
 Samples = Annotated[int, Option(help="Training images of each class for ranking.", min=1)]
@@ -67,7 +66,6 @@ class OverTimeSettings(Settings):
     kept = "slices"
     train: Profiled = 5000
     theta: Theta = 0.3
-    explore: View = None
     classes: tuple[int, ...] = (7, 3)
 
 
@@ -188,7 +186,6 @@ class ChoiceSettings(DetectorSettings):
     skip: Skip = 55_000  # the model should not know the next images
     images: Attacked = 192
     normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
-    kind: Kinds = None
     resamples: Resamples = 500
 
 
@@ -203,7 +200,6 @@ class EvidenceSettings(ChallengeSettings):
     kept = "detection/evidence"
     methods: Names = "fused,stable,slices,lean"
     known: Annotated[str, Option(help="Non-adaptive attacks; default: all 17.")] = ""
-    kind: Kinds = None
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
     normals: Annotated[int, Option(help="Normal test images to compare with.", min=40)] = 2_000
     errors: Annotated[int, Option(help="Test images to search for errors.", min=1)] = 9_500
@@ -227,7 +223,6 @@ class ProgramDetectionSettings(Settings):
     skip: Skip = 0
     attacks: Names = _QUICK_ATTACKS
     method: Methods = None
-    explore: View = None
     seed: Seed = 0
     work: Work = Path("runs/detection")
 
@@ -269,8 +264,6 @@ class RatioSettings(TargetSettings):
 @dataclass(frozen=True)
 class CurveSettings(RatioSettings):
     """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
-
-    explore: View = None
 
 
 @dataclass(frozen=True)
@@ -339,7 +332,6 @@ class ProtectionSettings(TargetSettings):
     method: Methods = None
     trains: Annotated[Literal["all", "hidden", "known"], Option(help="Weights to train.")] = "all"
     without_targets: Annotated[bool, Option(help="Train without images of target classes.")] = False
-    explore: View = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 
@@ -26,9 +26,9 @@ Targets = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Profiles:
-    """The profiles that rankings may use."""
+    """The profiles that rankings may use: of all classes together, or of each."""
 
-    whole: Profile  # of all classes together
+    whole: Profile
     im: InstrumentedModel
     x: np.ndarray  # the samples for ranking
     y: np.ndarray  # their classes
@@ -91,9 +91,8 @@ def load_task(
     """
     im = InstrumentedModel(load_classifier(s.model, s.dataset))
     # The last tenth was held out from the zoo's training; our own settings were chosen on it.
-    train, measured = (
-        datasets.load(s.dataset, part, normalise=s.normalise) for part in ("train[:90%]", split)
-    )
+    load = partial(datasets.load, s.dataset, normalise=s.normalise)
+    train, measured = load("train[:90%]"), load(split)
     subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
     folder = s.work_folder(im.fingerprint)
     ranked = kept_rankings(im, train, s.samples, s.profiled, folder, rankings)
@@ -110,12 +109,7 @@ def draw_subsets(classes: int, size: int, count: int | None, seed: int) -> list[
 
 
 def kept_rankings(
-    im: InstrumentedModel,
-    train: Dataset,
-    samples: int,
-    profiled: int,
-    folder: Path,
-    rankings: Rankings,
+    im: InstrumentedModel, train: Dataset, samples: int, profiled: int, folder: Path, by: Rankings
 ) -> dict[str, ClassScores]:
     """Return scores by class, cached in a folder."""
     chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
@@ -125,7 +119,7 @@ def kept_rankings(
         Profile.from_data(im, train.x[:profiled]).save(profile_file)
     profiles = Profiles(Profile.load(profile_file), im, x, y)
     scores = {}
-    for name, ranker in rankings.items():
+    for name, ranker in by.items():
         path = folder / f"{name}.npz"
         if not path.exists():
             ranker(profiles).by_class(im, x, y).save(path)
@@ -149,13 +143,11 @@ def measure(task: TargetTask, file: str, cases: Sequence[Case], what: str) -> pd
     for case, logits_of, shared in track(cases, what):
         logits = None
         for targets in task.subsets:
-            row = {**case, "targets_of": set_name(targets)}
-            names.append(row)
-            if row in store:
-                continue
-            if logits is None or not shared:
-                logits = logits_of(targets)
-            store.add([row | subset_figures(logits, task.measured.y, targets)])
+            names.append({**case, "targets_of": set_name(targets)})
+            if names[-1] not in store:
+                if logits is None or not shared:
+                    logits = logits_of(targets)
+                store.add([names[-1] | subset_figures(logits, task.measured.y, targets)])
     return store.to_frame(names)
 
 

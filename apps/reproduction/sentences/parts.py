@@ -5,11 +5,11 @@ makes the predicted class's lead fall fast. `words` does the same with words.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from keras import ops
-from scipy.stats import wilcoxon
 
 from nnslicer_tf import zoo
 from nnslicer_tf.datasets import texts
@@ -17,20 +17,21 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 from reproduction.amounts import Amounts
-from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 from reproduction.sentences.settings import PartSettings
-from reproduction.sentences.sst2 import drawn_sentences, lead, profiled_sentences, rose
+from reproduction.sentences.words import (
+    drawn_sentences,
+    head_of,
+    lead,
+    p_values,
+    profiled_sentences,
+    rose,
+)
 
 MODEL = "text_transformer"
 THETAS = (0.0, 0.1, 0.3)
 SHARES = (0.001, 0.003, 0.01, 0.03, 0.1)
-
-_TEXT = (
-    "Means over sentences of the predicted class's lead after a deletion, divided by the lead "
-    "before; smaller is better. {}. `p`: two-sided Wilcoxon signed-rank test of the means against "
-    "the best method's."
-)
 
 
 def parts(s: PartSettings) -> ExperimentResult:
@@ -38,34 +39,21 @@ def parts(s: PartSettings) -> ExperimentResult:
     im = InstrumentedModel(zoo.load(MODEL))
     x = drawn_sentences(s, s.split)
     profile = Profile.from_data(im, profiled_sentences(s))
-    head = {
-        "model": MODEL,
-        "sentences": f"{len(x)} of {s.split}",
-        "profile": f"{s.profile} training sentences",
-        "seed": s.seed,
-    }
+    head = head_of(s, MODEL, len(x), s.split)
     labels = im.logits(x).argmax(axis=1)
     whole, rows = lead(im.logits(x), labels), []
     for method, scores in head_scores(im, profile, x, labels, s.seed).items():
         place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
         for count in range(1, scores.shape[1]):
             left = lead(without_heads(im, profile, x, place < count), labels) / whole
-            rows += [
-                {"sentence": i, "method": method, "deleted": count, "lead": v}
-                for i, v in enumerate(left)
-            ]
+            row = {"method": method, "deleted": count}
+            rows += [{"sentence": i, **row, "lead": v} for i, v in enumerate(left)]
 
     methods = synapse_scores(im, profile, x, labels)
+    without_synapses = partial(_deleted_synapses, im, x, labels, methods, s.seed)
 
-    def without_synapses(sentence: int) -> list[dict[str, object]]:
-        return _deleted_synapses(im, x, labels, methods, sentence, s.seed)
-
-    store = RowStore.of(
-        s.work,
-        "synapses",
-        ["sentence"],
-        {"weights": im.fingerprint} | s.values("split", "sentences", "profile", "seed"),
-    )
+    fields = ("split", "sentences", "profile", "seed")
+    store = RowStore.of(s, "synapses", ["sentence"], *fields, weights=im.fingerprint)
     sentences = [{"sentence": i} for i in range(len(x))]
     synapses = store.fill(sentences, without_synapses, "Sentences")
     tables = []
@@ -77,14 +65,11 @@ def parts(s: PartSettings) -> ExperimentResult:
         each = found.pivot_table(index="sentence", columns="method", values="lead")
         table["mean"] = each.mean()
         best = table["mean"].idxmin()
-        table["p"] = [
-            np.nan if method == best else wilcoxon(each[method], each[best]).pvalue
-            for method in table.index
-        ]
+        table["p"] = p_values(each, table.index, best)
         table = table.rename(columns=str).rename_axis(columns=None).reset_index()
         title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
         tables.append(ExperimentTable(f"{name}_leads", found))
-        tables.append(ExperimentTable(name, table, title, head, _TEXT.format(what)))
+        tables.append(ExperimentTable(name, table, title, head, note("parts", what=what)))
     return ExperimentResult(tables)
 
 
@@ -101,18 +86,13 @@ def head_scores(
     amounts = Amounts(im, profile, names)(x, labels)[0]
     found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
     values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
-    found["gradient × change"] = np.concatenate(
-        [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names], axis=1
-    )
+    effects = [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names]
+    found["gradient × change"] = np.concatenate(effects, axis=1)
     there = (x != texts.PADDING)[:, None, :]
-    attention = im.capture(x, of=[n.replace("/context", "/probabilities") for n in names])
-    found["largest attention"] = np.concatenate(
-        [
-            (a.max(axis=-1) * there).sum(axis=-1) / there.sum(axis=-1)  # Voita et al., ACL 2019
-            for a in attention.values()
-        ],
-        axis=1,
-    )
+    attention = im.capture(x, of=[n.replace("/context", "/probabilities") for n in names]).values()
+    # As in Voita et al., ACL 2019.
+    largest = [(a.max(axis=-1) * there).sum(axis=-1) / there.sum(axis=-1) for a in attention]
+    found["largest attention"] = np.concatenate(largest, axis=1)
     found["random"] = np.random.default_rng(seed).random((len(x), len(totals[0])))
     return found
 
@@ -146,10 +126,7 @@ def without_heads(
 def synapse_scores(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray
 ) -> dict[str, Callable[[int], np.ndarray]]:
-    """Return by method a function that scores one sample's synapses, all kernels concatenated.
-
-    Kernels are those of weighted sums, in the order of `deletable`.
-    """
+    """Return by method a function that scores a sample's synapses, kernels as in `deletable`."""
     names = deletable(im)
     signs = rose(im, profile, x, labels)
 
@@ -183,13 +160,11 @@ def synapse_scores(
 
 def _slicers(im: InstrumentedModel, profile: Profile) -> dict[str, Slicer]:
     """Return slicers by the name of their reading."""
+    readings = [("value", "slice", theta) for theta in THETAS]
+    readings += [("midpoint", "slice, midpoints", theta) for theta in THETAS[1:]]
     return {
         f"{name}, θ = {theta}": Slicer(im, profile, theta, progress=False, product=product)
-        for product, name, thetas in (
-            ("value", "slice", THETAS),
-            ("midpoint", "slice, midpoints", THETAS[1:]),
-        )
-        for theta in thetas
+        for product, name, theta in readings
     }
 
 
@@ -199,16 +174,12 @@ def deletable(im: InstrumentedModel) -> list[str]:
 
 
 def _deleted_synapses(
-    im: InstrumentedModel,
-    x: np.ndarray,
-    labels: np.ndarray,
-    methods: Mapping[str, Callable[[int], np.ndarray]],
-    i: int,
-    seed: int,
+    im: InstrumentedModel, x: np.ndarray, y: np.ndarray, methods: dict, seed: int, sentence: int
 ) -> list[dict[str, object]]:
-    """Return the remaining lead of sentence i after deletions in the order of each method."""
-    x, labels = x[i : i + 1], labels[i : i + 1]
-    whole = lead(im.logits(x), labels)[0]
+    """Return the remaining lead of a sentence after deletions in the order of each method."""
+    i = sentence
+    x, y = x[i : i + 1], y[i : i + 1]
+    whole = lead(im.logits(x), y)[0]
     kernels = [im.kernels[name] for name in deletable(im)]
     kept = [kernel.kernel().copy() for kernel in kernels]
     ends = np.cumsum([k.size for k in kept])
@@ -220,11 +191,10 @@ def _deleted_synapses(
             for share in SHARES:
                 mask = np.ones(ends[-1], bool)
                 mask[order[: round(share * len(order))]] = False
-                for kernel, value, part in zip(
-                    kernels, kept, np.split(mask, ends[:-1]), strict=True
-                ):
+                masks = np.split(mask, ends[:-1])
+                for kernel, value, part in zip(kernels, kept, masks, strict=True):
                     kernel.variable().assign(value * part.reshape(value.shape))
-                left = lead(im.logits(x), labels)[0] / whole
+                left = lead(im.logits(x), y)[0] / whole
                 rows.append({"method": method, "deleted": share, "lead": left})
     finally:
         for kernel, value in zip(kernels, kept, strict=True):

@@ -13,11 +13,17 @@ from nnslicer_tf import zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
-from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 from reproduction.sentences.settings import RoundingSettings
-from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
-from reproduction.sentences.words import MODELS, areas_under_curves, scorers
+from reproduction.sentences.words import (
+    MODELS,
+    areas_under_curves,
+    drawn_sentences,
+    head_of,
+    profiled_sentences,
+    scorers,
+)
 
 METHODS = (
     *(f"slice, θ = {theta}" for theta in (0.0, 0.1, 0.3)),
@@ -26,14 +32,6 @@ METHODS = (
     "integrated gradients",
 )
 _LAST_BIT = 2.0**-11
-
-_TEXT = (
-    "Means over sentences, as in the tables of words: the area under the predicted class's lead "
-    "(`deletion`, smaller is better) with the weights as they are, and the least and the largest "
-    "of the copies. `same order`: rank correlation of the words' scores with those by the weights "
-    "as they are, mean over sentences and copies. `together`: the area by the mean of the scores "
-    "over all copies and the weights as they are."
-)
 
 
 def rounding(s: RoundingSettings) -> ExperimentResult:
@@ -49,32 +47,19 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
         by_name = scorers(im, Profile.from_data(im, usual, progress=False), s.seed)
         scores = {name: by_name[name](x, labels) for name in METHODS}
         areas = areas_under_curves(im, x, labels, scores)[["method", "sentence", "deletion"]]
-        texts = [
-            " ".join(f"{v:.9g}" for v in scores[row.method][row.sentence])
-            for row in areas.itertuples()
-        ]
+        of_rows = (scores[row.method][row.sentence] for row in areas.itertuples())
+        texts = [" ".join(f"{v:.9g}" for v in values) for values in of_rows]
         return areas.assign(scores=texts).to_dict("records")
 
-    store = RowStore.of(
-        s.work,
-        f"rounding-{s.model}",
-        ["copy"],
-        {"weights": im.fingerprint} | s.values("sentences", "profile", "seed"),
-    )
+    fields = ("sentences", "profile", "seed")
+    store = RowStore.of(s, f"rounding-{s.model}", ["copy"], *fields, weights=im.fingerprint)
     found = store.fill([{"copy": copy} for copy in range(s.copies + 1)], rows_of, "Copies")
     found = found.astype({"sentence": int})
     together = areas_under_curves(im, x, labels, mean_scores(found))
-    head = {
-        "model": s.model,
-        "sentences": f"{len(x)} of test",
-        "profile": f"{s.profile} training sentences",
-        "copies": s.copies,
-        "seed": s.seed,
-    }
+    head = head_of(s, s.model, len(x), "test", copies=s.copies)
     title = f"Words of SST-2 deleted, {s.model} with other last bits of the weights"
-    return ExperimentResult(
-        [ExperimentTable(f"rounding_{s.model}", summary(found, together), title, head, _TEXT)]
-    )
+    name, table = f"rounding_{s.model}", summary(found, together)
+    return ExperimentResult([ExperimentTable(name, table, title, head, note("rounding"))])
 
 
 def perturbed(model: keras.Model, copy: int, seed: int) -> keras.Model:
@@ -105,15 +90,12 @@ def summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
     means = found.pivot_table("deletion", "method", "copy", sort=False)
     scores = found.pivot(index=["method", "sentence"], columns="copy", values="scores")
     correlations = scores.apply(_correlation, axis=1).groupby("method").mean()
-    table = pd.DataFrame(
-        {
-            "deletion": means[0],
-            "least": means.drop(columns=0).min(axis=1),
-            "largest": means.drop(columns=0).max(axis=1),
-            "same order": correlations,
-            "together": together.groupby("method")["deletion"].mean(),
-        }
-    )
+    of_copies = means.drop(columns=0)
+    least, largest = of_copies.min(axis=1), of_copies.max(axis=1)
+    columns = {"deletion": means[0], "least": least, "largest": largest}
+    columns["same order"] = correlations
+    columns["together"] = together.groupby("method")["deletion"].mean()
+    table = pd.DataFrame(columns)
     return table.loc[list(METHODS)].rename_axis("method").reset_index()
 
 

@@ -6,7 +6,7 @@ deletion and rises fast under insertion: a small area under the first curve, a l
 second (Petsiuk et al., "RISE", BMVC 2018).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -17,17 +17,57 @@ from scipy.stats import wilcoxon
 from nnslicer_tf import explore, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.report import plot_words
+from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
 from reproduction.plots import put_finding
-from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
-from reproduction.sentences.settings import WordSettings
-from reproduction.sentences.sst2 import drawn_sentences, lead, profiled_sentences, rose
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
+from reproduction.sentences.settings import SentenceSettings, WordSettings
+
+
+def drawn_sentences(s: SentenceSettings, split: str = "test") -> np.ndarray:
+    """Return the sentences to measure on, `(sentences, words)` tokens, in the split's order."""
+    sentences = texts.load("sst2", split)
+    drawn = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
+    return texts.vocabulary().encode([sentences.text[i] for i in drawn])
+
+
+def profiled_sentences(s: SentenceSettings) -> np.ndarray:
+    """Return the training sentences of the profile, `(sentences, words)` tokens."""
+    return texts.vocabulary().encode(texts.load("sst2", f"train[:{s.profile}]").text)
+
+
+def head_of(s: SentenceSettings, model: str, count: int, split: str, **more: object) -> dict:
+    """Return the head of a table: the model, its sentences, the profile's, and the seed."""
+    head = {"model": model, "sentences": f"{count} of {split}"}
+    return head | {"profile": f"{s.profile} training sentences", **more, "seed": s.seed}
+
+
+def lead(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return each class's logit minus the largest other one, `(samples,)`."""
+    return -runner_up_margin(logits, labels)
+
+
+def p_values(values: pd.DataFrame, methods: Iterable[str], best: str) -> list[float]:
+    """Return those of two-sided Wilcoxon signed-rank tests of columns against the best one."""
+    tests = {name: wilcoxon(values[name], values[best]) for name in methods if name != best}
+    return [tests[name].pvalue if name != best else np.nan for name in methods]
+
+
+def rose(im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether the classes' logits are above their means (1) or below (-1).
+
+    Contributions explain the change of a logit, whereas scores measure support for the class.
+    """
+    change = im.logits(x) - profile.means[im.logit_operation]
+    return np.sign(change[np.arange(len(x)), labels])
+
 
 MODELS = ("text_transformer", "text_lstm")
 _EMBEDDING = "embedding"
@@ -40,13 +80,6 @@ _CLASSES = ("negative", "positive")
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Maps sentences `(n, words)` and classes `(n,)` to scores of the words `(n, words)`."""
 
-_TEXT = (
-    "Means over sentences of the area under the predicted class's lead, from all words to none, by "
-    "the share of words deleted (`deletion`, smaller is better) and kept (`insertion`, larger is "
-    "better), divided by the lead with all words. `p`: two-sided Wilcoxon signed-rank test of the "
-    "deletions against the best method's."
-)
-
 
 def words(s: WordSettings) -> ExperimentResult:
     """Compare orders of words, and draw some sentences."""
@@ -55,29 +88,17 @@ def words(s: WordSettings) -> ExperimentResult:
     x = drawn_sentences(s, s.split)
     labels = im.logits(x).argmax(axis=1)
     profile = Profile.from_data(im, profiled_sentences(s))
-    scores = {
-        name: score(x, labels)
-        for name, score in track(list(scorers(im, profile, s.seed).items()), "Methods")
-    }
+    methods = track(list(scorers(im, profile, s.seed).items()), "Methods")
+    scores = {name: score(x, labels) for name, score in methods}
     areas = areas_under_curves(im, x, labels, scores)
-    head = {
-        "model": s.model,
-        "sentences": f"{len(x)} of {s.split}",
-        "profile": f"{s.profile} training sentences",
-        "seed": s.seed,
-    }
+    head = head_of(s, s.model, len(x), s.split)
     means = areas.groupby("method", sort=False)[["deletion", "insertion"]].mean()
     best = means["deletion"].idxmin()
     by_method = areas.pivot(index="sentence", columns="method", values="deletion")
-    means["p"] = [
-        np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
-        for name in means.index
-    ]
+    means["p"] = p_values(by_method, means.index, best)
     name, title = f"words_{s.model}", f"Words of SST-2 deleted and kept, {s.model}"
-    tables = [
-        ExperimentTable(f"{name}_areas", areas),
-        ExperimentTable(name, means.reset_index(), title, head, _TEXT),
-    ]
+    table = ExperimentTable(name, means.reset_index(), title, head, note("words"))
+    tables = [ExperimentTable(f"{name}_areas", areas), table]
 
     # Some sentences, their predicted classes, and the contributions of their words.
     sentences = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
@@ -87,20 +108,15 @@ def words(s: WordSettings) -> ExperimentResult:
         "labels": labels[:_DRAWN],
         "values": scores[f"slice, θ = {_DRAWN_THETA}"][:_DRAWN],
     }
-    views = []
-    if s.explore:
+    figure = ExperimentFigure(name, plot(drawn), drawn=drawn)
+
+    def view() -> Explorer:
         slices = Slicer(im, profile, _DRAWN_THETA).slice_each(x[:_DRAWN], outputs="predicted")
-        view = explore(
-            {f"θ = {_DRAWN_THETA}": slices},
-            im,
-            x[:_DRAWN],
-            profile=profile,
-            classes=_CLASSES,
-            words=sentences,
-            title=f"Sentences of SST-2, {s.model}",
-        )
-        views = [ExperimentView(s.explore, view)]
-    return ExperimentResult(tables, [ExperimentFigure(name, plot(drawn), drawn=drawn)], views=views)
+        options = {"words": sentences, "title": f"Sentences of SST-2, {s.model}"}
+        named, first = {f"θ = {_DRAWN_THETA}": slices}, x[:_DRAWN]
+        return explore(named, im, first, profile=profile, classes=_CLASSES, **options)
+
+    return ExperimentResult(tables, [figure], view=view)
 
 
 def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
@@ -202,9 +218,7 @@ def areas_under_curves(
             first = first_words(x, values, share)
             curves["deletion"].append(lead(im.logits(compact_words(x, ~first)), labels))
             curves["insertion"].append(lead(im.logits(compact_words(x, first)), labels))
-        means = {
-            curve: np.trapezoid(np.stack(leads), _SHARES, axis=0) for curve, leads in curves.items()
-        }
+        means = {c: np.trapezoid(np.stack(of), _SHARES, axis=0) for c, of in curves.items()}
         for i in range(len(x)):
             sentence = {"sentence": i, "method": name, "lead": whole[i]}
             rows.append(sentence | {curve: mean[i] / whole[i] for curve, mean in means.items()})
@@ -236,15 +250,13 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = Figure(figsize=(8, 0.9 * len(sentences) + 0.3), layout="constrained")
     axes = figure.subplots(len(sentences), 1)
     first = []
-    for axis, own, values, label in zip(
-        axes, sentences, drawn["values"], drawn["labels"], strict=True
-    ):
+    parts = zip(axes, sentences, drawn["values"], drawn["labels"], strict=True)
+    for axis, own, values, label in parts:
         first.append(own[int(np.argmax(values[: len(own)]))])
         plot_words(values, own, axis)
         axis.set_title(_CLASSES[label], fontsize=8, loc="left", color="grey")
-    put_finding(
+    return put_finding(
         figure,
         f"{drawn['model']}: what speaks most for the class is {', '.join(first)} (slices, θ = "
         f"{_DRAWN_THETA}; blue: for the class, red: against it)",
     )
-    return figure

@@ -45,43 +45,29 @@ def train(s: TrainingSettings) -> ExperimentResult:
     dataset = s.used_dataset
     # The model's recipe, with the changes from the settings.
     recipe = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
-    recipe = dataclasses.replace(
-        recipe, epochs=s.epochs or recipe.epochs, precision=s.precision or recipe.precision
-    )
+    epochs, precision = s.epochs or recipe.epochs, s.precision or recipe.precision
+    recipe = dataclasses.replace(recipe, epochs=epochs, precision=precision)
     kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
     weights = check_writable(s.weights or kept)
     data = datasets.load(dataset, "train[:5%]" if s.reduced else "train[:90%]")
     held_out = datasets.load(dataset, "train[90%:]")
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
-    history = zoo.train(
-        network, data, recipe, rng=s.seed, folder=s.trial_folder, validation=held_out, stop=s.stop
-    )
+    options = {"folder": s.trial_folder, "validation": held_out, "stop": s.stop}
+    history = zoo.train(network, data, recipe, rng=s.seed, **options)
     kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
     kept_network.set_weights(network.get_weights())
     keep_weights(kept_network, weights)
     test = datasets.load(dataset, "test")
-    log = {
-        "model": s.model,
-        "parameters": network.count_params(),
-        "dataset": dataset,
-        "train_images": len(data),
-        "held_out_images": len(held_out),
-        "held_out_accuracy": zoo.accuracy(kept_network, held_out),
-        "test_images": len(test),
-        "test_accuracy": zoo.accuracy(kept_network, test),
-        "seed": s.seed,
-        "recipe": dataclasses.asdict(recipe),
-        "epochs": len(history),
-        "command": command_line(),
-        "device": device_name(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in (keras.backend.backend(), "keras", "numpy")},
-        },
-        "date": datetime.date.today().isoformat(),
-        "history": history,
-    }
+    log = {"model": s.model, "parameters": network.count_params(), "dataset": dataset}
+    log |= {"train_images": len(data), "held_out_images": len(held_out)}
+    log |= {"held_out_accuracy": zoo.accuracy(kept_network, held_out), "test_images": len(test)}
+    log |= {"test_accuracy": zoo.accuracy(kept_network, test), "seed": s.seed}
+    log |= {"recipe": dataclasses.asdict(recipe), "epochs": len(history)}
+    log |= {"command": command_line(), "device": device_name()}
+    libraries = {name: version(name) for name in (keras.backend.backend(), "keras", "numpy")}
+    log["versions"] = {"python": platform.python_version(), **libraries}
+    log |= {"date": datetime.date.today().isoformat(), "history": history}
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
     print(f"weights: {weights}")
     return ExperimentResult(logs={s.run: log})

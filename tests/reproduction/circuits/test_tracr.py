@@ -5,8 +5,14 @@ import pytest
 
 from reproduction.circuits.settings import TracrSettings
 from reproduction.circuits.tracr import AblatedProgram, tracr
-from reproduction.circuits.tracr_networks import LENGTH, POSITION, CompiledProgram, compile_program
-from reproduction.circuits.tracr_programs import PROGRAMS, Program
+from reproduction.circuits.tracr_networks import (
+    LENGTH,
+    POSITION,
+    PROGRAMS,
+    CompiledProgram,
+    Program,
+    compile_program,
+)
 
 # Dimensions of the stream: tokens a and b, their negation, the answer.
 A, B, HIDDEN, ANSWER = range(4)
@@ -64,7 +70,7 @@ def test_ablated_edges_give_the_reference(negation):
     mask[0, A] = 0
     np.testing.assert_allclose(ablated.answers(mask)[:, 0], others, atol=1e-6)
     # The program is linear where the MLP is active, so that first-order effects are exact there.
-    effects = ablated.effects(np.zeros(20, int))[:, 0, A]
+    effects = ablated.effects(np.zeros(20, int), np.ones(ablated.shape))[:, 0, A]
     active = x[:, POSITION] == 1
     np.testing.assert_allclose(effects[active], (np.array(answers) - others)[active], atol=1e-6)
 

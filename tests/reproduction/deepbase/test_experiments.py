@@ -1,6 +1,6 @@
 """The experiments with DeepBase, whole, on few records."""
 
-from reproduction.deepbase import exploration
+from reproduction.deepbase import units as module
 from reproduction.deepbase.settings import (
     ExplorationSettings,
     PruningSettings,
@@ -29,9 +29,9 @@ def test_pruning_by_affinity(shared_data):
 
 
 def test_exploration(shared_data, monkeypatch):
-    two = {name: exploration.HYPOTHESES[name] for name in ("brightness", "slant")}
-    monkeypatch.setattr(exploration, "HYPOTHESES", two)
-    table = exploration.explore(ExplorationSettings(seeds=2, records=100)).table("explore")
+    two = {name: module.HYPOTHESES[name] for name in ("brightness", "slant")}
+    monkeypatch.setattr(module, "HYPOTHESES", two)
+    table = module.explore(ExplorationSettings(seeds=2, records=100)).table("explore")
     assert set(table["seeds where strong"]) == {"drawn by chance", *two}
     assert table["best |correlation|"].iloc[1:].is_monotonic_increasing
     assert table[["found, light", "found, blackout"]].stack().between(0, 1).all()

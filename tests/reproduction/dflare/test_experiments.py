@@ -9,12 +9,10 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.dflare import as_classifier, with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model
-from reproduction.dflare import sweep
+from reproduction.dflare import methods
 from reproduction.dflare.agreement import agreement, paper_agreement
-from reproduction.dflare.layers import layers
 from reproduction.dflare.pairs import load_pair, uint8_images
-from reproduction.dflare.searches import ablation, dissemination, repair, search
-from reproduction.dflare.sentences import sentences
+from reproduction.dflare.searches import ablation, dissemination, layers, repair, search, sentences
 from reproduction.dflare.settings import (
     AblationSettings,
     AgreementSettings,
@@ -50,7 +48,7 @@ def test_search_goes_on(few, monkeypatch):
     assert drawn == {name: [medians[name]] for name in ("DFlare", "Algorithm 1", "DiffChaser")}
     timeouts = found.table("search_timeouts").set_index("method")
     assert timeouts["searches"].to_dict() == {"DFlare": 16, "Algorithm 1": 16, "DiffChaser": 2}
-    swept = sweep.Sweep(settings)
+    swept = methods.Sweep(settings)
     pair = swept.pair(PAIR[0])
     seconds = np.concatenate([swept.search(pair, "DFlare", k, 8).seconds for k in (0, 1)])
     for limit in (15, 10, 5, 1, 0.1):
@@ -112,7 +110,7 @@ def test_ablation_takes_known_methods(few):
 def test_methods_are_compared_seed_by_seed(few):
     settings = AblationSettings(**few, pairs=PAIR, method=["Algorithm 1", "DFlare_D"])
     (row,) = ablation(settings).table("ablation_wilcoxon").to_dict("records")
-    swept = sweep.Sweep(settings)
+    swept = methods.Sweep(settings)
     queries = {
         method: np.mean(
             [swept.search(swept.pair(PAIR[0]), method, repeat, 8).queries for repeat in (0, 1)],
@@ -178,7 +176,7 @@ def test_repaired_models_are_searched(few):
         for when in ("without", "with")
     ]
     unsought = found.table("mended_search").set_index("method")["unsought"]
-    pair = sweep.Sweep(PairSettings(**few)).pair(PAIR[0])
+    pair = methods.Sweep(PairSettings(**few)).pair(PAIR[0])
     images = uint8_images("digits", "test")
     labels = [
         as_classifier(load()).probabilities(pair.preprocess(images)).argmax(axis=1)
@@ -187,7 +185,7 @@ def test_repaired_models_are_searched(few):
     assert unsought["DFlare, without repair"] == np.mean(labels[0] != labels[1])
     assert unsought["DFlare, with repair"] != unsought["DFlare, without repair"]
     assert found.tables[0].head["queries"] == "at most 2000 a search"
-    assert sweep.Sweep(PairSettings(**few)).pair(PAIR[0]).dataset == "digits"
+    assert methods.Sweep(PairSettings(**few)).pair(PAIR[0]).dataset == "digits"
 
 
 def test_sentences(few, tmp_path, monkeypatch):

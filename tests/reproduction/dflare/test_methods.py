@@ -12,7 +12,6 @@ from reproduction.dflare.methods import (
     METHODS,
     SAME_AS,
     any_change,
-    figures,
     growth,
     means_beside_the_paper,
     paper_correlations,
@@ -20,6 +19,7 @@ from reproduction.dflare.methods import (
     paper_repair,
     paper_timeouts,
     rank_only,
+    row_of,
     wrapping_noise,
 )
 from reproduction.dflare.pairs import NamedPair
@@ -140,12 +140,12 @@ def test_every_method_runs_and_is_verified(pair, seeds, method):
     chosen = METHODS[method]
     search = dataclasses.replace(chosen.search, max_queries=20_000)
     found = find_deviations(named.load(chosen.domain), seeds[:3], search=search, progress=False)
-    row = figures(named, found, chosen.domain)
+    row = row_of(named, method, 0, found)
     assert row["verified"] == row["distinct"] == found.found.sum()
     # The program's DFlare_D stays at the seed, too far from any deviation here.
     assert found.found.any() == (method != "DFlare_D as programmed")
     runs = pd.DataFrame(
-        [{"pair": "lenet1", "method": method, "rng": rng, **row} for rng in range(2)]
+        [{**row, "pair": "lenet1", "method": method, "rng": rng} for rng in range(2)]
     )
     table = means_beside_the_paper(runs)
     assert len(table) == 1

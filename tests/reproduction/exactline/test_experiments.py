@@ -15,14 +15,11 @@ from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.exactline import (
     advice_maps,
     attributions,
-    baselines,
-    compressions,
     linearities,
-    neighbourhoods,
     networks,
-    program,
+    planes,
 )
-from reproduction.exactline.boundaries import boundaries
+from reproduction.exactline.advice_maps import boundaries
 from reproduction.exactline.settings import (
     AcasSettings,
     AdviceSettings,
@@ -78,7 +75,7 @@ def test_attributions(monkeypatch, tmp_path):
 def test_networks_without_weights_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(networks, "weights_file", lambda name: tmp_path / name)
     with pytest.raises(InvalidArgumentError, match=r"convbig\. Train them: .* --network convbig"):
-        program.linearities_by_program(ProgramSettings(network="convbig"))
+        linearities.linearities_by_program(ProgramSettings(network="convbig"))
     assert list(networks.relu_networks(["lenet5"])) == ["lenet5"]
 
 
@@ -87,10 +84,10 @@ def test_networks_of_unknown_kinds_are_refused(tmp_path):
         attributions.attributions(AttributionSettings(network=["convsmal"], work=tmp_path))
     with pytest.raises(InvalidArgumentError, match="lenet5"):
         settings = ProgramAttributionSettings(network=["lenet5"], work=tmp_path)
-        program.attributions_by_program(settings)
+        attributions.attributions_by_program(settings)
     for experiment, settings in (
         (linearities.linearities, LinearitySettings(network="convsmal")),
-        (program.linearities_by_program, ProgramSettings(network="convsmal")),
+        (linearities.linearities_by_program, ProgramSettings(network="convsmal")),
     ):
         with pytest.raises(InvalidArgumentError, match="convsmal"):
             experiment(settings)
@@ -155,20 +152,22 @@ train = networks.train
 def test_the_procedure_of_the_program(monkeypatch):
     """Black pixels stay; others move by 3 % of their value, rounded down to grey levels."""
     levels = np.array([0, 10, 33, 34, 100, 250], np.float64)
-    moved = program.moved(levels / 255, np.ones(6))
+    moved = linearities.moved(levels / 255, np.ones(6))
     np.testing.assert_allclose(moved * 255, [0, 10, 33, 35, 103, 255], atol=1e-9)
-    moved = program.moved(levels / 255, -np.ones(6))
+    moved = linearities.moved(levels / 255, -np.ones(6))
     np.testing.assert_allclose(moved * 255, [0, 10, 33, 33, 97, 243], atol=1e-9)
     chosen = {("digits", method): zoo.load("digits_cnn") for method in ("normal", "pgd")}
-    monkeypatch.setattr(program, "networks_of", lambda kind: chosen)
-    found = program.linearities_by_program(ProgramSettings(images=3))
+    monkeypatch.setattr(linearities, "networks_of", lambda kind: chosen)
+    found = linearities.linearities_by_program(ProgramSettings(images=3))
     assert found.table("program_directions")["count"].tolist() == [3 * 4, 3 * 4]
     assert (found.table("program_trainings")["median"] == 1).all()  # twice the same network
     gradients = found.table("program_gradients").set_index("training")
     assert (gradients["by norm"] == gradients["by norm"]["normal"]).all()
     assert gradients["by norm"].between(0, 100, inclusive="neither").all()
     data = load("digits", "test[:3]")
-    rows = program.lines(InstrumentedModel(chosen["digits", "pgd"]), data.x, data.y, 0, "digits")
+    rows = linearities.lines(
+        InstrumentedModel(chosen["digits", "pgd"]), data.x, data.y, 0, "digits"
+    )
     assert (rows["predicted"] == rows["label"]).all() and len(rows) == 3 * 4
     assert rows.groupby("image")["fgsm_parts"].nunique().eq(1).all()
 
@@ -179,9 +178,9 @@ def test_attributions_by_the_procedure_of_the_program(monkeypatch, tmp_path):
     model = keras.Sequential([*layers, keras.layers.Dense(10)])
     model.layers[1].bias.assign(np.linspace(-0.5, 0.5, 24))  # no kink at black
     chosen = {("convsmall", "digits", "normal"): model}
-    monkeypatch.setattr(program, "trained_networks", lambda kinds: chosen)
+    monkeypatch.setattr(attributions, "trained_networks", lambda kinds: chosen)
     settings = ProgramAttributionSettings(images=2, most=400, work=tmp_path)
-    found = program.attributions_by_program(settings)
+    found = attributions.attributions_by_program(settings)
     (row,) = found.table("program_attributions").to_dict("records")
     data = load("digits", "test[:2]")
     attributor = Attributor(InstrumentedModel(model))
@@ -237,9 +236,9 @@ def test_advice_maps(shared):
 
 def test_neighbourhoods(monkeypatch):
     chosen = {("digits", "normal"): zoo.load("digits_cnn")}
-    monkeypatch.setattr(neighbourhoods, "networks_of", lambda kind: chosen)
+    monkeypatch.setattr(planes, "networks_of", lambda kind: chosen)
     monkeypatch.setitem(networks.EPSILON, "digits", 0.1)
-    found = neighbourhoods.neighbourhoods(NeighbourhoodSettings(images=3))
+    found = planes.neighbourhoods(NeighbourhoodSettings(images=3))
     images = found.table("neighbourhoods_images")
     assert len(images) == 3 and images["regions"].gt(10).all()
     assert (images["other_percent"].gt(0) == images["margin"].lt(0)).all()
@@ -248,7 +247,7 @@ def test_neighbourhoods(monkeypatch):
 
 
 def test_compressions(shared_data):
-    found = compressions.compressions(CompressedSettings(planes=1, lines=2))
+    found = planes.compressions(CompressedSettings(planes=1, lines=2))
     table = found.table("compressions_all")
     assert set(table["bits"]) == {8, 6, 4} and len(table) == 9
     lines = table[table["where"] == "line"].groupby("bits")["share_percent"].mean()
@@ -259,7 +258,7 @@ def test_compressions(shared_data):
 
 def test_quantised_weights_have_that_many_values():
     model = zoo.load("digits_cnn")
-    small = compressions.quantised(model, 4)
+    small = planes.quantised(model, 4)
     for kernel, original in zip(small.trainable_variables, model.trainable_variables, strict=True):
         if len(kernel.shape) > 1:
             assert len(np.unique(kernel.numpy())) <= 15
@@ -268,7 +267,7 @@ def test_quantised_weights_have_that_many_values():
 
 
 def test_baselines():
-    found = baselines.baselines(BaselineSettings(images=1))
+    found = planes.baselines(BaselineSettings(images=1))
     (row,) = found.table("baselines_images").to_dict("records")
     assert row["completeness_error"] < 1e-8
     assert row["error_percent_100"] < row["error_percent_1"]

@@ -5,7 +5,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.datasets import load
 from nnslicer_tf.exactline import Attributor, LinearPartition
-from reproduction.exactline import robust_training
+from reproduction.exactline import networks
 from reproduction.exactline.measures import (
     density,
     fgsm,
@@ -104,23 +104,19 @@ def test_rows_are_the_lines(classifier, images):
         linearity(im, images, LABELS[:5], 0.2, rng=0)
 
 
-@pytest.mark.parametrize("method", robust_training.METHODS)
+@pytest.mark.parametrize("method", networks.METHODS)
 def test_training_lowers_the_loss_the_same_way_each_time(method):
     digits = load("digits", "train[:256]")
     digits = type(digits)(
         np.pad(digits.x, ((0, 0), (3, 3), (3, 3), (0, 0))),
         *(getattr(digits, name) for name in ("y", "name", "split", "normalise", "classes")),
     )
-    recipe = robust_training.RobustRecipe(
-        method, 0.02, 4, batch_size=32, learning_rate=3e-3, steps=2
-    )
+    recipe = networks.RobustRecipe(method, 0.02, 4, batch_size=32, learning_rate=3e-3, steps=2)
     histories = []
     for _ in range(2):
         keras.utils.set_random_seed(0)
-        model = robust_training.NETWORKS["convsmall"]((14, 14, 1))
-        histories.append(
-            robust_training.train_robustly(model, digits, recipe, rng=0, progress=False)
-        )
+        model = networks.NETWORKS["convsmall"]((14, 14, 1))
+        histories.append(networks.train_robustly(model, digits, recipe, rng=0, progress=False))
     assert histories[0] == pytest.approx(histories[1], rel=1e-3)
     assert histories[0][-1] < 0.98 * histories[0][0]
 
@@ -128,13 +124,13 @@ def test_training_lowers_the_loss_the_same_way_each_time(method):
 def test_box_bounds_hold():
     """The label's logit less any other's is nowhere in the box below the bound's."""
     keras.utils.set_random_seed(0)
-    model = robust_training.NETWORKS["convsmall"]((14, 14, 1), classes=2)
+    model = networks.NETWORKS["convsmall"]((14, 14, 1), classes=2)
     rng = np.random.default_rng(0)
     x, epsilon = rng.uniform(0.2, 0.8, (1, 14, 14, 1)).astype(np.float32), 0.05
     inside = np.clip(x + rng.choice([-epsilon, epsilon], (2_000, 14, 14, 1)), 0, 1)
     y = np.zeros(1, np.int64)
-    loss = float(robust_training.box_loss(model, x, y, 0 * x, epsilon, 0))
-    clean = float(robust_training.normal_loss(model, x, y, 0 * x, epsilon, 0))
+    loss = float(networks.box_loss(model, x, y, 0 * x, epsilon, 0))
+    clean = float(networks.normal_loss(model, x, y, 0 * x, epsilon, 0))
     logits = np.asarray(model(inside.astype(np.float32)))
     worst = np.log1p(np.exp(logits[:, 1] - logits[:, 0])).max()
     assert 2 * loss - clean >= worst > clean
@@ -171,9 +167,9 @@ def test_an_image_that_fgsm_does_not_move_has_a_row():
 
 
 def test_unknown_method_is_refused():
-    recipe = robust_training.RobustRecipe("magic", 0.1, 1)
+    recipe = networks.RobustRecipe("magic", 0.1, 1)
     with pytest.raises(nns.errors.InvalidArgumentError, match="normal, pgd, box"):
-        robust_training.train_robustly(None, None, recipe, rng=0)
+        networks.train_robustly(None, None, recipe, rng=0)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +185,7 @@ def test_unknown_method_is_refused():
 )
 def test_networks_have_the_neurons_that_their_publishers_count(name, shape, neurons):
     """ERAN's table of networks counts all ReLUs."""
-    model = robust_training.NETWORKS[name](shape)
+    model = networks.NETWORKS[name](shape)
     relus = [layer for layer in model.layers if getattr(layer, "activation", None) is not None]
     relus = [layer for layer in relus if layer.activation is keras.activations.relu]
     assert sum(np.prod(layer.output.shape[1:]) for layer in relus) == neurons

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.neusemslice.comparison import area_under, compare, paired
+from reproduction.neusemslice.tables import area_under, compare, paired
 
 
 def test_paired_t_test_and_cohens_d():

@@ -10,16 +10,12 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import METRICS
 from reproduction.neusemslice import (
     case_study,
-    readaptation,
-    restructuring,
+    maintenance,
     slicing,
     trial,
 )
-from reproduction.neusemslice.development import develop
-from reproduction.neusemslice.intervals import intervals
-from reproduction.neusemslice.layers import layers
-from reproduction.neusemslice.restructuring import restructure
-from reproduction.neusemslice.scoring_times import scoring_times
+from reproduction.neusemslice.case_study import scoring_times
+from reproduction.neusemslice.maintenance import develop, restructure
 from reproduction.neusemslice.settings import (
     PAPER_SETTINGS,
     SETTINGS,
@@ -28,8 +24,8 @@ from reproduction.neusemslice.settings import (
     MaintenanceSettings,
     ScoringTimeSettings,
 )
-from reproduction.neusemslice.slices import SlicedModel
-from reproduction.neusemslice.trial import Repeats
+from reproduction.neusemslice.slicing import intervals, layers
+from reproduction.neusemslice.trial import Repeats, SlicedModel
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +45,6 @@ def test_slicing(settings, monkeypatch):
     assert found.table("table4-mlp-digits")["method"].unique().tolist() == list(WAYS[2:])
     assert found.table("table1-mlp-digits").columns.tolist()[:2] == ["range", "avg"]
     assert found.tables[0].head["seeds"] == "0 … 1"
-    assert not found.views
     # What is on file is not computed again.
     monkeypatch.setattr(slicing, "SlicedModel", None)
     pd.testing.assert_frame_equal(slicing.slicing(settings).tables[0].frame, curves)
@@ -97,9 +92,9 @@ def test_restructuring(settings):
 
 
 def test_readaptation(settings, monkeypatch):
-    fgsm = readaptation.attacks(0.1)[:1]
-    monkeypatch.setattr(readaptation, "attacks", lambda epsilon: fgsm)
-    found = readaptation.readapt(replace(settings, repeats=1, attacked=20))
+    fgsm = maintenance.attacks(0.1)[:1]
+    monkeypatch.setattr(maintenance, "attacks", lambda epsilon: fgsm)
+    found = maintenance.readapt(replace(settings, repeats=1, attacked=20))
     means = found.table("table6-mlp-digits").set_index(["attack", "method"])
     assert means.loc[("FGSM", "Fully Training"), "TPR"] == 1
     assert found.tables[0].head["adaptation"].startswith("10 epochs of Adam on 20 attacked")
@@ -116,7 +111,7 @@ def test_development(settings, scenario):
 def test_repeats_that_ran_by_themselves_are_read(settings, tmp_path, monkeypatch):
     few = replace(settings, images=100, samples=50, work=tmp_path, tolerance=0.5)
     single = [restructure(replace(few, repeats=1, first_seed=seed)) for seed in (3, 2)]
-    monkeypatch.setattr(restructuring, "restructure_rows", None)
+    monkeypatch.setattr(maintenance, "restructure_rows", None)
     both = restructure(replace(few, repeats=2, first_seed=2))
     runs = both.table("table5-500permille-mlp-digits-runs")
     assert runs["seed"].drop_duplicates().tolist() == [2, 3]
@@ -201,7 +196,7 @@ def test_what_slices_take_from_each_layer(settings, monkeypatch):
     trial = Repeats(settings).trial(0)
     sliced = SlicedModel(trial, settings.metric)
     # Scores that are computed again may differ in their last bits, and slices by a neuron.
-    monkeypatch.setattr("reproduction.neusemslice.layers.SlicedModel", lambda *_: sliced)
+    monkeypatch.setattr("reproduction.neusemslice.slicing.SlicedModel", lambda *_: sliced)
     found = layers(settings)
     rows, tests = found.table("layers-mlp-digits"), found.table("layers-mlp-digits-tests")
     whole = rows[rows["layer"] == "all"].set_index(["wanted", "method"])["accuracy"]

@@ -14,19 +14,21 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import restructure
 from reproduction.neusemslice import settings as ways
 from reproduction.neusemslice import slicing
-from reproduction.neusemslice.comparison import paired
-from reproduction.neusemslice.development import develop_rows
-from reproduction.neusemslice.readaptation import attacks, readapt_rows
-from reproduction.neusemslice.restructuring import restructure_rows
-from reproduction.neusemslice.slices import SlicedModel, slices_of_one_size
+from reproduction.neusemslice.maintenance import (
+    attacks,
+    develop_rows,
+    readapt_rows,
+    restructure_rows,
+)
 from reproduction.neusemslice.tables import (
     area_tests,
     masked_range_tables,
     means_beside_the_paper,
+    paired,
     paired_tests,
     paper_table,
 )
-from reproduction.neusemslice.trial import Trial, split_classes
+from reproduction.neusemslice.trial import SlicedModel, Trial, slices_of_one_size, split_classes
 from reproduction.samples import first, of_classes
 
 
@@ -139,7 +141,7 @@ def test_restructuring_saves_iterations(trial):
 def test_readaptation(trial):
     chosen = ("Fully Training", "NeuSemSlice, centred+DeepArc")
     trial = replace(trial, held_out=first(trial.held_out, 120))
-    rows = pd.DataFrame(readapt_rows(trial, "taylor", 0.1, epochs=2, methods=chosen))
+    rows = pd.DataFrame(readapt_rows(trial, "taylor", 0.1, 2, 1_000, chosen))
     by_method = rows.set_index(["attack", "method"])
     assert (by_method.TPR[("FGSM", "Fully Training")] == 1).all()
     assert by_method.TPR[("PGD", "NeuSemSlice, centred+DeepArc")] < 1

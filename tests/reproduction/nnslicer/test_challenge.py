@@ -9,7 +9,8 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import PRESETS, SliceDetector
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.nnslicer import choosing, evidence, judging
+from reproduction.nnslicer import evidence
+from reproduction.nnslicer import kinds as judging
 from reproduction.nnslicer.challenge import challenge_detectors
 from reproduction.nnslicer.evidence import area, compare_evidence
 from reproduction.nnslicer.kinds import EVIDENCE
@@ -125,11 +126,6 @@ def test_detectors_are_made_of_known_evidence():
     )
     assert set(PRESETS["fused"]) <= set(PRESETS["stable"])
     assert set(PRESETS["slices"]) <= set(judging.SLICES)
-    assert judging.chosen_kinds(ChoiceSettings()) == tuple(EVIDENCE)
-    some = ChoiceSettings(kind=["views", "logit margin"])
-    assert judging.chosen_kinds(some) == ("logit margin", "views")
-    with pytest.raises(InvalidArgumentError, match="no evidence 'vews'"):
-        judging.chosen_kinds(ChoiceSettings(kind=["vews"]))
 
 
 def test_inputs_from_elsewhere():
@@ -156,7 +152,7 @@ def test_the_best_sets_of_evidence_are_found():
 
     normal = draw(400, {})
     attacked = {"a": draw(60, {seeing: 1, half: 1}), "b": draw(60, {seeing: 1})}
-    choice = choosing.Choice(normal, attacked, 20, 0)
+    choice = evidence.Choice(normal, attacked, 20, 0)
     best = choice.best().set_index(["among", "kinds"])
     assert best.loc[("slices", 1), "evidence"] == best.loc[("everything", 1), "evidence"] == seeing
     assert best.loc[("slices", 1), "recall"] == 1
@@ -179,13 +175,14 @@ def test_the_best_sets_of_evidence_are_found():
 
 
 def test_a_judge_says_what_the_detector_sums(tmp_path, slicer, normal):
-    judge = judging.Judge(slicer, normal[:500], 0, tmp_path / "judge.npz")
-    said = judge(normal[500:520])
+    s = ChoiceSettings(model="digits_cnn", dataset="digits", train=500, work=tmp_path)
+    said = judging.Judge(s, slicer, normal[:500])("first", normal[500:520])
     assert list(said) == list(EVIDENCE)
     fused = SliceDetector(slicer, "fused").fit(normal[:500])
     # The first votes draw the same columns in both, and see the same inputs.
     scores = judging.together(said, PRESETS["fused"])
     np.testing.assert_allclose(scores, fused.score_samples(normal[500:520]), rtol=1e-4)
-    again = judging.Judge(slicer, None, 0, tmp_path / "judge.npz")(normal[500:520])
-    for kind in EVIDENCE:
-        np.testing.assert_allclose(again[kind], said[kind])
+    for name in ("first", "again"):  # from the scores on file, from the detector on file
+        again = judging.Judge(s, slicer, None)(name, normal[500:520])
+        for kind in EVIDENCE:
+            np.testing.assert_allclose(again[kind], said[kind])

@@ -35,9 +35,8 @@ FEW = {**DIGITS, "samples": 3, "profiled": 100, "subsets": 2}
 
 
 def test_pairs_are_drawn_and_counted(tmp_path):
-    view = tmp_path / "elsewhere" / "pairs.html"
-    found = draw(DrawingSettings(**DIGITS, images=30, train=200, explore=view))
-    assert view in found.write(tmp_path)
+    found = draw(DrawingSettings(**DIGITS, images=30, train=200))
+    found.write(tmp_path)
     table = pd.read_csv(tmp_path / "digits_cnn-digits.csv", comment="#")
     assert table["operation"].tolist() == ["relu1", "relu2"]
     assert table["neurons"].tolist() == [1024, 128]
@@ -47,7 +46,7 @@ def test_pairs_are_drawn_and_counted(tmp_path):
     either = both + table["normal alone"] + table["adversarial alone"]
     assert table["common share"].tolist() == pytest.approx((both / either).tolist(), rel=1e-3)
     assert (table["common share"] < 1).all()  # the slices differ
-    header, _ = unpack(found.views[0].view.data)
+    header, _ = unpack(found.view().data)
     assert [e["name"] for e in header["exhibits"]] == ["normal", "adversarial"]
     predicted = [[part["predicted"] for part in e["parts"]] for e in header["exhibits"]]
     assert all(a != b for a, b in zip(*predicted, strict=True))  # every attack succeeded
@@ -65,11 +64,9 @@ def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
         attacks="FGSM_8",
         methods=methods,
         work=tmp_path,
-        explore=tmp_path / "pairs.html",
     )
     found = detect(settings)
-    (view,) = found.views
-    assert [len(e["parts"]) for e in unpack(view.view.data)[0]["exhibits"]] == [10, 10]
+    assert [len(e["parts"]) for e in unpack(found.view().data)[0]["exhibits"]] == [10, 10]
     table = found.table("digits_cnn-digits").set_index(["method", "attack"])
     assert list(table.index[:3]) == [(name, "Average") for name in methods.split(",")]
     assert table.loc[("flag everything", "FGSM_8"), "recall"] == 1
@@ -99,8 +96,7 @@ def test_every_detector_is_drawn_with_a_marker_of_its_own():
 
 
 def test_curves_of_all_methods(tmp_path, monkeypatch):
-    view = tmp_path / "kept.html"
-    settings = CurveSettings(**FEW, ratio=[0.0, 0.6], work=tmp_path, explore=view)
+    settings = CurveSettings(**FEW, ratio=[0.0, 0.6], work=tmp_path)
     found = curves(settings)
     table = found.table("figure3-4x2").set_index(["method", "ratio"])
     assert len(table) == 16 * 2
@@ -110,13 +106,7 @@ def test_curves_of_all_methods(tmp_path, monkeypatch):
     assert best > table.loc[("Random", 0.6), "targets"]
     assert "at 60 % pruned (goal: 80 %)" in found.tables[0].text
     assert len(found.figures[0].figure.axes) == 3
-    # The view has the weights that are kept at the ratio nearest to a half.
-    header, _ = unpack(found.views[0].view.data)
-    assert [exhibit["name"] for exhibit in header["exhibits"]][-1] == "Weight"
-    for exhibit in header["exhibits"]:
-        kept = exhibit["parts"][0]["kept"]
-        for k, kernel in enumerate(header["kernels"]):
-            assert abs(kept[str(k)] / kernel["size"] - 0.4) < 0.05
+
     # What is on file is not computed again.
     monkeypatch.setattr("nnslicer_tf.pruning.MaskedPredictor.logits", None)
     again = curves(settings).table("figure3-4x2")

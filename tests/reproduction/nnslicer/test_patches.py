@@ -6,7 +6,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
-from reproduction.nnslicer.patches import of_heads, over_pixels
+from reproduction.nnslicer.drawing import of_heads, over_pixels
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from reproduction.nnslicer.program_attack import ProgramAttacker, zeroed
-from reproduction.nnslicer.program_protection import protect_by_program
+from reproduction.nnslicer.program_protection import ProgramAttacker, protect_by_program, zeroed
 from reproduction.nnslicer.settings import ProgramProtectionSettings
 
 

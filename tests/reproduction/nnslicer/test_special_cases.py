@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reproduction.nnslicer.settings import SpecialCaseSettings
-from reproduction.nnslicer.special_cases import exclude, special_cases
+from reproduction.nnslicer.slice_readings import exclude, special_cases
 
 
 def test_the_fewest_of_the_largest_values_are_kept():

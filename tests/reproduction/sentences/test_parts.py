@@ -15,7 +15,7 @@ from reproduction.sentences.parts import (
     without_heads,
 )
 from reproduction.sentences.settings import PartSettings
-from reproduction.sentences.sst2 import lead
+from reproduction.sentences.words import lead
 
 WORDS = 12
 

@@ -131,8 +131,8 @@ def test_attention_rollout_of_one_layer():
 
 def test_the_experiment_on_the_zoos_model(shared, monkeypatch, tmp_path):
     monkeypatch.setenv("GLUE_DIR", str(shared / "text"))
-    result = words.words(WordSettings(sentences=4, profile=20, explore=tmp_path / "words.html"))
-    header, _ = unpack(result.views[0].view.data)
+    result = words.words(WordSettings(sentences=4, profile=20))
+    header, _ = unpack(result.view().data)
     assert header["classes"] == ["negative", "positive"]
     assert [len(row["words"]) > 2 for row in header["rows"]] == [True] * 4
     table = result.tables[1].frame.set_index("method")
