@@ -19,13 +19,9 @@ class LiteRTModel:
     """The content of a LiteRT file, with a single-threaded interpreter.
 
     Call `fit` before a run if axes of the input other than the first are free, since many steps
-    cannot run on the placeholder size of 1.
-
-    Args:
-        model: A path, or the content of a file.
-        name: The model's name in error messages; by default its path.
-        keep_tensors: Keep all tensors' values, to be read after a run. LiteRT's own kernels then
-            run the operations, not a delegate, whose kernels round differently.
+    cannot run on the placeholder size of 1. `model` is a path or the content of a file, and `name`
+    the model's name in messages. With `keep_tensors`, all values can be read after a run; LiteRT's
+    own kernels then run the operations, not a delegate, whose kernels round differently.
     """
 
     def __init__(

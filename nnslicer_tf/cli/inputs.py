@@ -132,15 +132,9 @@ def dataset(
 ) -> "Dataset":
     """Load the data that an option specifies, in the shape of a model's samples.
 
-    Args:
-        spec: The data, as for `datasets.load_data`.
-        im: The model.
-        normalise: As for `datasets.load_data`.
-        labels: Whether the data must have labels.
-        split: Split of a data set that is named without one.
-        classes: What `option` says: names of the classes, "" to take them from the data; None if
-            neither labels nor names matter.
-        option: The option that names the classes.
+    `spec`, `normalise`, `labels` and `split` are as for `datasets.load_data`. `classes` is what the
+    command line's `option` says: names of the classes, "" to take them from the data; None if
+    neither labels nor names matter.
     """
     from nnslicer_tf.datasets.files import load_data, order_note
     from nnslicer_tf.instrument.data import aligned, check_class_order

@@ -45,16 +45,11 @@ class _Worker:
 
 
 class RayEngine:
-    """Runs jobs on Ray actors.
+    """Runs jobs on Ray actors; with an address, `workers=None` means one per core of the cluster.
 
-    Args:
-        workers: Number of actors; with an address, None means one per core of the cluster.
-        address: Address of a running cluster ("auto" for this machine's). None starts a new one on
-            this machine, and stops it at the end.
-
-    Raises:
-        MissingPackageError: if Ray is not installed.
-        InvalidArgumentError: if nobody listens at the address.
+    `address` is that of a running cluster ("auto" for this machine's); None starts a new one on
+    this machine, and stops it at the end. Raises MissingPackageError if Ray is not installed,
+    InvalidArgumentError if nobody listens at the address.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:

@@ -9,19 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 
 _PADDING = -1
+Sizes = Sequence[int]  # by spatial axis
 
 
 def sliding(
-    space: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    dilation: Sequence[int],
+    space: Sizes, kernel: Sizes, strides: Sizes, padding: str, dilation: Sizes
 ) -> np.ndarray:
-    """Return the taps of a convolution or pooling window.
+    """Return the taps of a convolution or pooling window, `(output positions, taps)` int32.
 
-    All arguments are by spatial axis; padding is "valid", "same" or "causal". The table is
-    `(output positions, taps)` int32, -1 where a tap falls into padding.
+    Padding is "valid", "same" or "causal"; a tap that falls into it is -1.
     """
     axes = []
     for extent, size, stride, step in zip(space, kernel, strides, dilation, strict=True):
@@ -39,11 +35,7 @@ def sliding(
 
 
 def transposed(
-    space: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    output_space: Sequence[int],
+    space: Sizes, kernel: Sizes, strides: Sizes, padding: str, output_space: Sizes
 ) -> np.ndarray:
     """Return the taps of a transposed convolution; -1 where a tap reads no input."""
     axes = []

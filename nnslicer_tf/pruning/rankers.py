@@ -24,6 +24,8 @@ from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
 
+Classes = Iterable[int] | None  # target classes; None for all
+
 COLLECT = ("netted", "magnitudes", "samples")
 """Ways to combine the contributions for single samples; see `NNSlicerRanker`."""
 
@@ -91,11 +93,7 @@ class ClassRanker(Ranker):
         """Return the scores for one class, given its samples."""
 
     def by_class(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray,
-        y: np.ndarray,
-        classes: Iterable[int] | None = None,
+        self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
     ) -> ClassScores:
         """Return the scores of each class, as `scores` does, to be summed for any set of them."""
         targets = check_classes(im, y, classes)
@@ -169,11 +167,7 @@ class NNSlicerRanker(ClassRanker):
         check_options(self.theta, self.granularity, self.workers, **options)
 
     def by_class(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray,
-        y: np.ndarray,
-        classes: Iterable[int] | None = None,
+        self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
     ) -> ClassScores:
         """Return the contributions for each class."""
         check_classes(im, y, classes)

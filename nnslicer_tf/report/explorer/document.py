@@ -259,7 +259,7 @@ class Document:
                 stored = self._packer.add_bits(matrix != 0)
             synapses[self._kernel_places[name]] = stored
         data: dict[str, Any] = {
-            "samples": part.samples,
+            "samples": getattr(part, "samples", 1),  # a slice of a set has none
             "neurons": neurons,
             "members": members,
             "synapses": synapses,

@@ -26,27 +26,13 @@ class Part:
     samples: int = 1  # 0 if unknown
 
 
-class _SetParts(Sequence):
-    """The slices of a set, created on access to save memory."""
-
-    def __init__(self, slices: Any) -> None:
-        self._slices = slices
-
-    def __len__(self) -> int:
-        return len(self._slices)
-
-    def __getitem__(self, index: Any) -> Any:
-        one = self._slices[index]
-        return Part(one.neurons, one.synapses)
-
-
 @dataclass(frozen=True, eq=False)
 class Exhibit:
     """A result to explore, for one sample or for each of several, with its model and data."""
 
     name: str
     facts: Mapping[str, Any]  # about its origin, such as theta and granularity
-    parts: Sequence[Part]  # one for each sample, or one for all of them
+    parts: Any  # a `Part` for each sample or for all of them; or a set of slices, made on access
     each: bool  # whether there is a part for each sample
     im: InstrumentedModel
     x: np.ndarray | None = None  # (samples, *input_shape) float32
@@ -88,11 +74,11 @@ def read_exhibit(
     layer's units, to weights if they are those of a kernel. Raises ProfileMismatchError for another
     model's fingerprint, InvalidArgumentError for other mismatches.
     """
-    parts: Sequence[Part]
+    parts: Any
     facts: dict[str, Any] = {}
     each = False
     if _is_set(one):
-        parts, each = _SetParts(one), True
+        parts, each = one, True
         facts = {**one.info, "predicted": [int(p) for p in one.predicted]}
     elif hasattr(one, "neurons") and hasattr(one, "synapses"):
         facts = dict(getattr(one, "info", {}))
