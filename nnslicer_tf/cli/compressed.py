@@ -9,13 +9,6 @@ from typer import Argument, Option
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
-from nnslicer_tf.cli.inputs import (
-    DataOption,
-    OptionalDataOption,
-    PictureOption,
-    SeedOption,
-    TableOption,
-)
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -47,8 +40,8 @@ DeviationsOption = Annotated[
 def agreement(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: DataOption,
-    output: TableOption = None,
+    data: inputs.DataOption,
+    output: inputs.TableOption = None,
     scale: ScaleOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
@@ -68,7 +61,7 @@ def agreement(
 def deviations(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: DataOption,
+    data: inputs.DataOption,
     output: Annotated[Path, Option(help="File for the deviations, .npz.")] = Path("deviations.npz"),
     picture: Annotated[
         Path | None, Option(help="File for a picture of the smallest ones, .png or .pdf.")
@@ -90,7 +83,7 @@ def deviations(
         Path | None,
         Option(help="Folder for finished searches, from which an interrupted run resumes."),
     ] = None,
-    seed: SeedOption = 0,
+    seed: inputs.SeedOption = 0,
 ) -> None:
     """Find inputs on which a compressed model answers differently from its original.
 
@@ -149,10 +142,10 @@ def suite(
 def layers(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: OptionalDataOption = None,
+    data: inputs.OptionalDataOption = None,
     deviations: DeviationsOption = None,
-    output: TableOption = None,
-    picture: PictureOption = None,
+    output: inputs.TableOption = None,
+    picture: inputs.PictureOption = None,
     level: Annotated[str, Option(help="'layer' or 'channel'.")] = "layer",
     scale: ScaleOption = None,
 ) -> None:
@@ -169,7 +162,7 @@ def layers(
 def recipe(
     original: OriginalOption,
     compressed: CompressedOption,
-    data: OptionalDataOption = None,
+    data: inputs.OptionalDataOption = None,
     deviations: DeviationsOption = None,
     budget: Annotated[
         float, Option(help="Largest share of the weights to leave in floating point.")

@@ -7,21 +7,13 @@ from typer import Option
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
-from nnslicer_tf.cli.inputs import (
-    ClassesOption,
-    DataOption,
-    ModelOption,
-    NormaliseOption,
-    SeedOption,
-    TestOption,
-)
 
 
 def prune(
-    model: ModelOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
     classes: Annotated[str, Option(help="The classes that are needed, such as '3,5'.")],
-    test: TestOption = None,
+    test: inputs.TestOption = None,
     output: Annotated[
         Path,
         Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
@@ -35,11 +27,11 @@ def prune(
     ] = "contributions",
     other: Annotated[bool, Option("--other", help="Add an output for all other classes.")] = False,
     epochs: Annotated[int, Option(help="Epochs of imitating the original.", min=0)] = 0,
-    seed: SeedOption = 0,
+    seed: inputs.SeedOption = 0,
     names: Annotated[
         str, Option(help="Names of all classes, in order, if the labels are names.")
     ] = "",
-    normalise: NormaliseOption = "unit",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Make a smaller model for the classes that are needed; show its costs and accuracy.
 
@@ -72,17 +64,17 @@ def prune(
 
 
 def semantic(
-    model: ModelOption,
-    data: DataOption,
-    test: TestOption = None,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
+    test: inputs.TestOption = None,
     output: Annotated[
         Path | None, Option(help="File for the model of the critical neurons, .keras.")
     ] = None,
     metric: Annotated[str, Option(help="'taylor', 'avg', 'var', 'ens', 'deeplift' …")] = "taylor",
     threshold: Annotated[float, Option(help="Θ in (0, 1]: larger keeps more neurons.")] = 0.95,
     step: Annotated[int, Option(help="Neurons by which prefixes grow.", min=1)] = 1,
-    classes: ClassesOption = "",
-    normalise: NormaliseOption = "unit",
+    classes: inputs.ClassesOption = "",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Find each layer's critical neurons (semantic slicing), and keep only them.
 

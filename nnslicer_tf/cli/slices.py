@@ -7,14 +7,6 @@ from typer import Argument, Option
 
 from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.cli import inputs
-from nnslicer_tf.cli.inputs import (
-    ClassesOption,
-    DataOption,
-    ModelOption,
-    NormaliseOption,
-    ProfileOption,
-    ThetaOption,
-)
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -93,10 +85,10 @@ Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
 
 
 def profile(
-    model: ModelOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
     output: Annotated[Path, Option(help="File for the profile, .npz.")] = Path("profile.npz"),
-    normalise: NormaliseOption = "unit",
+    normalise: inputs.NormaliseOption = "unit",
     batch_size: Annotated[int, Option(help="Samples in a forward pass.")] = 256,
 ) -> None:
     """Average every neuron's activation over a data set (usually the training set).
@@ -115,9 +107,9 @@ def profile(
 
 
 def explain(
-    model: ModelOption,
-    profile: ProfileOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    profile: inputs.ProfileOption,
+    data: inputs.DataOption,
     output: Annotated[
         Path, Option(help="File for the explanation: .html, .png, .pdf or .svg.")
     ] = Path("explanation.html"),
@@ -140,9 +132,9 @@ def explain(
     compare: Annotated[
         bool, Option("--compare", help="Compare with all methods instead of one.")
     ] = False,
-    theta: ThetaOption = 0.3,
-    classes: ClassesOption = "",
-    normalise: NormaliseOption = "unit",
+    theta: inputs.ThetaOption = 0.3,
+    classes: inputs.ClassesOption = "",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Explain why the model gave one sample its answer, with a picture and numbers."""
     inputs.writable(output, ".html", ".png", ".pdf", ".svg")
@@ -176,9 +168,9 @@ def explain(
 
 
 def slice_(
-    model: ModelOption,
-    profile: ProfileOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    profile: inputs.ProfileOption,
+    data: inputs.DataOption,
     output: Annotated[Path, Option(help="File for the slice, .npz.")] = Path("slice.npz"),
     outputs: Annotated[
         str,
@@ -187,7 +179,7 @@ def slice_(
             "such as '3' or '0,4'."
         ),
     ] = "predicted",
-    theta: ThetaOption = 0.3,
+    theta: inputs.ThetaOption = 0.3,
     granularity: Annotated[
         str, Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
     ] = "activation",
@@ -208,7 +200,7 @@ def slice_(
         Path | None,
         Option(help="Folder for partial results, from which an interrupted run resumes."),
     ] = None,
-    normalise: NormaliseOption = "unit",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     inputs.writable(output, ".npz")
@@ -261,7 +253,7 @@ def show(
 
 def explore(
     files: Annotated[list[Path], Argument(help="Slices or sets of slices, .npz.")],
-    model: ModelOption,
+    model: inputs.ModelOption,
     data: Annotated[
         str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
     ] = None,
@@ -269,8 +261,8 @@ def explore(
         Path | None, Option(help="The profile of the slices, for local values and means.")
     ] = None,
     output: Annotated[Path, Option(help="File for the page, .html.")] = Path("slices.html"),
-    classes: ClassesOption = "",
-    normalise: NormaliseOption = "unit",
+    classes: inputs.ClassesOption = "",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Write an interactive view of slices as one HTML file, which needs no server."""
     inputs.writable(output, ".html")

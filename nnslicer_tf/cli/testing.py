@@ -7,18 +7,6 @@ from typer import Option
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.cli import inputs
-from nnslicer_tf.cli.inputs import (
-    ClassesOption,
-    DataOption,
-    LeastOption,
-    ModelOption,
-    NormaliseOption,
-    PictureOption,
-    PointDataOption,
-    ProfileOption,
-    SeedOption,
-    TableOption,
-)
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -31,11 +19,11 @@ MAX_VIEWED = 10
 
 
 def detect(
-    model: ModelOption,
-    profile: ProfileOption,
+    model: inputs.ModelOption,
+    profile: inputs.ProfileOption,
     normal: Annotated[str, Option(help="Normal inputs to learn from, as for --data.")],
-    data: DataOption,
-    output: TableOption = None,
+    data: inputs.DataOption,
+    output: inputs.TableOption = None,
     preset: Annotated[
         str,
         Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
@@ -47,8 +35,8 @@ def detect(
         Path | None,
         Option(help="File for a view of slices of flagged and other inputs, .html."),
     ] = None,
-    seed: SeedOption = 0,
-    normalise: NormaliseOption = "unit",
+    seed: inputs.SeedOption = 0,
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Flag adversarial inputs, whose slices do not fit the prediction."""
     inputs.writable(output, ".csv")
@@ -79,13 +67,13 @@ def detect(
 
 
 def cover(
-    model: ModelOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
     threshold: Annotated[
         float, Option(help="Neurons above it, in their layer's scaled values, are covered.")
     ] = 0.25,
-    output: TableOption = None,
-    normalise: NormaliseOption = "unit",
+    output: inputs.TableOption = None,
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Measure how much of the network the inputs exercise (neuron coverage)."""
     inputs.writable(output, ".csv")
@@ -100,8 +88,8 @@ def cover(
 
 
 def inspect(
-    model: ModelOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
     units: Annotated[
         str | None,
         Option(
@@ -109,9 +97,9 @@ def inspect(
         ),
     ] = None,
     measure: Annotated[str, Option(help="Measure of affinity.")] = "correlation",
-    output: TableOption = None,
-    classes: ClassesOption = "",
-    normalise: NormaliseOption = "unit",
+    output: inputs.TableOption = None,
+    classes: inputs.ClassesOption = "",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show which units respond to which class (DeepBase); the data needs labels."""
     inputs.writable(output, ".csv")
@@ -129,17 +117,17 @@ def inspect(
 
 
 def causes(
-    model: ModelOption,
-    data: DataOption,
+    model: inputs.ModelOption,
+    data: inputs.DataOption,
     method: Annotated[
         str, Option(help="'gradient_contrast', 'patching', 'tarantula', 'contrast' …")
     ] = "gradient_contrast",
     level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
     most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
-    output: TableOption = None,
-    seed: SeedOption = 0,
-    classes: ClassesOption = "",
-    normalise: NormaliseOption = "unit",
+    output: inputs.TableOption = None,
+    seed: inputs.SeedOption = 0,
+    classes: inputs.ClassesOption = "",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show which neurons or synapses are to blame for wrong answers; the data needs labels."""
     inputs.writable(output, ".csv")
@@ -155,7 +143,7 @@ def causes(
 
 
 def lines(
-    model: ModelOption,
+    model: inputs.ModelOption,
     start: Annotated[
         str,
         Option(
@@ -163,11 +151,11 @@ def lines(
         ),
     ],
     end: Annotated[str, Option("--to", help="End of the line, in the same form.")],
-    data: PointDataOption = None,
-    output: TableOption = None,
-    picture: PictureOption = None,
-    least: LeastOption = False,
-    normalise: NormaliseOption = "unit",
+    data: inputs.PointDataOption = None,
+    output: inputs.TableOption = None,
+    picture: inputs.PictureOption = None,
+    least: inputs.LeastOption = False,
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show exactly what the model predicts on the line between two inputs."""
     inputs.writable(output, ".csv")
@@ -184,7 +172,7 @@ def lines(
 
 
 def planes(
-    model: ModelOption,
+    model: inputs.ModelOption,
     corner: Annotated[
         list[str],
         Option(
@@ -192,12 +180,12 @@ def planes(
             "'0,0.5', or the index of a sample."
         ),
     ],
-    data: PointDataOption = None,
-    output: TableOption = None,
-    picture: PictureOption = None,
-    least: LeastOption = False,
+    data: inputs.PointDataOption = None,
+    output: inputs.TableOption = None,
+    picture: inputs.PictureOption = None,
+    least: inputs.LeastOption = False,
     max_regions: Annotated[int, Option(help="Stop if there are more regions.", min=1)] = 1_000_000,
-    normalise: NormaliseOption = "unit",
+    normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show exactly what the model predicts in a polygon between inputs."""
     inputs.writable(output, ".csv")
