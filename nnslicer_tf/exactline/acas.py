@@ -2,8 +2,8 @@
 
 The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of layers,
 inputs and outputs, and the largest layer's size; the layers' sizes; an unused flag; the inputs'
-minima, maxima, means and ranges (the last two with an entry for the outputs at the end); then for
-each layer its weights row by row, and its biases one per line.
+minima, maxima, means and ranges (the last two also for the outputs); then for each layer its
+weights row by row, and its biases one per line.
 """
 
 import os
@@ -24,23 +24,14 @@ ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "st
 
 @dataclass(frozen=True, repr=False)
 class NNet:
-    """The contents of an `.nnet` file: a network of dense layers with ReLU between them.
+    """The contents of an `.nnet` file: a network of dense layers with ReLU between them."""
 
-    Attributes:
-        weights: For each layer, `(outputs, inputs)` float64.
-        biases: For each layer, `(outputs,)` float64.
-        minima: `(inputs,)`; `evaluate` clips inputs to the minima and maxima.
-        maxima: `(inputs,)`.
-        means: `(inputs + 1,)`; the last entry is for the outputs.
-        ranges: `(inputs + 1,)`; the last entry is for the outputs.
-    """
-
-    weights: tuple[np.ndarray, ...]
-    biases: tuple[np.ndarray, ...]
-    minima: np.ndarray
-    maxima: np.ndarray
-    means: np.ndarray
-    ranges: np.ndarray
+    weights: tuple[np.ndarray, ...]  # for each layer, (outputs, inputs) float64
+    biases: tuple[np.ndarray, ...]  # for each layer, (outputs,) float64
+    minima: np.ndarray  # (inputs,); `evaluate` clips inputs to the minima and maxima
+    maxima: np.ndarray  # (inputs,)
+    means: np.ndarray  # (inputs + 1,); the last entry is for the outputs
+    ranges: np.ndarray  # (inputs + 1,), likewise
 
     def __repr__(self) -> str:
         sizes = [self.weights[0].shape[1], *(len(bias) for bias in self.biases)]
@@ -128,12 +119,8 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
     """Return the network as a Keras model, with inputs and outputs in physical units.
 
-    The model normalises its inputs, but does not clip them to the minima and maxima: outside these
-    bounds it differs from `NNet.evaluate`.
-
-    Args:
-        nnet: The network.
-        dtype: Dtype of the layers; "float64" keeps all digits of the file.
+    It does not clip inputs to the minima and maxima, outside which it differs from `evaluate`. The
+    dtype is that of the layers; "float64" keeps all digits of the file.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")

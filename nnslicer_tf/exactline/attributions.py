@@ -2,11 +2,9 @@
 
 Integrated gradients are the mean gradient on the line from a baseline to the input, times their
 difference (Sundararajan, Taly and Yan, ICML 2017). The gradient is constant on each part of an
-exact line, so one gradient per part suffices (Sotoudeh and Thakur 2019, theorem 4).
-
-A plane works alike: the gradient is constant on each region. Its weight is the mean, over the
-baselines b in a polygon, of the fraction of the path from b to the input x that lies in the
-region, times x - b. In polar coordinates around x, the weights have a closed form.
+exact line (Sotoudeh and Thakur 2019, theorem 4), and on each region of a plane. A region's weight
+is the mean, over the baselines b in a polygon, of the fraction of the path from b to the input x in
+it, times x - b. In polar coordinates around x, the weights have a closed form.
 """
 
 import numpy as np
@@ -15,9 +13,8 @@ from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.mesh import cut_by_lines
-from nnslicer_tf.exactline.planar_partition import PlanarPartition
+from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane, area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
-from nnslicer_tf.exactline.polygon import Plane, area_of
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 

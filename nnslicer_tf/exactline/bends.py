@@ -1,13 +1,16 @@
-"""Base classes of the transformers of non-affine operations on exact lines and planes."""
+"""Transformers of operations on exact lines and planes: base classes, and a table by kind."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
 from nnslicer_tf.exactline.steps import Steps
+from nnslicer_tf.instrument import Operation
 
 
 class Bends(NamedTuple):
@@ -67,10 +70,7 @@ class GradientTransformer(BendingTransformer):
 
     @abstractmethod
     def slopes(self, middles: Curve) -> np.ndarray:
-        """Return the output's slopes `(rows, channels of the window)` float64 between bends.
-
-        `middles` are the window's values half-way from each row to the next.
-        """
+        """Return slopes `(rows, channels of the window)` float64, at values between the rows."""
 
     @abstractmethod
     def pull(self, g: Steps) -> list[Steps]:
@@ -78,11 +78,7 @@ class GradientTransformer(BendingTransformer):
 
 
 def pulls_gradients(transformer: Any) -> bool:
-    """Return whether a transformer propagates gradients back.
-
-    It must be a `GradientTransformer`, or affine with a method `pull` that maps the `Steps` of the
-    output's gradient to those of each input.
-    """
+    """Return whether a transformer propagates gradients back, with a method `pull` if affine."""
     if isinstance(transformer, BendingTransformer):
         return isinstance(transformer, GradientTransformer)
     return hasattr(transformer, "pull")
@@ -105,3 +101,37 @@ def largest_tap(values: np.ndarray, taps: int) -> np.ndarray:
     for t in range(1, taps):  # many times faster than a maximum over an axis
         np.maximum(largest, values[:, t * channels : (t + 1) * channels], out=largest)
     return largest
+
+
+Transformer = Callable[..., Any]
+"""Maps the `Curve`s of an operation's inputs to the `Curve` of its output."""
+
+_TRANSFORMERS: dict[str, Callable[[Operation], Transformer]] = {}
+
+
+def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -> None:
+    """Register the transformer of a kind of operation for exact lines.
+
+    `kind` is that of `Step`s, your own or one of `nnslicer_tf.instrument.KINDS`. `build` is called
+    once per walker with an operation, and may raise UnsupportedLayerError.
+    """
+    _TRANSFORMERS[kind] = build
+
+
+def build_transformer(operation: Operation) -> Transformer:
+    """Return an operation's transformer, with a float64 copy of its weights, or raise an error."""
+    if operation.kind not in _TRANSFORMERS:
+        raise not_piecewise_linear(operation)
+    return _TRANSFORMERS[operation.kind](operation)
+
+
+def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
+    """Return the error that exact lines raise for an operation."""
+    what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
+    return UnsupportedLayerError(
+        f"Operation '{operation.name}' ({what}) is not piecewise linear: exact lines exist only "
+        "for piecewise-linear networks. Replace a smooth function, such as tanh by hard_tanh. Your "
+        "own function's kinks are not located if it is curved, jumps, has kinks closer than 0.05, "
+        "differs between units, or does not take float64. If it has kinks, register its layer with "
+        "a step Step('elementwise', function, Elementwise(name, knots=(…)))."
+    )

@@ -71,8 +71,7 @@ class Curve(NamedTuple):
         """
         if not len(left):
             return self
-        rows = _kernels.insert(self.start, self.ratio, self.values, left, alpha)
-        return Curve(self.lines, *rows)
+        return Curve(self.lines, *_kernels.insert(*self[1:], left, alpha))
 
     def regrouped(self, shape: tuple[int, ...]) -> "Curve":
         """Return the curve of the tensor reshaped to `shape`, for example flattened."""
@@ -83,19 +82,14 @@ class Curve(NamedTuple):
         if positions == 1:
             return whole
         rows = len(whole.ratio)
-        start = (whole.start[:-1] + rows * np.arange(positions)[:, None]).ravel()
-        values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
-        return Curve(
-            self.lines,
-            np.append(start, rows * positions),
-            np.tile(whole.ratio, positions),
-            np.ascontiguousarray(values).reshape(-1, channels),
-        )
+        start = whole.start[:-1] + rows * np.arange(positions)[:, None]
+        by_position = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
+        values = np.ascontiguousarray(by_position).reshape(-1, channels)
+        start = np.append(start, rows * positions)
+        return Curve(self.lines, start, np.tile(whole.ratio, positions), values)
 
     def line(self, index: int) -> "Curve":
-        """Return one of several lines, as a curve with a single position."""
-        if self.lines == 1:
-            return self
+        """Return one of the lines, as a curve with a single position."""
         whole = self.regrouped((self.positions * self.channels,))
         rows = slice(whole.start[index], whole.start[index + 1])
         start = np.array([0, rows.stop - rows.start])
@@ -114,10 +108,8 @@ class Curve(NamedTuple):
         between = np.flatnonzero(weights)
         whole = self.insert(rows[between], weights[between])
         whole.ratio[rows[between] + np.arange(1, len(between) + 1)] = place
-        return (
-            whole._part(whole.ratio <= place, self.lines),
-            whole._part(whole.ratio >= place, self.lines),
-        )
+        before, after = whole.ratio <= place, whole.ratio >= place
+        return whole._part(before, self.lines), whole._part(after, self.lines)
 
     def _part(self, rows: np.ndarray, lines: int) -> "Curve":
         """Return the curve of the rows, and their segments, that a mask `(rows,)` selects."""

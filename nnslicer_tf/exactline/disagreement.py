@@ -1,7 +1,6 @@
 """Exact disagreement of two networks, such as a model and its compressed version.
 
-Both are walked as one network, so that both are affine on every part of a line or polygon, which
-gives the exact share of length or area on which their classes differ.
+Both are walked as one network, so that both are affine on every part of a line or polygon.
 """
 
 from collections.abc import Callable
@@ -26,18 +25,14 @@ from nnslicer_tf.instrument.model import ModelLike
 class Disagreement(ShownAsTable):
     """Differences of two networks on a line or a polygon.
 
-    Attributes:
-        shares: `(classes, classes)` float64: shares of the length or area on which the first
-            network predicts the row's class, and the second the column's.
-        difference: Largest difference of any logit anywhere.
-        parts: Number of parts or regions on which both networks are affine.
-        point: An input in the middle of the largest part on which they differ, if there is one.
+    `shares` `(classes, classes)` float64 are those of the length or area on which the first network
+    predicts the row's class, and the second the column's.
     """
 
     shares: np.ndarray
-    difference: float
-    parts: int
-    point: np.ndarray | None
+    difference: float  # largest difference of any logit anywhere
+    parts: int  # number of parts or regions on which both networks are affine
+    point: np.ndarray | None  # an input in the middle of the largest part on which they differ
 
     def __repr__(self) -> str:
         return f"Disagreement({100 * self.share:.4g} %, {self.parts:,} parts)"
@@ -71,18 +66,17 @@ def disagreement(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the networks' inputs or classes differ, they have too many classes
-            for a polygon, or the polygon is not convex.
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
-        TooManyRegionsError: if there are more than `max_regions`.
+        InvalidArgumentError: if inputs or classes differ, or there are too many classes.
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError, TooManyRegionsError: as
+            `exact_plane`.
     """
     models = (instrumented(first), instrumented(second))
     shapes = [(im.input_shape, im[im.logit_operation].shape) for im in models]
     classes = shapes[0][1][0]
     if shapes[0] != shapes[1] or len(shapes[0][1]) != 1 or classes < 2:
         raise InvalidArgumentError(
-            "Both networks must have the same inputs, and vectors of as many classes. Received: "
-            f"inputs and outputs of shapes {shapes[0]} and {shapes[1]}"
+            "Both networks must have the same inputs, and vectors of as many classes. Received "
+            f"shapes of inputs and outputs: {shapes[0]} and {shapes[1]}"
         )
     points: Callable[[np.ndarray], np.ndarray]
     if len(corners) == 2:

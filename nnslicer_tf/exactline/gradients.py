@@ -1,8 +1,7 @@
 """`Attributor`: integrated gradients of many inputs, exact or approximated, and along the line.
 
-Everything is computed in float64. Exact gradients take one walk back along the whole line (see
-`trace`). Only if a custom transformer has no method `pull` are they computed part by part by the
-backend, which is many times slower: about two forward passes for each part.
+Everything is computed in float64. Exact gradients take one walk back along the line (see `trace`),
+or, if a custom transformer has no method `pull`, about two forward passes for each part.
 """
 
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_name, check_points, check_target
+from nnslicer_tf._checks import check_count, check_name, check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
@@ -27,18 +25,13 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.report import plot_over_image
 
 RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
-"""Rule of a sum → the weights of the line's start and end, relative to those of points between."""
+"""Rule of a sum → weights of the line's start and end, relative to those of points between."""
 
 _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
 
 
 class Attributor:
-    """Computes integrated gradients of a model, with its current weights.
-
-    Args:
-        im: An instrumented or Keras model.
-        batch_size: Number of gradients to compute at a time.
-    """
+    """Computes integrated gradients of a model, with its current weights, in batches."""
 
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
@@ -74,22 +67,13 @@ class Attributor:
     ) -> np.ndarray:
         """Return integrated gradients approximated by a sum (Sotoudeh and Thakur 2019, equation 5).
 
-        The model need not be piecewise linear.
-
-        Args:
-            x: The input, of the model's input shape.
-            baseline: Start of the line, of the same shape.
-            target: Index of the logit.
-            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
-                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
-            rule: One of `RULES`.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
-            InvalidArgumentError: for an unknown rule, no samples, or no such logit.
+        The model need not be piecewise linear. Of m `samples`, gradients are taken at the ratios
+        k/m, k from 0 to m - 1 (`rule` "left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
+        The other arguments, and errors, are those of `integrated_gradients`.
         """
         x, baseline = self._checked(x, baseline, target)
-        _check_sum(samples, rule)
+        check_name("rule", rule, RULES)
+        check_count("samples", samples)
         weights = np.ones(samples + 1)
         weights[[0, -1]] = RULES[rule]
         used = np.flatnonzero(weights)
@@ -102,10 +86,7 @@ class Attributor:
         return (x - baseline) * total
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
-        """Partition the line from the baseline to x, and return the gradients along it.
-
-        Arguments and errors are those of `integrated_gradients`, with a single baseline.
-        """
+        """Return the gradients along the line; arguments are as for `integrated_gradients`."""
         x, baseline = self._checked(x, baseline, target)
         walker = self.walker
         if not walker.can_trace:
@@ -142,17 +123,11 @@ class Attributor:
 
 @dataclass(frozen=True, repr=False)
 class PathGradients(ShownAsTable):
-    """The gradients of one logit along a line.
+    """The gradients of one logit along a line."""
 
-    Attributes:
-        partition: The line, from the baseline to the input.
-        target: Index of the logit.
-        steps: The gradients as step functions of the ratio, by position of the input.
-    """
-
-    partition: LinearPartition
-    target: int
-    steps: Steps
+    partition: LinearPartition  # the line, from the baseline to the input
+    target: int  # index of the logit
+    steps: Steps  # the gradients as step functions of the ratio, by position of the input
     _sums: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
@@ -164,10 +139,7 @@ class PathGradients(ShownAsTable):
         return self.at(self.partition.midpoints)
 
     def at(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the gradients at `ratios` `(n,)` in [0, 1]: `(n, *input shape)` float64.
-
-        Between two parts, the gradient is that of the second.
-        """
+        """Return the gradients `(n, *input shape)` at `ratios` `(n,)`; at a bend, the later one."""
         places, index = np.unique(check_ratios(ratios), return_inverse=True)
         return self.steps.at(places)[index].reshape(-1, *self.partition.start.shape)
 
@@ -187,7 +159,8 @@ class PathGradients(ShownAsTable):
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
         """Return the approximation by a sum, as `Attributor.approximate`, without new gradients."""
-        _check_sum(samples, rule)
+        check_name("rule", rule, RULES)
+        check_count("samples", samples)
         # All rules need the sums at the ratios k/m, 0 < k < m. They are computed for many m at a
         # time, while a position's steps are in the cache.
         block, place = divmod(samples, _BLOCK)
@@ -205,9 +178,3 @@ class PathGradients(ShownAsTable):
     def _attributions(self, mean: np.ndarray) -> np.ndarray:
         start, end = self.partition.start, self.partition.end
         return (end - start) * mean.reshape(start.shape)
-
-
-def _check_sum(samples: int, rule: str) -> None:
-    check_name("rule", rule, RULES)
-    if not isinstance(samples, (int, np.integer)) or samples < 1:
-        raise InvalidArgumentError(f"samples must be a positive int. Received: {samples!r}")

@@ -118,9 +118,8 @@ def cut(mesh: Mesh, search: Search, most: int) -> Cut:
     if not len(groups):
         search = search._replace(waiting=groups)
         return Cut(mesh, search, np.empty((0, 2), np.int64), np.empty(0), None)
-    vertices, total, start, loop, edge_keys, done = mesh_cuts.cut_faces(
-        mesh, search, counts, groups, most
-    )
+    cuts = mesh_cuts.cut_faces(mesh, search, counts, groups, most)
+    vertices, total, start, loop, edge_keys, done = cuts
     places, keys, values = (array[:total] for array in vertices[:3])
     used = np.zeros(total, np.bool_)
     used[loop] = True
@@ -130,16 +129,10 @@ def cut(mesh: Mesh, search: Search, most: int) -> Cut:
         places, keys, values = places[index], keys[index], values[index]
         loop = (np.cumsum(used) - 1)[loop]
     old = len(mesh.keys)
-    return Cut(
-        Mesh(places, keys, start, loop, edge_keys),
-        search._replace(
-            values=Points(len(keys), values),
-            waiting=search.waiting[np.unique(groups[groups >= done])],
-        ),
-        vertices.sources[old:total],
-        vertices.weights[old:total],
-        index,
-    )
+    mesh, points = Mesh(places, keys, start, loop, edge_keys), Points(len(keys), values)
+    waiting = search.waiting[np.unique(groups[groups >= done])]
+    search = search._replace(values=points, waiting=waiting)
+    return Cut(mesh, search, vertices.sources[old:total], vertices.weights[old:total], index)
 
 
 def cut_by_lines(mesh: Mesh, values: np.ndarray) -> Mesh:

@@ -22,14 +22,10 @@ class Saved(ShownAsTable):
     """A dataclass of arrays and numbers that is saved in an `.npz` file."""
 
     _format: ClassVar[str]
-    _arrays: ClassVar[dict[str, tuple[type, str]]]
-    """Field → dtype and shape of its array; see `Archive.array`."""
-    _names: ClassVar[dict[str, str]] = {}
-    """Field → its name in the file, where that is another."""
-    _numbers: ClassVar[tuple[str, ...]] = ()
-    """Fields that are numbers rather than arrays."""
-    _bare: ClassVar[bool] = False
-    """Whether files of old versions have no header."""
+    _arrays: ClassVar[dict[str, tuple[type, str]]]  # field → dtype and shape; see `Archive.array`
+    _names: ClassVar[dict[str, str]] = {}  # field → its name in the file, where that is another
+    _numbers: ClassVar[tuple[str, ...]] = ()  # fields that are numbers rather than arrays
+    _bare: ClassVar[bool] = False  # whether files of old versions have no header
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
@@ -56,21 +52,13 @@ class Saved(ShownAsTable):
 
 @dataclass(frozen=True, eq=False)
 class Margin:
-    """The smallest difference between a class's logit and the largest other one.
-
-    Attributes:
-        label: The class.
-        other: The class that comes nearest to it, or exceeds it most.
-        value: The difference; negative if `other` wins.
-        place: Where it occurs: plane coordinates `(2,)`, or the ratio on a line.
-        point: The same in the input space.
-    """
+    """The smallest difference between a class's logit and the largest other one."""
 
     label: int
-    other: int
-    value: float
-    place: np.ndarray | float
-    point: np.ndarray
+    other: int  # the class that comes nearest to it, or exceeds it most
+    value: float  # the difference; negative if `other` wins
+    place: np.ndarray | float  # where it occurs: plane coordinates (2,), or the ratio on a line
+    point: np.ndarray  # the same in the input space
 
     def __repr__(self) -> str:
         return f"Margin({self.value:.6g}, of class {self.label} against {self.other})"
@@ -80,8 +68,8 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
     """Return a class, by default of row `first`, the nearest other one, the margin, and its row."""
     if values.ndim != 2 or values.shape[1] < 2:
         raise InvalidArgumentError(
-            "A margin needs a model whose output is a vector of two values or more. "
-            f"Received outputs of shape {values.shape[1:]}"
+            "A margin needs a model whose output is a vector of two values or more. Received "
+            f"outputs of shape {values.shape[1:]}"
         )
     if label is None:
         label = int(values[first].argmax())
@@ -117,15 +105,10 @@ def check_ratios(ratios: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Regions(ShownAsTable):
-    """The regions of a segment, each with one class.
+    """The regions of a segment, each with one class."""
 
-    Attributes:
-        ratios: `(regions + 1,)` float64, from 0 to 1.
-        labels: `(regions,)` int64; neighbours differ.
-    """
-
-    ratios: np.ndarray
-    labels: np.ndarray
+    ratios: np.ndarray  # (regions + 1,) float64, from 0 to 1
+    labels: np.ndarray  # (regions,) int64; neighbours differ
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -144,10 +127,8 @@ class Regions(ShownAsTable):
         return plot_regions(self, ax)
 
     def __repr__(self) -> str:
-        return (
-            f"Regions({counted(len(self), 'region')} of the classes "
-            f"{sorted(set(self.labels.tolist()))})"
-        )
+        classes = sorted(set(self.labels.tolist()))
+        return f"Regions({counted(len(self), 'region')} of the classes {classes})"
 
 
 @dataclass(frozen=True)
@@ -230,13 +211,8 @@ class LinearPartition(Saved):
     def classify(self, lowest: bool = False) -> Regions:
         """Divide the segment into regions of one class each, at the exact boundaries.
 
-        With a single output the classes are 0 (negative) and 1 (positive).
-
-        Args:
-            lowest: Whether the lowest output wins, instead of the highest.
-
-        Raises:
-            InvalidArgumentError: if the output is not a vector.
+        With a single output the classes are 0 (negative) and 1 (positive). With `lowest`, the
+        lowest output wins. Raises InvalidArgumentError if the output is not a vector.
         """
         scores = scores_of(self.outputs, lowest)
         curve = Curve(1, np.array([0, len(scores)]), self.ratios, scores)
@@ -247,16 +223,11 @@ class LinearPartition(Saved):
         return Regions(np.append(ratios[begins], 1.0), labels[begins])
 
     def margin(self, label: int | None = None) -> Margin:
-        """Return the exact smallest difference between a class's logit and the largest other one.
+        """Return the smallest difference between a class's logit and the largest other one.
 
-        It is negative if another class wins somewhere.
-
-        Args:
-            label: The class; by default that of the start.
-
-        Raises:
-            InvalidArgumentError: if there is no such class, or the output is not a vector of two
-                or more values.
+        It is exact, and negative if another class wins somewhere. The class is by default that of
+        the start. Raises InvalidArgumentError for an unknown class, or outputs that are not a
+        vector of two or more.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
         return Margin(label, other, value, float(self.ratios[row]), self.points[row])

@@ -1,8 +1,7 @@
 """Work that splits into further pieces while it runs, on several threads."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Condition
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol, Self, TypeVar
 
 from nnslicer_tf._environment import available_cores
@@ -29,57 +28,28 @@ def run_splitting(first: P, advance: Callable[[P], bool], workers: int) -> None:
     done first, so that few wait. `advance` does a step of a piece, and returns whether any was
     left. Its exceptions, and `KeyboardInterrupt`, are raised once the pieces in progress are done.
     """
-    waiting: list[P] = []
 
-    def finish(piece: P, split: list[P]) -> None:
-        unfinished = True
+    def finish(piece: P) -> list[P]:
+        """Finish a piece, and return those that were split off."""
+        split, unfinished = [], True
         while unfinished:
             while piece.is_large:
                 piece, second = piece.split()
                 split.append(second)
             unfinished = advance(piece)
+        return split
 
-    finish(first, waiting)
+    waiting = finish(first)
     workers = workers or available_cores()
     while waiting and workers == 1:
-        finish(waiting.pop(), waiting)
+        waiting += finish(waiting.pop())
     if not waiting:
         return
-
-    changed = Condition()
-    busy = 0
-    failed = False
-
-    def something_to_know() -> bool:
-        return bool(waiting) or not busy or failed
-
-    def work() -> None:
-        nonlocal busy, failed
-        while True:
-            with changed:
-                changed.wait_for(something_to_know)
-                if failed or not waiting:
-                    return
-                piece = waiting.pop()
-                busy += 1
-            split: list[P] = []
-            try:
-                finish(piece, split)
-            except BaseException:
-                failed = True
-                raise
-            finally:
-                with changed:
-                    busy -= 1
-                    waiting.extend(split)
-                    changed.notify_all()
-
     with ThreadPoolExecutor(workers) as pool:
-        try:
-            for future in [pool.submit(work) for _ in range(workers)]:
-                future.result()
-        except BaseException:  # includes interrupts: the threads take no further piece
-            with changed:
-                failed = True
-                changed.notify_all()
-            raise
+        running: set[Future[list[P]]] = set()
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.add(pool.submit(finish, waiting.pop()))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                waiting += future.result()

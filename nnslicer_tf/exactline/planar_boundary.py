@@ -2,10 +2,8 @@
 
 Small rectangles, each partitioned exactly, follow a boundary. Where it leaves a rectangle, the next
 one starts, pointing in its direction, with about `_REGIONS` regions in a narrow strip. All of a
-rectangle's boundaries are recorded and followed unless they enter an earlier rectangle; so the walk
-ends where a boundary closes or meets others.
-
-Cost: a few visited regions for each one that a boundary crosses, independent of all others.
+rectangle's boundaries are recorded and followed unless they enter an earlier rectangle. A few
+regions are visited for each one that a boundary crosses.
 """
 
 from collections.abc import Callable
@@ -24,8 +22,7 @@ from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
 from nnslicer_tf.exactline.partition import Saved
-from nnslicer_tf.exactline.planar_partition import PLANE, InPlane, PlanarPartition
-from nnslicer_tf.exactline.polygon import Plane
+from nnslicer_tf.exactline.planar_partition import PLANE, InPlane, PlanarPartition, Plane
 from nnslicer_tf.report import plot_boundary
 
 _REGIONS = 200  # regions that a rectangle should have
@@ -66,10 +63,8 @@ class PlanarBoundary(InPlane, Saved):
         return len(self.segments)
 
     def __repr__(self) -> str:
-        return (
-            f"PlanarBoundary({counted(len(self), 'segment')}, "
-            f"{counted(self.visited, 'region')} visited)"
-        )
+        segments, regions = counted(len(self), "segment"), counted(self.visited, "region")
+        return f"PlanarBoundary({segments}, {regions} visited)"
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -171,9 +166,9 @@ def follow_boundaries(
 ) -> PlanarBoundary:
     """Return the decision boundaries in one polygon.
 
-    `values` returns the logits `(n, classes)` at inputs; `partition` partitions a polygon, or
-    raises TooManyRegionsError if it has more than the given number of regions; `seeds` is the
-    number of grid points along the longer side. Visiting more than `most` regions is an error.
+    `values` returns the logits `(n, classes)` at inputs; `partition` partitions a polygon of up to
+    the given number of regions, or raises TooManyRegionsError; `seeds` is the number of grid points
+    along the longer side. Visiting more than `most` regions is an error.
     """
     size = float(np.ptp(plane.corners, axis=0).max())
     rectangles = _Rectangles()
@@ -236,10 +231,8 @@ def follow_boundaries(
             fronts.append(_Front(place, (place - other) / distance, length, slimness))
         return fronts
 
-    fronts = [
-        _Front(place, None, _FIRST_LENGTH * size, _FIRST_SLIMNESS)
-        for place in _entries(plane, values, seeds)
-    ]
+    places = _entries(plane, values, seeds)
+    fronts = [_Front(place, None, _FIRST_LENGTH * size, _FIRST_SLIMNESS) for place in places]
     desc = "Boundary" if is_compiled(cut_faces) else "Compiling"
     bar = tqdm(desc=desc, unit=" segments", disable=not progress, leave=False)
     with bar, ThreadPoolExecutor(workers) as pool:
@@ -254,10 +247,8 @@ def follow_boundaries(
                 if front.direction is None and density:
                     length = float(np.sqrt(_REGIONS / density * front.slimness))
                     front = front._replace(length=min(length, front.length))
-                apart = [
-                    np.abs(front.place - one.place).max() > front.length + one.length
-                    for one in batch
-                ]
+                gaps = ((np.abs(front.place - one.place).max(), one.length) for one in batch)
+                apart = [gap > front.length + length for gap, length in gaps]
                 (batch if all(apart) else later).append(front)
             fronts += later
             for rectangle, regions in pool.map(look, batch):
@@ -268,8 +259,8 @@ def follow_boundaries(
             if most is not None and visited > most:
                 raise TooManyRegionsError(
                     f"More than {counted(most, 'region')} had to be visited: {visited:,}, with "
-                    f"{found:,} segments of boundaries, and {len(fronts)} ends to follow. "
-                    "Choose a smaller polygon, or a larger max_regions."
+                    f"{found:,} segments and {len(fronts)} ends to follow. Choose a smaller "
+                    "polygon, or a larger max_regions."
                 )
     return PlanarBoundary(*plane, np.concatenate(segments), np.concatenate(labels), visited)
 

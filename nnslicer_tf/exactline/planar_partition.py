@@ -1,25 +1,27 @@
-"""`PlanarPartition`: the exact outputs of a network on a polygon."""
+"""`PlanarPartition`: the exact outputs of a network on a polygon, a `Plane` of the input space."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import check_points, counted
 from nnslicer_tf._files import Archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.exactline._kernels import mesh_queries
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.mesh import MAX_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline.partition import Margin, Saved, least_margin, scores_of
 from nnslicer_tf.exactline.points import Points
-from nnslicer_tf.exactline.polygon import Plane
 from nnslicer_tf.report import plot_plane
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
+_FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's size
+_THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
 
 PLANE: dict[str, tuple[type, str]] = {
@@ -30,17 +32,96 @@ PLANE: dict[str, tuple[type, str]] = {
 """The arrays of every result in a plane; see `Saved`."""
 
 
+class Plane(NamedTuple):
+    """A convex polygon, and orthonormal coordinates in its plane."""
+
+    origin: np.ndarray  # the first corner, of the model's input shape
+    axes: np.ndarray  # (2, *input shape); the first points to the second corner
+    corners: np.ndarray  # (corners, 2) coordinates, counter-clockwise
+
+    @staticmethod
+    def through(polygon: np.ndarray, shape: tuple[int, ...]) -> "Plane":
+        """Return the plane of the corners `(corners, *shape)`, in order around the polygon.
+
+        Repeated consecutive corners count once; the last may repeat the first. Raises
+        InputShapeError or NonFiniteActivationError if they are not points of the input space, and
+        InvalidArgumentError if they are not the corners of a convex polygon with an area.
+        """
+        points = check_points(polygon, "polygon", shape, 1)
+        flat = points.reshape(len(points), int(np.prod(shape)))
+        if flat.shape[1] < 2:
+            raise InputShapeError(f"Planes need inputs of two values or more. Received: {shape}")
+        # Corners that repeat the one before, or close the ring, are left out; the first is kept, as
+        # coordinates are relative to it.
+        flat = flat[np.append(True, np.any(flat[1:] != flat[:-1], axis=1))[: len(flat)]]
+        if len(flat) > 1 and np.array_equal(flat[0], flat[-1]):
+            flat = flat[:-1]
+        if len(flat) < 3:
+            raise InvalidArgumentError(
+                f"polygon must have three different corners or more. Received: {len(points)} "
+                f"points, {len(flat)} of them different from the one before"
+            )
+        steps = flat - flat[0]
+        length = np.linalg.norm(steps, axis=1).max()
+        first = steps[1] / np.linalg.norm(steps[1])
+        off = steps - np.outer(steps @ first, first)
+        widths = np.linalg.norm(off, axis=1)
+        if widths.max() <= _THIN * length:
+            raise InvalidArgumentError(
+                "polygon must have an area. Received: points on one line; exact_line partitions it"
+            )
+        second = off[np.argmax(widths)] / widths.max()
+        second -= (second @ first) * first
+        second /= np.linalg.norm(second)
+        axes = np.stack([first, second])
+        corners = steps @ axes.T
+        distance = np.linalg.norm(steps - corners @ axes, axis=1).max()
+        if distance > _FLAT * length:
+            raise InvalidArgumentError(
+                "The points of polygon must lie in one plane. Received: points that are up to "
+                f"{distance:.3g} away from it"
+            )
+        if area_of(corners) < 0:
+            axes[1], corners[:, 1] = -axes[1], -corners[:, 1]
+        # A convex polygon turns left at every corner, and around once in all.
+        edges = np.roll(corners, -1, axis=0) - corners
+        following = np.roll(edges, -1, axis=0)
+        turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
+        angles = np.arctan2(turns, (edges * following).sum(axis=1))
+        if (angles < -1e-9).any() or abs(angles.sum() - 2 * np.pi) > 1e-6:
+            raise InvalidArgumentError(
+                "polygon must be convex, with its corners in order around it. Divide it into "
+                f"convex ones. Received: corners at {np.round(corners, 6).tolist()} in its plane"
+            )
+        return Plane(points[0], axes.reshape(2, *shape), corners)
+
+    @property
+    def area(self) -> float:
+        """Area of the polygon."""
+        return area_of(self.corners)
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the points of the input space at coordinates `(n, 2)`: `(n, *input shape)`."""
+        return self.origin + np.tensordot(np.asarray(places, np.float64), self.axes, axes=1)
+
+    def coordinates(self, x: np.ndarray) -> np.ndarray:
+        """Return the coordinates `(n, 2)` of points `(n, *input shape)` projected on the plane."""
+        steps = (np.asarray(x, np.float64) - self.origin).reshape(len(x), -1)
+        return steps @ self.axes.reshape(2, -1).T
+
+
+def area_of(corners: np.ndarray) -> float:
+    """Return the area of a polygon `(corners, 2)`, positive if counter-clockwise."""
+    x, y = (corners - corners[0]).T
+    return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
+
+
 @dataclass(frozen=True)
 class Edges:
-    """The edges of the regions of a plane.
+    """The edges of the regions of a plane."""
 
-    Attributes:
-        vertices: `(edges, 2)` int64 indices of their ends.
-        regions: `(edges, 2)` int64 regions on both sides; -1 outside the polygon.
-    """
-
-    vertices: np.ndarray
-    regions: np.ndarray
+    vertices: np.ndarray  # (edges, 2) int64 indices of their ends
+    regions: np.ndarray  # (edges, 2) int64 regions on both sides; -1 outside the polygon
 
     def __len__(self) -> int:
         return len(self.vertices)
@@ -237,10 +318,7 @@ def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class PlanarClasses(Faces, ShownAsTable):
-    """The regions of a plane, divided along the decision boundaries, each with one class.
-
-    Attributes are those of a `PlanarPartition`, with `labels`, `(regions,)` int64, for `values`.
-    """
+    """The regions of a plane divided into `labels`, `(regions,)` int64; see `PlanarPartition`."""
 
     labels: np.ndarray
 
@@ -273,12 +351,7 @@ class PlanarClasses(Faces, ShownAsTable):
         return self.edges.vertices[apart], sides[apart]
 
     def boundary(self, a: int | None = None, b: int | None = None) -> np.ndarray:
-        """Return the boundaries as segments `(n, 2, 2)` in plane coordinates.
-
-        Args:
-            a: Only boundaries of this class.
-            b: Only boundaries between `a` and this class.
-        """
+        """Return the boundaries, of class `a`, with class `b`, `(n, 2, 2)` in plane coordinates."""
         ends, sides = self.apart
         chosen = np.ones(len(sides), bool)
         for label in (a, b):

@@ -2,11 +2,9 @@
 
 The polygon is a mesh of convex faces whose vertices carry the values of the operations. Affine
 operations are computed at the vertices; any other cuts the faces where it bends (see `bends`), and
-interpolates the values at the new vertices.
-
-Time is linear in the number of regions: each operation's forward pass for every vertex so far, and
-a pass over its values to find bends. Memory is bounded, except for the result: a tile of faces with
-more than 8 MB of values (or 128 vertices, if larger) is split, and one half finished first.
+interpolates the values at the new vertices. Time is linear in the number of regions. Memory is
+bounded, except for the result: a tile of faces with more than 8 MB of values (or 128 vertices, if
+larger) is split, and one half finished first.
 """
 
 import os
@@ -23,9 +21,8 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.exactline.bends import BendingTransformer
 from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.planar_boundary import PlanarBoundary, follow_boundaries
-from nnslicer_tf.exactline.planar_partition import PlanarPartition
-from nnslicer_tf.exactline.polygon import Plane
-from nnslicer_tf.exactline.program import program_of
+from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane
+from nnslicer_tf.exactline.program import ModelsLike, program_of
 from nnslicer_tf.exactline.tiles import FinishedTiles, forward, walk_plane
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -78,11 +75,10 @@ def exact_plane(
             visit; see `PlaneWalker.boundary`.
 
     Returns:
-        The partition: one region for every combination of affine pieces of the network's
-        operations that occurs in the polygon.
+        The partition: one region for each combination of the operations' affine pieces that occurs.
 
     Raises:
-        UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
+        UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.
         InputShapeError: if the corners do not have the model's input shape.
         InvalidArgumentError: if they are not those of a convex polygon with an area.
         NonFiniteActivationError: if they or the network's outputs are NaN or infinite.
@@ -99,10 +95,7 @@ def exact_plane(
 
 
 def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the corners `(4, *shape)` centre ± first ± second, in order, float64.
-
-    The arguments have the same shape; `first` and `second` are halves of two sides.
-    """
+    """Return the corners `(4, *shape)` centre ± first ± second, in order; all of one shape."""
     centre, first, second = (np.asarray(x, np.float64) for x in (centre, first, second))
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
     return np.stack([centre + a * first + b * second for a, b in signs])
@@ -111,24 +104,11 @@ def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.n
 class PlaneWalker:
     """A model prepared for exact planes; later changes of its weights have no effect.
 
-    Args:
-        im: The model, or several, as for `LineWalker`.
-        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
-        workers: Number of threads; 0 for as many as there are cores. The regions do not depend
-            on it.
-
-    Raises:
-        UnsupportedLayerError: if an operation before the logits is not piecewise linear, or takes
-            a maximum of more than 64 values.
+    The arguments are those of `LineWalker`. Raises UnsupportedLayerError if an operation before the
+    logits is not piecewise linear, or takes a maximum of more than 64 values.
     """
 
-    def __init__(
-        self,
-        im: ModelLike | list[ModelLike] | tuple[ModelLike, ...],
-        *,
-        fuse: bool = True,
-        workers: int = 0,
-    ) -> None:
+    def __init__(self, im: ModelsLike, *, fuse: bool = True, workers: int = 0) -> None:
         models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
         self._program = program_of(models, fuse)
         self._workers = workers
@@ -141,8 +121,7 @@ class PlaneWalker:
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
                         f"Operation '{step.name}' is a maximum of {values} values. Planes take "
-                        f"maxima of {MAX_TAPS} at most; a ReLU before or after it counts as one, "
-                        "unless fuse=False."
+                        f"{MAX_TAPS} at most, including one for a ReLU unless fuse=False."
                     )
 
     def plane(
@@ -174,18 +153,9 @@ class PlaneWalker:
     ) -> PlanarBoundary:
         """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-        Boundaries are exact. Each is entered between two grid points of different classes, so one
-        that separates no grid points is missed.
-
-        Args:
-            polygon: As for `exact_plane`.
-            seeds: Grid points along the longer side.
-            max_regions: Stop with an error if more regions have to be visited.
-            progress: Show a progress bar.
-
-        Raises:
-            InvalidArgumentError: if the output is not a vector of 2 to 64 values. Further errors
-                are those of `exact_plane`.
+        They are exact, but one that separates no points of a grid is missed, with `seeds` points
+        along the longer side. Raises InvalidArgumentError if the output is not a vector of 2 to 64
+        values, and the errors of `exact_plane`.
         """
         check_count("seeds", seeds)
         if max_regions is not None:
@@ -200,7 +170,7 @@ class PlaneWalker:
         with one_thread_a_product():
             return follow_boundaries(
                 plane,
-                lambda x: forward(self._program, x),
+                lambda x: forward(self._program, x)[0],
                 lambda small, most: self._partition(small, most, workers=1),
                 seeds=seeds,
                 most=max_regions,

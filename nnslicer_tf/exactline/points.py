@@ -1,18 +1,15 @@
-"""`Points`: the exact values of an operation at points, such as the vertices of a plane's regions.
-
-It has the methods of `Curve` that affine operations use, so that they work for lines and planes.
-"""
+"""`Points`: exact values of an operation at points, such as the vertices of a plane's regions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf.exactline._kernels import mesh_values
+from nnslicer_tf.exactline._kernels import mesh_queries
 
 
 class Points(NamedTuple):
-    """The values of an operation at points, which are the same for all positions."""
+    """The values of an operation at points, with the methods of `Curve` that affine ones use."""
 
     number: int  # number of points
     values: np.ndarray  # (positions · number, channels) float64, position after position
@@ -68,7 +65,7 @@ class Points(NamedTuple):
 
     def extended(self, sources: np.ndarray, weights: np.ndarray) -> "Points":
         """Append points between two others, `sources`, at the share `weights` of the way."""
-        values = mesh_values.extended(self.by_position, sources, weights)
+        values = mesh_queries.extended(self.by_position, sources, weights)
         return Points(self.number + len(weights), values.reshape(-1, self.channels))
 
 
@@ -94,9 +91,8 @@ class CommonPoints:
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
         """Return the weighted sums of the windows; see `CommonRows.window_sums`."""
-        values = self._points[0].by_position
-        sums = mesh_values.window_sums(values, self._taps[0], kernel, bias, piece)
-        return sums.reshape(-1, len(bias))
+        points, taps = self._points[0], self._taps[0]
+        return mesh_queries.window_sums(points.values, points.number, taps, kernel, bias, piece)
 
     def gathered(self) -> list[Points]:
         """Return every operation's values at all rows."""

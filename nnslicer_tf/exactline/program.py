@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nnslicer_tf.exactline.bends import Transformer, build_transformer
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
-from nnslicer_tf.exactline.rules.pooling import MaximumLine
 from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
-from nnslicer_tf.exactline.rules.table import Transformer, build_transformer
-from nnslicer_tf.exactline.rules.weighted_sum import WeightedSumLine
+from nnslicer_tf.exactline.rules.windows import MaximumLine, WeightedSumLine
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.model import ModelLike
+
+ModelsLike = ModelLike | list[ModelLike] | tuple[ModelLike, ...]
 
 
 class LineStep(NamedTuple):

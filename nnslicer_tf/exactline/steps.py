@@ -1,8 +1,8 @@
 """`Steps`: the gradient of an output with respect to an operation's values, along a line.
 
 On a line, gradients of a piecewise-linear network are step functions of the ratio. Like a `Curve`,
-`Steps` are stored by position, so that each has only its own pieces: one pixel's gradient has a few
-thousand where that of the whole input has tens of thousands.
+they are stored by position: one pixel's gradient has a few thousand pieces where that of the whole
+input has tens of thousands.
 """
 
 from collections.abc import Sequence
@@ -126,11 +126,8 @@ class Steps(NamedTuple):
             ratio = CommonRows([self], [np.arange(self.positions, dtype=np.int32)[None]]).ratio
             values = self.at(np.append((ratio[1:] + ratio[:-1]) / 2, ratio[-1]))
         values = values.reshape(len(ratio), positions, channels).swapaxes(0, 1)
-        return Steps(
-            len(ratio) * np.arange(positions + 1),
-            np.tile(ratio, positions),
-            np.ascontiguousarray(values).reshape(-1, channels),
-        )
+        values = np.ascontiguousarray(values).reshape(-1, channels)
+        return Steps(len(ratio) * np.arange(positions + 1), np.tile(ratio, positions), values)
 
     def scaled(self, table: np.ndarray) -> "Steps":
         """Return the functions times a table `(positions or 1, channels or 1)`."""
@@ -152,8 +149,8 @@ class Steps(NamedTuple):
     def moved(self, uses: Uses, channels: int) -> "Steps":
         """Return the sums of the windows that use each position: the adjoint of gathering windows.
 
-        This function's positions are the windows. If a window has only as many `channels` as one
-        tap, all its taps have the same values.
+        The windows are this function's positions. If one has only as many `channels` as one tap,
+        all its taps have the same values.
         """
         columns = uses.taps * channels if self.channels > channels else np.zeros_like(uses.taps)
         rows = CommonRows([self], [uses.windows])
@@ -162,10 +159,7 @@ class Steps(NamedTuple):
         return Steps(rows.start, rows.ratio, values)
 
     def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
-        """Return the gradients of a weighted sum's inputs, these being the outputs'.
-
-        `uses` are the inputs' uses by the outputs; the kernel is `(taps, outputs, inputs)`.
-        """
+        """Return gradients of a weighted sum's inputs, by a kernel `(taps, outputs, inputs)`."""
         rows = CommonRows([self], [uses.windows])
         piece = max(MIN_ROWS, MAX_GATHERED // (uses.windows.shape[1] * self.channels))
         weights = kernel.reshape(-1, kernel.shape[2])

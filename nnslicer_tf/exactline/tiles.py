@@ -1,6 +1,5 @@
 """The walk through a plane: each operation's bends cut tiles of a mesh (see `plane`)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
@@ -15,8 +14,8 @@ from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
 from nnslicer_tf.exactline.bends import BendingTransformer
 from nnslicer_tf.exactline.mesh import Mesh, Search, cut
 from nnslicer_tf.exactline.pieces import run_splitting
+from nnslicer_tf.exactline.planar_partition import Plane
 from nnslicer_tf.exactline.points import Points
-from nnslicer_tf.exactline.polygon import Plane
 from nnslicer_tf.exactline.program import LineProgram, LineStep
 
 TILE = 1 << 20
@@ -37,16 +36,11 @@ def walk_plane(
     Mesh coordinates are the plane's divided by `scale`, `(2,)`; 0 workers are one per core. Raises
     NonFiniteActivationError if outputs are NaN or infinite, and the errors of `FinishedTiles`.
     """
-    # The differences within which values of each step count as equal.
+    # The size of the values of each step.
     corners = plane.at(plane.corners)
     shares = np.random.default_rng(0).dirichlet(np.ones(len(corners)), _PROBES)
     x = np.concatenate([corners, np.tensordot(shares, corners, axes=1)])
-    tolerances: dict[str, float] = {}
-
-    def measure(step: LineStep, window: Points) -> None:
-        tolerances[step.name] = _NOISE * float(np.abs(window.values).max())
-
-    outputs = forward(program, x, measure)
+    outputs, sizes = forward(program, x)
     if not np.isfinite(outputs).all():
         raise _not_finite()
 
@@ -69,7 +63,7 @@ def walk_plane(
                 tile.values[step.name] = step.transformer(*inputs)
             else:
                 window = bending.window(*inputs)
-                tile.search = Search.of(window, bending.bends, tolerances[step.name])
+                tile.search = Search.of(window, bending.bends, _NOISE * sizes[step.name])
                 tile.mesh = tile.mesh.with_new_edge_keys()
                 # Between old vertices, groups that do not bend there have affine outputs.
                 one = tile.search.taps == 1
@@ -93,24 +87,20 @@ def walk_plane(
     run_splitting(first, advance, workers)
 
 
-def forward(
-    program: LineProgram,
-    x: np.ndarray,
-    see: Callable[[LineStep, Points], None] = lambda step, window: None,
-) -> np.ndarray:
-    """Return the outputs `(points, outputs)`; `see` gets every step that bends, and its values."""
-    values = {program.input: Points.of(x)}
+def forward(program: LineProgram, x: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the outputs `(points, outputs)`, and the largest value of each step that bends."""
+    values, sizes = {program.input: Points.of(x)}, {}
     for step in program.steps:
         inputs = [values[name] for name in step.inputs]
         if isinstance(step.transformer, BendingTransformer):
             window = step.transformer.window(*inputs)
-            see(step, window)
+            sizes[step.name] = float(np.abs(window.values).max())
             values[step.name] = step.transformer.finish(window)
         else:
             values[step.name] = step.transformer(*inputs)
         for name in step.dead:
             del values[name]
-    return values[program.output].samples()
+    return values[program.output].samples(), sizes
 
 
 @dataclass
@@ -207,30 +197,23 @@ class FinishedTiles:
 
     def joined(self) -> tuple[Mesh, np.ndarray]:
         """Return the faces of all tiles, merging shared vertices, and the outputs."""
-        tiles = [self._tiles[path] for path in sorted(self._tiles)]
-        meshes = [mesh for mesh, _ in tiles]
-        keys, first, index = np.unique(
-            np.concatenate([mesh.keys for mesh in meshes]), return_index=True, return_inverse=True
-        )
-        begins = np.cumsum([0, *(len(mesh.keys) for mesh in meshes)])
-        corners = np.cumsum([0, *(len(mesh.loop) for mesh in meshes)])
-        loops = [mesh.loop + begin for mesh, begin in zip(meshes, begins, strict=False)]
-        starts = [mesh.start[:-1] + begin for mesh, begin in zip(meshes, corners, strict=False)]
-        mesh = Mesh(
-            np.concatenate([mesh.places for mesh in meshes])[first],
-            keys,
-            np.concatenate([*starts, corners[-1:]]),
-            index[np.concatenate(loops)],
-            np.concatenate([mesh.edge_keys for mesh in meshes]),
-        )
-        return mesh, np.concatenate([outputs for _, outputs in tiles])[first]
+        meshes, outputs = zip(*(self._tiles[path] for path in sorted(self._tiles)), strict=True)
+        places, all_keys, starts, loops, edge_keys = zip(*meshes, strict=True)
+        unsorted = np.concatenate(all_keys)
+        keys, first, index = np.unique(unsorted, return_index=True, return_inverse=True)
+        begins, corners = (np.cumsum([0, *map(len, parts)]) for parts in (places, loops))
+        loop = np.concatenate([own + begin for own, begin in zip(loops, begins, strict=False)])
+        rows = [own[:-1] + begin for own, begin in zip(starts, corners, strict=False)]
+        start, vertices = np.concatenate([*rows, corners[-1:]]), np.concatenate(places)[first]
+        mesh = Mesh(vertices, keys, start, index[loop], np.concatenate(edge_keys))
+        return mesh, np.concatenate(outputs)[first]
 
     def _check_count(self) -> None:
         if self._most is not None and self._regions > self._most:
             raise TooManyRegionsError(
                 f"The polygon has more than {counted(self._most, 'region')}: {self._regions:,} "
-                f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
-                "or a larger max_regions, or boundary_only=True."
+                f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, a "
+                "larger max_regions, or boundary_only=True."
             )
 
     def _add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:

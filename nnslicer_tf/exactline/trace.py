@@ -1,10 +1,7 @@
 """Gradients of an output along an exact line, by a walk back through the network.
 
 The forward walk records the slopes of every operation along the line. On the way back, gradients
-are step functions by position, so a pixel's gradient has pieces only for the bends that affect it:
-on a convolutional network with 33,000 parts, fewer than 2,000. This avoids repeating the same
-products for each part.
-
+are step functions by position, so a pixel's gradient has pieces only for the bends that affect it.
 The line is cut where a step has more than `CHUNK` values. Slopes stay in memory for the whole line,
 and so do the gradients of the input, unless only their mean is needed.
 """

@@ -1,11 +1,9 @@
 """`LineWalker`: propagates lines through a network, operation by operation.
 
-Each operation adds points where it changes its affine piece. Its cost is its matrix product over
-the points so far, and a pass over all values to find crossings.
-
-Memory is bounded: a chunk of consecutive points with more than `CHUNK` values (or `FEWEST` points,
-if larger) is split, and one half finished before the other. The number of waiting chunks is at most
-that of operations times the logarithm of the growth. Chunks run on threads, one per core.
+Each operation adds points where it changes its affine piece, and costs its matrix product over the
+points so far, and a pass over all values to find crossings. Memory is bounded: a chunk of
+consecutive points with more than `CHUNK` values (or `FEWEST` points, if larger) is split, and one
+half finished first. Chunks run on threads, one per core.
 """
 
 from collections import defaultdict
@@ -22,7 +20,7 @@ from nnslicer_tf.exactline.bends import GradientTransformer, pulls_gradients
 from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.pieces import run_splitting
-from nnslicer_tf.exactline.program import LineStep, program_of
+from nnslicer_tf.exactline.program import LineStep, ModelsLike, program_of
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.trace import LineTrace
 from nnslicer_tf.instrument import instrumented
@@ -48,15 +46,15 @@ def exact_line(
         im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
         start: A point of the model's input shape (q in the paper).
         end: Another point (r in the paper).
-        max_parts: Stop with an error if the line has more parts, including those that are joined at
-            the end because the output does not bend between them.
+        max_parts: Stop with an error if the line has more parts, before those are joined between
+            which the output does not bend.
 
     Returns:
-        The partition, with all points where the network changes its affine piece, and both
-        ends (Sotoudeh and Thakur 2019, definition 1).
+        The partition, with all points where the network changes its affine piece (Sotoudeh and
+        Thakur 2019, definition 1).
 
     Raises:
-        UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
+        UnsupportedLayerError: if an operation, named in the message, is not piecewise linear.
         InputShapeError: if start or end does not have the model's input shape.
         NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
         TooManyRegionsError: if the line has more than `max_parts`.
@@ -84,12 +82,7 @@ class LineWalker:
     """
 
     def __init__(
-        self,
-        im: ModelLike | list[ModelLike] | tuple[ModelLike, ...],
-        *,
-        fuse: bool = True,
-        every_crossing: bool = False,
-        workers: int = 0,
+        self, im: ModelsLike, *, fuse: bool = True, every_crossing: bool = False, workers: int = 0
     ) -> None:
         models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
         self.program = program_of(models, fuse)
@@ -100,24 +93,11 @@ class LineWalker:
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
     ) -> LinearPartition:
         """Partition one segment; see `exact_line`."""
-        start = check_points(start, "start", self.program.input_shape)
-        end = check_points(end, "end", self.program.input_shape)
-        return self._partitions(start[None], end[None], max_parts)[0]
+        return self._partitions(*self._checked(start, end), max_parts)[0]
 
     def lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
-        """Partition many segments, from `start` to `end` `(lines, *input shape)`, in one walk.
-
-        A polyline through `vertices` has segments from `vertices[:-1]` to `vertices[1:]`. Errors
-        are those of `exact_line`.
-        """
-        start = check_points(start, "start", self.program.input_shape, 1)
-        end = check_points(end, "end", self.program.input_shape, 1)
-        if start.shape != end.shape:
-            raise InputShapeError(
-                "start and end must have the same number of points. "
-                f"Received: start of shape {start.shape}, end of shape {end.shape}"
-            )
-        return self._partitions(start, end)
+        """Partition many segments, from `start` to `end` `(lines, *input shape)`, in one walk."""
+        return self._partitions(*self._checked(start, end, batch_axes=1))
 
     @property
     def can_trace(self) -> bool:
@@ -128,27 +108,36 @@ class LineWalker:
         self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
     ) -> tuple[LinearPartition, LineTrace]:
         """Partition one segment, and return it with the trace that its gradients need."""
-        start = check_points(start, "start", self.program.input_shape)
-        end = check_points(end, "end", self.program.input_shape)
-        ends = Curve.straight(start[None], end[None])
+        start, end = self._checked(start, end)
+        ends = Curve.straight(start, end)
         shapes = {self.program.input: (ends.positions, ends.channels)}
-        slopes: list[tuple[str, Steps]] = []  # of each chunk, added by several threads
+        slopes = defaultdict[str, list[Steps]](list)  # of each chunk, added by several threads
 
         def apply(step: LineStep, inputs: list[Curve]) -> Curve:
             if isinstance(step.transformer, GradientTransformer):
                 curve, slope = step.transformer.traced(*inputs)
-                slopes.append((step.name, slope))
+                slopes[step.name].append(slope)
             else:
                 curve = step.transformer(*inputs)
             shapes[step.name] = curve.positions, curve.channels
             return curve
 
-        partition = self._partitions(start[None], end[None], max_parts, apply)[0]
-        parts: dict[str, list[Steps]] = defaultdict(list)
-        for name, slope in slopes:
-            parts[name].append(slope)
-        joined = {name: Steps.joined(own) for name, own in parts.items()}
+        partition = self._partitions(start, end, max_parts, apply)[0]
+        joined = {name: Steps.joined(parts) for name, parts in slopes.items()}
         return partition, LineTrace(self.program, shapes, joined, self._workers)
+
+    def _checked(
+        self, start: np.ndarray, end: np.ndarray, batch_axes: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return valid ends of lines, `(lines, *input shape)`."""
+        start = check_points(start, "start", self.program.input_shape, batch_axes)
+        end = check_points(end, "end", self.program.input_shape, batch_axes)
+        if start.shape != end.shape:
+            raise InputShapeError(
+                "start and end must have the same number of points. "
+                f"Received: start of shape {start.shape}, end of shape {end.shape}"
+            )
+        return (start, end) if batch_axes else (start[None], end[None])
 
     def _partitions(
         self,
@@ -192,24 +181,22 @@ class LineWalker:
         pieces: list[list[Curve]] = [[] for _ in start]
         for first_line, _, outputs in finished:
             for line in range(outputs.lines):
-                curve = outputs.line(line)
-                # A map's positions have bends of their own, so that all are joined to one first.
-                curve = curve.regrouped((curve.positions * curve.channels,))
-                pieces[first_line + line].append(curve)
-        return [self._partition(*line) for line in zip(start, end, pieces, strict=True)]
-
-    def _partition(self, start: np.ndarray, end: np.ndarray, parts: list[Curve]) -> LinearPartition:
-        """Join the chunks of a line; neighbouring chunks have one row in common."""
-        ratio = np.concatenate([parts[0].ratio[:1], *(curve.ratio[1:] for curve in parts)])
-        values = np.concatenate([parts[0].values[:1], *(curve.values[1:] for curve in parts)])
-        if not np.isfinite(values).all():
-            raise NonFiniteActivationError(
-                "The network's output on the line is NaN or infinite. Check the weights."
-            )
-        if not self._every_crossing:
-            bends = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
-            ratio, values = ratio[bends], values[bends]
-        return LinearPartition(start, end, ratio, values.reshape(-1, *self.program.output_shape))
+                pieces[first_line + line].append(outputs.line(line))
+        partitions = []
+        for ends, parts in zip(zip(start, end, strict=True), pieces, strict=True):
+            # Neighbouring chunks have one row in common.
+            ratio = np.concatenate([parts[0].ratio[:1], *(curve.ratio[1:] for curve in parts)])
+            values = np.concatenate([parts[0].values[:1], *(curve.values[1:] for curve in parts)])
+            if not np.isfinite(values).all():
+                raise NonFiniteActivationError(
+                    "The network's output on the line is NaN or infinite. Check the weights."
+                )
+            if not self._every_crossing:
+                bends = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
+                ratio, values = ratio[bends], values[bends]
+            values = values.reshape(-1, *self.program.output_shape)
+            partitions.append(LinearPartition(*ends, ratio, values))
+        return partitions
 
 
 @dataclass
@@ -244,7 +231,5 @@ class _Chunk:
             place = float(inside[len(inside) // 2])
             halves = {name: curve.split_at(place) for name, curve in self.curves.items()}
         first, second = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
-        return (
-            _Chunk(self.steps, first, self.first_line),
-            _Chunk(self.steps, second, self.first_line + longest.lines // 2),
-        )
+        later = self.first_line + longest.lines // 2
+        return _Chunk(self.steps, first, self.first_line), _Chunk(self.steps, second, later)

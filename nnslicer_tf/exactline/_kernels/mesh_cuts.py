@@ -100,21 +100,15 @@ def cut_faces(mesh, search, counts, groups, most):
     )
     sizes = np.array([old, len(mesh.loop), faces])  # vertices, corners and parts in use
     changes = np.empty((taps + 1, 3))
+    size = search.values.values.shape[1] // taps
     done = 0
     while done < len(waiting):
         cut = bending[first[done] : first[done + 1]]
         if sizes[0] > old and sizes[0] + len(cut) > old + most:
             break
         column = waiting[done]
-        group = Group(
-            column,
-            search.groups[column],
-            search.floors[column],
-            done,
-            taps,
-            search.values.values.shape[1] // taps,
-            search.tolerance,
-        )
+        name, floor = search.groups[column], search.floors[column]
+        group = Group(column, name, floor, done, taps, size, search.tolerance)
         corners = 0
         for f in cut:
             p = f
@@ -122,10 +116,10 @@ def cut_faces(mesh, search, counts, groups, most):
                 corners += parts.end[p] - parts.begin[p]
                 p = parts.following[p]
         # Hash table of edges that were crossed: vertices, first new one, number of new ones.
-        size = 16
-        while size < 2 * corners:
-            size *= 2
-        crossed = np.full((size, 4), -1)
+        room = 16
+        while room < 2 * corners:
+            room *= 2
+        crossed = np.full((room, 4), -1)
         for f in cut:
             p = f
             while p >= 0:

@@ -9,10 +9,5 @@ any other operation, call `register_transformer` with a callable from the inputs
 output's. With a method `pull` (see `exactline.bends`), it also propagates gradients.
 """
 
-from nnslicer_tf.exactline.rules import (  # noqa: F401  # each registers its transformers
-    merges,
-    pointwise,
-    pooling,
-    routing,
-    weighted_sum,
-)
+# Each registers its transformers.
+from nnslicer_tf.exactline.rules import merges, pointwise, routing, windows  # noqa: F401

@@ -1,47 +1,76 @@
 """Exact lines through sums, differences, maxima and minima of tensors."""
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
 
-from nnslicer_tf.exactline.bends import Bends, GradientTransformer, is_largest_tap, largest_tap
-from nnslicer_tf.exactline.curve import Curve
-from nnslicer_tf.exactline.rules.table import register_transformer
+from nnslicer_tf.exactline.bends import (
+    Bends,
+    GradientTransformer,
+    is_largest_tap,
+    largest_tap,
+    register_transformer,
+)
+from nnslicer_tf.exactline.curve import CommonRows, Curve
 from nnslicer_tf.exactline.steps import Steps, Uses
 from nnslicer_tf.instrument.operations import Operation
 
 
-class _AdditionLine:
+class _MergeLine:
+    """A transformer whose inputs are broadcast to one shape."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._shapes = operation.input_shapes
+        self._channels = operation.shape[-1]
+        # For each input, the position that each output position reads.
+        out = operation.shape[:-1]
+        self._taps = []
+        for shape in self._shapes:
+            space = (1,) * (len(out) + 1 - len(shape)) + tuple(shape[:-1])
+            own = np.arange(int(np.prod(space)), dtype=np.int32).reshape(space)
+            self._taps.append(np.broadcast_to(own, out).reshape(-1, 1).copy())
+
+    def _rows(self, inputs: Sequence[Curve]) -> CommonRows:
+        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        return curves[0].common_rows(curves, self._taps)
+
+    def _pull_broadcast(self, parts: Sequence[Steps]) -> list[Steps]:
+        """Return the gradients of the inputs, given those of the inputs after broadcasting."""
+        pulled = []
+        for g, shape, taps in zip(parts, self._shapes, self._taps, strict=True):
+            if shape[-1] < g.channels:
+                g = g.with_values(g.values.sum(axis=1, keepdims=True))
+            positions = int(np.prod(shape[:-1]))
+            if positions < len(taps):
+                g = g.moved(Uses.of(taps, positions), g.channels)
+            pulled.append(g)
+        return pulled
+
+
+class _AdditionLine(_MergeLine):
     """The transformer of a sum of tensors, or of a difference of two."""
 
     def __init__(self, operation: Operation) -> None:
+        super().__init__(operation)
         self._combine = np.subtract if operation.kind == "subtract" else np.add
-        self._shapes = operation.input_shapes
-        self._taps = _broadcast_taps(operation)
 
     def __call__(self, *inputs: Curve) -> Curve:
-        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = curves[0].common_rows(curves, self._taps)
-        total = rows.gather(0, 0, len(rows))
-        for i in range(1, len(inputs)):
-            total = self._combine(total, rows.gather(i, 0, len(rows)))
-        return rows.curve(total)
+        rows = self._rows(inputs)
+        return rows.curve(reduce(self._combine, (x.values for x in rows.gathered())))
 
     def pull(self, g: Steps) -> list[Steps]:
         negative = g.scaled(np.array([[-1.0]])) if self._combine is np.subtract else g
-        parts = [g, *[negative] * (len(self._shapes) - 1)]
-        return _pull_broadcast(parts, self._shapes, self._taps)
+        return self._pull_broadcast([g, *[negative] * (len(self._shapes) - 1)])
 
 
-class _ExtremeLine(GradientTransformer):
+class _ExtremeLine(GradientTransformer, _MergeLine):
     """The transformer of a maximum or minimum of tensors."""
 
     def __init__(self, operation: Operation) -> None:
+        super().__init__(operation)
         self._sign = -1.0 if operation.kind == "minimum_merge" else 1.0
-        self._shapes = operation.input_shapes
-        self._taps = _broadcast_taps(operation)
-        self._channels = operation.shape[-1]
 
     @property
     def bends(self) -> Bends:
@@ -49,10 +78,9 @@ class _ExtremeLine(GradientTransformer):
 
     def window(self, *inputs: Curve) -> Curve:
         """Return the inputs side by side, negated for a minimum."""
-        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = curves[0].common_rows(curves, self._taps)
+        rows = self._rows(inputs)
         size = (len(rows), self._channels)
-        parts = [self._sign * np.broadcast_to(c.values, size) for c in rows.gathered()]
+        parts = [self._sign * np.broadcast_to(x.values, size) for x in rows.gathered()]
         return rows.curve(np.hstack(parts))
 
     def finish(self, window: Curve) -> Curve:
@@ -65,34 +93,7 @@ class _ExtremeLine(GradientTransformer):
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradients of the inputs, given those of the inputs side by side."""
         ends = range(0, self._channels * len(self._shapes) + 1, self._channels)
-        parts = [g.columns(first, last) for first, last in pairwise(ends)]
-        return _pull_broadcast(parts, self._shapes, self._taps)
-
-
-def _pull_broadcast(
-    parts: Sequence[Steps], shapes: Sequence[tuple[int, ...]], taps: Sequence[np.ndarray]
-) -> list[Steps]:
-    """Return the gradients of inputs, given those of the inputs after broadcasting."""
-    pulled = []
-    for g, shape, table in zip(parts, shapes, taps, strict=True):
-        if shape[-1] < g.channels:
-            g = g.with_values(g.values.sum(axis=1, keepdims=True))
-        positions = int(np.prod(shape[:-1]))
-        if positions < len(table):
-            g = g.moved(Uses.of(table, positions), g.channels)
-        pulled.append(g)
-    return pulled
-
-
-def _broadcast_taps(operation: Operation) -> list[np.ndarray]:
-    """Return, for each input of a merge, the position that each output position reads."""
-    out = operation.shape[:-1]
-    tables = []
-    for shape in operation.input_shapes:
-        space = (1,) * (len(out) + 1 - len(shape)) + tuple(shape[:-1])
-        own = np.arange(int(np.prod(space)), dtype=np.int32).reshape(space)
-        tables.append(np.broadcast_to(own, out).reshape(-1, 1).copy())
-    return tables
+        return self._pull_broadcast([g.columns(*columns) for columns in pairwise(ends)])
 
 
 register_transformer("add", _AdditionLine)

@@ -6,9 +6,13 @@ import numpy as np
 
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline.bends import Bends, GradientTransformer
+from nnslicer_tf.exactline.bends import (
+    Bends,
+    GradientTransformer,
+    not_piecewise_linear,
+    register_transformer,
+)
 from nnslicer_tf.exactline.curve import Curve
-from nnslicer_tf.exactline.rules.table import not_piecewise_linear, register_transformer
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
 
@@ -130,10 +134,7 @@ class PiecewiseLine(_KnotLine):
 
 
 class ScaleLine:
-    """The transformer of x · factor + offset: batch normalisation, rescaling, constants.
-
-    Raises UnsupportedLayerError if factor and offset are not constant.
-    """
+    """The transformer of x · factor + offset, if constant, else UnsupportedLayerError."""
 
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation.params, Affine):

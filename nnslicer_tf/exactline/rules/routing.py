@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from nnslicer_tf.exactline.bends import register_transformer
 from nnslicer_tf.exactline.curve import Curve
-from nnslicer_tf.exactline.rules.table import register_transformer
 from nnslicer_tf.exactline.steps import Steps, Uses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
@@ -31,9 +31,8 @@ class RoutingLine:
         self._shape = operation.shape
         self._source = routing_map(operation).reshape(-1, operation.shape[-1])
         sizes = [int(np.prod(shape)) for shape in self._shapes]
-        self.is_identity = len(sizes) == 1 and np.array_equal(
-            self._source.ravel(), np.arange(sizes[0])
-        )
+        ordered = np.array_equal(self._source.ravel(), np.arange(sizes[0]))
+        self.is_identity = len(sizes) == 1 and ordered
 
         # Positions that move with all their channels: each input's taps.
         channels, first = self._shape[-1], self._source[:, :1]
@@ -86,10 +85,8 @@ class RoutingLine:
         values = np.zeros((ends[-1], len(whole.ratio)))
         moved = source != INSERTED
         np.add.at(values, source[moved], whole.values.T[moved])
-        return [
-            whole.with_values(np.ascontiguousarray(values[first:last].T))
-            for first, last in pairwise(ends)
-        ]
+        parts = (np.ascontiguousarray(values[begin:end].T) for begin, end in pairwise(ends))
+        return [whole.with_values(part) for part in parts]
 
     @cached_property
     def _uses(self) -> list[Uses]:
