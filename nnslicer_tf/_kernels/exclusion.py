@@ -346,10 +346,7 @@ def _possible(left, above, weight, next_above, next_weight, threshold):
 
 @inlined
 def _last_below(band, size, base, threshold, work):
-    """Find the last value in the rule's order whose prefix sum is below the threshold.
-
-    Returns (bits of its magnitude, -1 if there is none; number of equal ones that follow it).
-    """
+    """Return (bits of the last magnitude with a prefix sum below the threshold or -1, its ties)."""
     for j in range(0, _FEW_PADDED, LANES):
         v = load(band, j)
         store(work.keys, j, bits(magnitude(v)))

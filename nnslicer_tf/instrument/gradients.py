@@ -39,9 +39,6 @@ class GradientFunction:
     def __call__(
         self, x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray
     ) -> list[np.ndarray]:
-        """Return one gradient `(batch, …)` for each operation of `wrt`, in the dtype of the input.
-
-        `x` is `(batch, …)`, a tuple for several inputs; the target also receives `extra`.
-        """
+        """Return the gradient `(batch, …)` for each of `wrt`; the target also gets `extra`."""
         inputs = list(x) if isinstance(x, tuple) else [x]
         return [ops.convert_to_numpy(g) for g in self._gradients(inputs, list(extra))]

@@ -188,10 +188,7 @@ class InstrumentedModel(ShownAsTable):
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
     def output_operation_of(self, output: str | None) -> str:
-        """Return the operation that computes an output, the first one by default.
-
-        `output` is its name, or that of its operation, else InvalidArgumentError is raised.
-        """
+        """Return an output's operation, given its or the operation's name; by default the first."""
         if output is None:
             return self.graph.outputs[0]
         if output in self.graph.outputs:
@@ -200,10 +197,7 @@ class InstrumentedModel(ShownAsTable):
         return self.outputs[output]
 
     def logit_operation_of(self, output: str | None) -> str:
-        """Return the operation before an output's final softmax or sigmoid, or its own without one.
-
-        Arguments and errors as in `output_operation_of`.
-        """
+        """Return the operation before an output's final softmax or sigmoid, or its own if none."""
         return self._endings[self.output_operation_of(output)].logits
 
     @property

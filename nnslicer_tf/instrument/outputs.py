@@ -248,10 +248,7 @@ def _task_of_loss(loss: Any) -> tuple[str, bool]:
 
 
 def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
-    """Insert logits before a final activation, as a vector if `flat`; return their name.
-
-    They are sign · (logit − threshold): a function of them rises and is 1/2 at 0.
-    """
+    """Insert logits sign · (logit − threshold), as a vector if `flat`; return their name."""
     assert ending.final is not None
     final, sign, threshold = graph.operations[ending.final.name], ending.sign, ending.threshold
     shape, source = final.input_shapes[0], graph.operations[final.inputs[0]]
@@ -364,10 +361,7 @@ def _is_identity(operation: Operation) -> bool:
 def _range_of(
     graph: Graph, name: str, sources: set[str], depth: int = _MAX_DEPTH
 ) -> tuple[float, float]:
-    """Return the least and the largest value that an operation can have, as far as it is known.
-
-    The softmaxes that it depends on are added to `sources`.
-    """
+    """Return an operation's range, as far as known; add softmaxes before it to `sources`."""
     operation = graph.operations[name]
     kind, params, unknown = operation.kind, operation.params, (-np.inf, np.inf)
     if getattr(params, "function", "") in ("softmax", "sparsemax"):

@@ -26,10 +26,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 def one_to_one(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Propagate sign(CONTRIB · Δy · Δx) to the first input; any others are masks.
-
-    For a ReLU, only where the (mean) output, and so the input, is positive.
-    """
+    """Propagate sign(CONTRIB · Δy · Δx) to the first input, through a ReLU only if active."""
     received = signs * inputs[0].sign
     if node.kind.name == "rectify":
         received = received * (output.value > 0)
@@ -46,10 +43,7 @@ def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list
 def excluded(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Return the CONTRIB of the inputs of a sum, difference or product, with exclusion.
-
-    The local values are ±Δx_i; in a product, times the other factors (see `Neurons.factor`).
-    """
+    """Return the inputs' CONTRIB with exclusion; local values are ±Δx_i, times other factors."""
     values = np.empty((len(inputs), *signs.shape))
     for k, x in enumerate(inputs):
         value = x.delta.astype(np.float64)

@@ -67,10 +67,7 @@ def _interval(v: Any, at: Tensors) -> tuple[Any, Any, Any, Any]:
 
 
 def _narrow(v: Any, at: Tensors) -> tuple[Any, Any, Any, Any]:
-    """Make one pass over some rows; return the next intervals.
-
-    Also returns whether `high` is the bound, and whether an interval has only equal magnitudes.
-    """
+    """Make a pass over rows; return their next intervals, which are solved, and which are tied."""
     v, keys, inside, left = _interval(v, at)
     found = ops.abs(left) < at["threshold"]
 
@@ -191,10 +188,7 @@ def _compiled(function: Callable, *arguments: Any) -> Callable:
 
 
 def _on_device(rows: Rows, size: int) -> Tensors:
-    """Return rows as tensors, up to `size`; JAX, which compiles for each length, gets one of three.
-
-    What is appended gives nothing: its threshold is 0.
-    """
+    """Return rows as tensors; JAX, which compiles for each length, gets one of three."""
     length = len(next(iter(rows.values())))
     if keras.backend.backend() == "jax":
         size = next(n for n in (-(-size // 16), -(-size // 4), size) if n >= length)

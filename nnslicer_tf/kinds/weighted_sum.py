@@ -167,11 +167,7 @@ class GatesTable(NamedTuple):
 
 
 def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
-    """Return, for each input of some gates, the weights of all gates together.
-
-    A layer has a kernel for its input and one for its state, in which the columns of these gates
-    are adjacent, in the order of the gates.
-    """
+    """Return each input's weights of all gates together: adjacent columns, in the gates' order."""
     pairs = zip(operations[0].params.weights, operations[-1].params.weights, strict=True)
     return [Weights(first.kernel, first.start, last.stop) for first, last in pairs]
 

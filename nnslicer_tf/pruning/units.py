@@ -46,10 +46,7 @@ def gate_of(operation: Operation) -> Gate | None:
 
 
 def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
-    """Yield the operations that a gate reads, and its weights for each; nothing if it is no gate.
-
-    The layer's first operation, which has the same units, represents the previous state.
-    """
+    """Yield what a gate reads, with its weights; the first operation stands for the state."""
     gate = gate_of(operation)
     if gate is not None:
         for name, weights in zip(operation.params.operation.inputs, gate.weights, strict=True):
@@ -120,10 +117,7 @@ def first_projection(operation: Operation) -> str:
 def head_cuts(
     operation: Operation, outputs: np.ndarray, inputs: np.ndarray
 ) -> dict[int, list[tuple[int, np.ndarray]]]:
-    """Return the axes to cut of an attention layer's variables, by the variables' ids.
-
-    `outputs` and `inputs` mark the channels of the operation, and of its first input, that stay.
-    """
+    """Return the axes to cut of an attention layer's variables, by id, for channels that stay."""
     if not isinstance(operation.params, Synapses):
         return {}
     layer = operation.keras_layer

@@ -358,14 +358,12 @@ class Backward:
     def _through_time(
         self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
     ) -> Any:
-        """Return a recurrent operation's gradients, given those `received` from its consumers.
-
-        The graph does not record dependencies between steps, so the layer is run again.
-        """
+        """Return a recurrent operation's gradients, given those `received` from its consumers."""
         member: Member = operation.params
         inputs = [values[name] for name in operation.inputs]
         inner = {o.params.operation.name: o.name for o in _members(self._im, operation)}
 
+        # The graph does not record dependencies between steps, so the layer is run again.
         def read(added: Any) -> Any:
             states = member.unrolled.run(*inputs, added={member.operation.name: added})
             parts = [states[k] * received[name] for k, name in inner.items() if name in received]

@@ -25,10 +25,7 @@ _BINARY = {
 
 
 def _merge(kind: str) -> OperationsFunction:
-    """Return the operations function of a merge: a layer, an operator or a `keras.ops` call.
-
-    A merge with a constant is a function of one tensor, such as a ReLU for `ops.maximum(x, 0)`.
-    """
+    """Return a merge's operations; with constants, it is a function of one tensor like a ReLU."""
     binary = _BINARY[kind]
 
     def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:

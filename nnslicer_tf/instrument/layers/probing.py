@@ -183,11 +183,7 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
 
 
 def _knots(compute: Callable, shape: Shape) -> tuple[float, ...] | None:
-    """Return where a piecewise-linear function of single values changes its slope, else None.
-
-    Kinks are where the lines through neighbouring linear pieces meet; the lines are then checked at
-    other points of all magnitudes, in float64.
-    """
+    """Return where a piecewise-linear function of single values changes its slope, else None."""
     rng, size = np.random.default_rng(2), max(1, int(np.prod(shape)))
 
     def values(x: np.ndarray) -> np.ndarray:
@@ -204,7 +200,8 @@ def _knots(compute: Callable, shape: Shape) -> tuple[float, ...] | None:
         return None
     if not (np.isfinite(y).all() and np.isfinite(expected).all()):
         return None
-    # Linear pieces: at least two intervals of the same slope
+    # Linear pieces, of at least two intervals of the same slope; their lines meet at the knots, and
+    # are checked at other points of all magnitudes.
     slopes = np.diff(y) / np.diff(x)
     same = np.abs(np.diff(slopes)) <= 1e-7 * (1 + np.abs(slopes[1:]))
     starts = np.flatnonzero(same & ~np.append(False, same[:-1]))

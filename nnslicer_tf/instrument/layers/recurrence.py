@@ -244,11 +244,7 @@ def _add_cell(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
 def _through_time(
     layer: Any, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
 ) -> tuple[list[Step], str, list[Step]]:
-    """Return a layer's steps, its outputs' suffix, and the steps of its last states.
-
-    `path` begins the names of its kernels, `prefix` those of its steps; `initial` are the indices
-    of the inputs that are initial states.
-    """
+    """Return steps, the outputs' suffix and steps of last states, named by `path` and `prefix`."""
     if layer.stateful:
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) is stateful: its values depend on the "
