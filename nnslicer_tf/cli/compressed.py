@@ -72,8 +72,7 @@ def deviations(
     ] = None,
     scale: ScaleOption = None,
     max_distance: Annotated[
-        float | None,
-        Option(help="Largest change of a value; for images on a scale of 0 … 255."),
+        float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,
     max_queries: Annotated[int, Option(help="Most queries per seed.", min=1)] = 1000,
     minimise: Annotated[

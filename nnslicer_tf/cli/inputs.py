@@ -31,8 +31,7 @@ _DATA = (
 )
 
 ModelOption = Annotated[
-    Path,
-    Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
+    Path, Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file.")
 ]
 DataOption = Annotated[str, Option("--data", help=_DATA)]
 OptionalDataOption = Annotated[str | None, Option("--data", help=_DATA)]

@@ -15,8 +15,7 @@ def prune(
     classes: Annotated[str, Option(help="The classes that are needed, such as '3,5'.")],
     test: inputs.TestOption = None,
     output: Annotated[
-        Path,
-        Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
+        Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")
     ] = Path("small.keras"),
     ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75,
     quota: Annotated[

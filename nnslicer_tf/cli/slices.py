@@ -184,17 +184,14 @@ def slice_(
         str, Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
     ] = "activation",
     relative_to: Annotated[
-        str,
-        Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes."),
+        str, Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes.")
     ] = "output",
     rectify: Annotated[
-        str,
-        Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged."),
+        str, Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged.")
     ] = "sign",
     each: Annotated[bool, Option("--each", help="Keep a separate slice per sample.")] = False,
     workers: Annotated[
-        int | None,
-        Option(help="Ray processes; 0 for none. Default: one per core for long work."),
+        int | None, Option(help="Ray processes; 0 for none. Default: one per core for long work.")
     ] = None,
     checkpoint: Annotated[
         Path | None,

@@ -25,15 +25,13 @@ def detect(
     data: inputs.DataOption,
     output: inputs.TableOption = None,
     preset: Annotated[
-        str,
-        Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
+        str, Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'.")
     ] = "fused",
     false_positive_rate: Annotated[
         float, Option(help="Share of normal inputs that may be flagged.")
     ] = 0.05,
     explore: Annotated[
-        Path | None,
-        Option(help="File for a view of slices of flagged and other inputs, .html."),
+        Path | None, Option(help="File for a view of slices of flagged and other inputs, .html.")
     ] = None,
     seed: inputs.SeedOption = 0,
     normalise: inputs.NormaliseOption = "unit",

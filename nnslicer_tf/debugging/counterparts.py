@@ -76,9 +76,14 @@ class Counterpart(ABC):
 def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndarray) -> Counterpart:
     """Map a compressed model's values to the original's operations.
 
-    `compressed` is a Keras model with the original's layers, or a LiteRT file's path or content, of
-    which the first samples of `x` identify the values. Raises InvalidArgumentError if a layer,
-    named in the message, has no counterpart, and CorruptFileError if a file is damaged.
+    Args:
+        im: The original.
+        compressed: A Keras model with the original's layers, or a LiteRT file's path or content.
+        x: Samples to recognise values by; only the first ones are used.
+
+    Raises:
+        InvalidArgumentError: if a layer, named in the message, has no counterpart.
+        CorruptFileError: if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
         from nnslicer_tf.debugging.litert import LiteRTCounterpart

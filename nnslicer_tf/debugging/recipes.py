@@ -43,14 +43,21 @@ setting `static_wi8_ai16`: 16-bit activations, 8-bit weights."""
 
 @dataclass(frozen=True, eq=False)
 class Recipe(ShownAsTable):
-    """Layers to leave in floating point."""
+    """Layers to leave in floating point.
 
-    comparison: LayerComparison  # on which it is based
-    places: tuple[Place, ...]  # of the layers, the most important first; perhaps none
-    budget: float  # the largest allowed share of the weights
-    weights: float  # the share of the weights left in floating point
-    # Share of the deviating samples that then get the original's label, with all other errors
-    # fixed: a prediction, to be verified by searching again.
+    Attributes:
+        comparison: The comparison on which it is based.
+        places: The layers' places, the most important first; empty if no layer fits the budget.
+        budget: The largest allowed share of the weights.
+        weights: The share of the weights left in floating point.
+        mended: Share of the deviating samples that then get the original's label, with all other
+            errors fixed: a prediction, to be verified by searching again.
+    """
+
+    comparison: LayerComparison
+    places: tuple[Place, ...]
+    budget: float
+    weights: float
     mended: float
 
     @property
@@ -64,10 +71,16 @@ class Recipe(ShownAsTable):
         return tuple(dict.fromkeys(layers))
 
     def tensors(self, file: str | os.PathLike | bytes | None = None) -> tuple[str, ...]:
-        """Return the names of the layers' outputs in a LiteRT file, by default the compared one.
+        """Return the names of the layers' outputs in a LiteRT file.
 
-        They are the `denylisted_nodes` of TensorFlow's `lite.experimental.QuantizationDebugger`. A
-        file that was not made from the original raises InvalidArgumentError.
+        They are the `denylisted_nodes` of TensorFlow's `lite.experimental.QuantizationDebugger`.
+
+        Args:
+            file: A file made from the original by the converter to be configured, such as the
+                floating-point one; by default the compared file.
+
+        Raises:
+            InvalidArgumentError: if the file does not correspond to the original.
         """
         counterpart = self.comparison.counterpart
         if file is not None:
@@ -80,10 +93,16 @@ class Recipe(ShownAsTable):
     ) -> list[dict[str, Any]]:
         """Return entries to append to a recipe of the AI Edge Quantizer.
 
-        `recipe.dynamic_wi8_afp32() + found.ai_edge(file)` is a complete recipe, as JSON. For the
-        file see `tensors`. Layers are kept in "float", or in "int16", with 16-bit activations and
-        8-bit weights, in recipes with integer activations such as `static_wi8_ai8`, which loses
-        nearly nothing by rounding activations. Others raise InvalidArgumentError.
+        `recipe.dynamic_wi8_afp32() + found.ai_edge(file)` is a complete recipe, as JSON.
+
+        Args:
+            file: As in `tensors`.
+            kept: "float", or "int16" for 16-bit activations and 8-bit weights, in recipes with
+                integer activations such as `static_wi8_ai8`; this removes nearly all the loss from
+                rounding activations, but none from rounding weights.
+
+        Raises:
+            InvalidArgumentError: if layers cannot be kept in that way.
         """
         check_name("kept", kept, _KEPT)
         return [
@@ -112,9 +131,16 @@ def recipe(
 ) -> Recipe:
     """Choose the few layers to leave in floating point that mend most of the deviation.
 
-    Layers are chosen by priority, if they fit into the remaining budget: the share of the weights,
-    0 … 1, else InvalidArgumentError is raised. By default the places that cause at least 1 % of the
-    deviation are taken, in order of their share.
+    Layers are chosen by priority, if they fit into the remaining budget.
+
+    Args:
+        comparison: The comparison of a model and its compressed copy.
+        budget: The largest share of the weights that may stay in floating point, 0 … 1.
+        places: The layers' places by priority; by default those that cause at least 1 % of the
+            deviation, in order of their share.
+
+    Raises:
+        InvalidArgumentError: if the budget is out of range.
     """
     if not 0 < budget <= 1:
         raise InvalidArgumentError(f"budget must be above 0, at most 1. Received: {budget!r}")

@@ -44,7 +44,12 @@ class Runs:
 
     @classmethod
     def of(cls, im: InstrumentedModel, failing: Labelled, passing: Labelled) -> "Runs":
-        """Check and classify samples `(samples, *input_shape)`, each with their right classes.
+        """Check and classify samples.
+
+        Args:
+            im: The model, a classifier.
+            failing: Misclassified samples `(samples, *input_shape)` and their right classes.
+            passing: The same for correctly classified samples.
 
         Raises:
             InvalidArgumentError: if either kind is empty, a failing sample is classified correctly,
@@ -67,9 +72,16 @@ class Runs:
 
     @classmethod
     def split(cls, im: InstrumentedModel, x: DataLike, y: ArrayLike | None = None) -> "Runs":
-        """Split samples `(samples, *input_shape)`, with right classes, into failing and passing.
+        """Split samples into failing and passing ones.
 
-        Raises InvalidArgumentError if all pass or all fail, and errors for bad data.
+        Args:
+            im: The model, a classifier.
+            x: Samples `(samples, *input_shape)`.
+            y: Their right classes `(samples,)`; None if `x` has them.
+
+        Raises:
+            InvalidArgumentError: if all samples pass, or all fail.
+            InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         whole = _classified(im, im.labelled(x, y), "given")
         wrong = whole.predicted != whole.right

@@ -11,9 +11,15 @@ from nnslicer_tf.instrument.model import ModelLike
 
 
 def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation") -> pd.DataFrame:
-    """Return, for each model and hypothesis, the `count` units with the largest |score|.
+    """Return, for each model and hypothesis, the units with the largest |score|.
 
-    Raises InvalidArgumentError if the result of `inspect` has no scores of units by this measure.
+    Args:
+        frame: The result of `inspect`.
+        count: Units per hypothesis.
+        measure: A measure with a score for every unit.
+
+    Raises:
+        InvalidArgumentError: if the frame has no such scores.
     """
     scores = _unit_scores(frame, measure)
     order = scores["score"].abs().sort_values(ascending=False, kind="stable").index

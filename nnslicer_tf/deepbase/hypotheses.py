@@ -66,9 +66,14 @@ def per_record(behaviour: Behaviour) -> Behaviour:
 
 
 def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return one hypothesis per class, 1 for its records, for labels or one-hot rows.
+    """Return one hypothesis per class: 1 for its records, 0 for the others.
 
-    Raises InvalidArgumentError if a record has no label, or a label no name.
+    Args:
+        y: Labels `(records,)`, integers from 0, or one-hot rows.
+        names: The classes' names.
+
+    Raises:
+        InvalidArgumentError: if a record has no label, or a label no name.
     """
     y = as_array(y)
     y = check_labels(y, len(y))

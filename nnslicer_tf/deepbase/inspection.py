@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
@@ -25,7 +26,7 @@ from nnslicer_tf.deepbase.units import BehaviourCache, Extractor, Units, find_gr
 from nnslicer_tf.engine.engines import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
+from nnslicer_tf.instrument.data import DataLike, Samples
 
 _FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
 _NEXT_LOOK = 1.25  # factor by which the number of records grows between looks
@@ -87,7 +88,7 @@ def inspect(
         raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
     if not isinstance(workers, int) or workers < 0:
         raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
-    check_batch_size(block_size)
+    check_count("block_size", block_size)
     if not isinstance(models, Mapping):
         members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
         names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]

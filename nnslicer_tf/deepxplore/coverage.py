@@ -157,8 +157,13 @@ class Coverage(ShownAsTable, ABC):
     def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
         """Add the coverage of inputs, and return the number of newly covered items.
 
-        Samples `(samples, *input_shape)` are in any form of `DataLike`. Raises
-        InvalidArgumentError, InputShapeError, NonFiniteActivationError for bad data.
+        Args:
+            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
@@ -259,8 +264,16 @@ class NeuronCoverage(Coverage):
     """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
 
     For every input, a layer's outputs are first scaled to [0, 1] by their minimum and maximum; if
-    these are equal, nothing is covered. A layer of a single neuron is not scaled. A threshold
-    outside [0, 1) raises InvalidArgumentError. The other arguments are those of `Coverage`.
+    these are equal, nothing is covered. A layer of a single neuron is not scaled.
+
+    Args:
+        im: The model.
+        threshold: A neuron is covered when its scaled output is above it, 0 … 1.
+        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+        of: Names of operations, see `CountedNeurons`.
+
+    Raises:
+        InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
     """
 
     def __init__(
@@ -288,8 +301,16 @@ class NeuronCoverage(Coverage):
 class TopKCoverage(Coverage):
     """Neurons that were among the k largest of their layer for some input (TKNC).
 
-    Of equal outputs, the first ones count. A k below one raises InvalidArgumentError. The other
-    arguments are those of `Coverage`.
+    Of equal outputs, the first ones count.
+
+    Args:
+        im: The model.
+        k: How many neurons of a layer count for each input.
+        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+        of: Names of operations, see `CountedNeurons`.
+
+    Raises:
+        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
     """
 
     def __init__(

@@ -53,10 +53,18 @@ class NeuronRanges(ShownAsTable):
         batch_size: int = 256,
         progress: bool = True,
     ) -> "NeuronRanges":
-        """Measure the ranges on samples `(samples, *input_shape)`, usually the training data.
+        """Measure the ranges on data, usually the training data.
 
-        For granularity and `of` see `CountedNeurons`. Raises InvalidArgumentError,
-        InputShapeError, NonFiniteActivationError for bad data.
+        Args:
+            im: The model.
+            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
+            granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
+            of: Names of operations, see `CountedNeurons`.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         neurons = CountedNeurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
@@ -157,7 +165,11 @@ class KMultisectionCoverage(_RangeCoverage):
     """Sections of neurons' ranges that were hit, out of k equal ones per neuron (KMNC).
 
     The last section includes both its ends; an empty range has only a first section. Outputs
-    outside the range cover nothing. There are at least two `sections`.
+    outside the range cover nothing.
+
+    Args:
+        ranges: Ranges on the training data.
+        sections: The number k, at least two.
     """
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:

@@ -20,13 +20,18 @@ FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives
 def evaluate(
     detector: Detector, attacks: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> pd.DataFrame:
-    """Return one row for each attack on a fitted detector.
+    """Return one row for each attack.
 
-    Attacks are name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
-    successful examples. Columns are `attack`, `examples` (N), `precision` (0 if nothing is
-    flagged), `recall`, `f1`, `auroc`, `recall_at_5` (at the threshold of 5 % false positives among
-    the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them) and
-    `false_positives` (the measured rate among the originals).
+    Args:
+        detector: A fitted detector.
+        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with N ≥ 1: only the
+            successful examples.
+
+    Returns:
+        Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`, `f1`,
+        `auroc`, `recall_at_5` (at the threshold of 5 % false positives among the detector's
+        held-out normal inputs; 0 if a yes-or-no rule flags more of them) and `false_positives` (the
+        measured rate among the originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.

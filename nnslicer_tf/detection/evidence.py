@@ -148,10 +148,15 @@ class Evidence:
     ) -> Any:
         """Return each input's CONTRIB of some synapses, (N, columns) float32.
 
-        `columns` are indices of synapses, counted across the kernels named. Slices are for the
-        predicted class; with `local` for all outputs of the kernel's layer, independent of the
-        prediction; with a `view`, the mean of local slices over views of this kind. Raises
-        InvalidArgumentError if there is no slicer.
+        Args:
+            kernels: Names of the kernels whose synapses are used.
+            columns: Indices of synapses, counted across these kernels.
+            local: False: slices for the predicted class. True: each kernel's local slice, for all
+                outputs of its layer, which does not depend on the prediction.
+            view: A kind of view: the mean of the local slices over the inputs' views.
+
+        Raises:
+            InvalidArgumentError: if there is no slicer.
         """
         if view is not None:
 

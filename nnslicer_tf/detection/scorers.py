@@ -31,7 +31,13 @@ class Scorer(ABC):
     differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn from vectors `(N, features)` of normal inputs of the classes `predicted`, (N,)."""
+        """Learn from normal inputs; does nothing by default.
+
+        Args:
+            vectors: (N, features) float32 or float64.
+            predicted: (N,) int64, the classes that the model predicts.
+            classes: The number of classes.
+        """
         return self
 
     @abstractmethod

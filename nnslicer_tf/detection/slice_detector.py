@@ -99,16 +99,21 @@ class SliceDetector(VotingDetector):
         return [vote for kind in kinds for vote in self.votes_of(kind)]
 
     def votes_of(self, kind: str) -> list[Vote]:
-        """Return the votes of a kind of evidence; raise InvalidArgumentError for an unknown one.
+        """Return the votes of a kind of evidence.
 
-        "tree", "margin": a classifier on the slices for the prediction. "slice of the prediction":
-        the distance of the last convolution's slice to those of its class. "local slices": ridge
-        margins of the local slices of up to five convolutions. "local slices, early": distances of
-        those of up to three early ones. "joint slices of views": ridge margins of local slices at
-        several depths, of the image and its views. "logit margin": unusually small or large.
-        "views": the prediction's margin in views, and its drop there. "texture": how unusual the
-        channels of the second and third convolution are for the class. "spectrum", "residuals": how
-        unusual the image's frequencies and noise are for it.
+        Args:
+            kind: "tree", "margin": a classifier on the slices for the prediction. "slice of the
+                prediction": the distance of the last convolution's slice to those of its class.
+                "local slices": ridge margins of the local slices of up to five convolutions. "local
+                slices, early": distances of the local slices of up to three early convolutions.
+                "joint slices of views": ridge margins of local slices at several depths, of the
+                image and its views. "logit margin": unusually small or large. "views": the
+                prediction's margin in views, and its drop there. "texture": how unusual the
+                channels of the second and third convolution are for the class. "spectrum",
+                "residuals": how unusual the image's frequencies and noise are for it.
+
+        Raises:
+            InvalidArgumentError: for an unknown kind.
         """
         check_name("evidence", kind, dict.fromkeys(sum(PRESETS.values(), start=())))
         if kind == "tree":

@@ -51,7 +51,12 @@ class Agreement(ShownAsTable):
 
 
 def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
-    """Compare two models on inputs `(inputs, ...)`, perhaps with their true classes `(inputs,)`.
+    """Compare two models on a test set.
+
+    Args:
+        pair: The models and their preprocessing.
+        x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
+        y: The true classes `(inputs,)`, if known.
 
     Raises:
         InvalidArgumentError: if the outputs differ in size or are not probabilities.

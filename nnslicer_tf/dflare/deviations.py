@@ -203,9 +203,13 @@ class DeviationSet(ShownAsTable):
         return known
 
     def figure(self, most: int = 6) -> Figure:
-        """Draw deviations (seed, mutant, change), at most `most`, those with the smallest L∞ first.
+        """Draw deviations (seed, mutant, change) of images, signals or rows of a table.
 
-        Raises InvalidArgumentError if none was found, or the seeds are unknown or sentences.
+        Args:
+            most: Number of deviations to draw; those with the smallest L∞ first.
+
+        Raises:
+            InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
         """
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(

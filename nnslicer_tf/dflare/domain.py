@@ -180,9 +180,14 @@ class Domain(ABC):
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
         """Reject outputs that are not probabilities of two or more classes.
 
-        Outputs are `(batch, classes)`, or `(batch, 1)` of a sigmoid, of the model `whose` argument
-        is named in messages; for `resolution` see `Classifier`. Raises InvalidArgumentError for
-        another shape or logits, and NonFiniteActivationError for NaN or infinite values.
+        Args:
+            outputs: One model's outputs, `(batch, classes)`, or `(batch, 1)` of a sigmoid.
+            resolution: The step between two output values, see `Classifier`.
+            whose: The argument that the model was passed as, for the message.
+
+        Raises:
+            InvalidArgumentError: if they have another shape, or are logits.
+            NonFiniteActivationError: if they are NaN or infinite.
         """
         if outputs.ndim != 2 or not outputs.shape[1]:
             raise InvalidArgumentError(

@@ -38,11 +38,17 @@ class RepairedClassifier(Classifier):
 def repair_labels(
     pair: ModelPair, found: DeviationSet, *, hidden: int = 100, max_iter: int = 500, rng: int = 0
 ) -> RepairedClassifier:
-    """Return the compressed model with its labels corrected by DRepair, fitted to a search.
+    """Return the compressed model with its labels corrected by DRepair.
 
-    The hidden layer has `hidden` units; `max_iter` is the number of passes, `rng` the seed of the
-    initial weights and of the order. Raises InvalidArgumentError if nothing was found, or the seeds
-    are unknown.
+    Args:
+        pair: The models of the search.
+        found: The outcomes of the search.
+        hidden: Units of the hidden layer.
+        max_iter: Passes over the training data.
+        rng: Seed of the initial weights and of the order of the samples.
+
+    Raises:
+        InvalidArgumentError: if nothing was found, or the seeds are unknown.
     """
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])

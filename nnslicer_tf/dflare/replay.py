@@ -55,11 +55,20 @@ def test_the_compressed_model_answers_as_the_original_did(compressed, case):
 
 
 def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
-    """Return which deviations can be reproduced, `(found,) bool`, in the order of `found.images`.
+    """Check which deviations can be reproduced.
 
-    A deviation holds if its trace leads from its seed to its exact image, and the models, best
-    freshly loaded and queried with this image alone, return the two recorded labels. Raises
-    InvalidArgumentError if the domain lacks an operator of a trace, or the seeds are unknown.
+    A deviation holds if its trace leads from its seed to its exact image, and the models, queried
+    with this image alone, return the two recorded labels.
+
+    Args:
+        pair: The models, best freshly loaded; preprocessing and domain as in the search.
+        found: The deviations, with their seeds.
+
+    Returns:
+        Whether each deviation holds, `(found,) bool`, in the order of `found.images`.
+
+    Raises:
+        InvalidArgumentError: if the domain lacks an operator of a trace, or the seeds are unknown.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()
@@ -80,10 +89,14 @@ def verify(pair: ModelPair, found: DeviationSet) -> np.ndarray:
 
 
 def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> DeviationSet:
-    """Return the deviations of a search with their changes from the seeds minimised.
+    """Return the deviations with their changes from the seeds minimised.
 
-    Any disagreement counts, so labels may change. Minimised deviations have no trace. Raises
-    InvalidArgumentError if the seeds are unknown.
+    Any disagreement counts, so labels may change. Minimised deviations have no trace.
+
+    Args:
+        pair: The models of the search.
+        found: Deviations with their seeds, else `InvalidArgumentError` is raised.
+        progress: Whether to show a progress bar.
     """
     seeds = found.known_seeds()
     pair = pair.for_seeds(seeds).one_by_one()
@@ -108,11 +121,19 @@ def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> Dev
 def export_suite(
     found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
 ) -> Path:
-    """Write deviations as a folder of pytest tests, and return the test file.
+    """Write deviations as a folder of pytest tests.
 
-    The folder gets `test_deviations.py` and `deviations.npz`, with the models' inputs: preprocessed
-    as in the search, or the values as float32, sentences as they are. Raises InvalidArgumentError
-    if nothing was found, or the folder cannot be written.
+    Args:
+        found: The deviations.
+        folder: Receives `test_deviations.py` and `deviations.npz`.
+        preprocess: As in the search; the file stores the models' inputs. None: the values as
+            float32, sentences as they are.
+
+    Returns:
+        The test file.
+
+    Raises:
+        InvalidArgumentError: if nothing was found, or the folder cannot be written.
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")

@@ -71,8 +71,13 @@ class SearchAlgorithm(ABC):
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Search from a seed on which the models agree, and return the triggering input.
 
-        Yields batches of inputs `(k, ...)`, and is sent the `Answers` for each. `rng` is the only
-        source of randomness.
+        Args:
+            seed: One input.
+            domain: Its mutation operators.
+            rng: The only source of randomness.
+
+        Yields:
+            Batches of inputs `(k, ...)`; send in the `Answers` for each.
         """
 
 

@@ -133,8 +133,12 @@ class SignalDomain(TableDomain):
     """Signals `(steps,)` or `(steps, channels)` of numbers.
 
     Args:
-        data: Signals that define range and spread of each channel; else InputShapeError is raised.
+        data: Signals that define range and spread of each channel, `(signals, steps)` or
+            `(signals, steps, channels)`.
         operators: The pool; None: noise, amplification, shifts and smoothing.
+
+    Raises:
+        InputShapeError: if `data` is not a batch of signals of finite numbers.
     """
 
     _axes = (2, 3)

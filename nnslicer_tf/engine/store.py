@@ -73,9 +73,15 @@ class Store:
     def save(
         self, key: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """Write a part, replacing an older one; the header can be stored as JSON.
+        """Write a part, replacing an older one with the same key.
 
-        Raises InvalidArgumentError if the file cannot be written.
+        Args:
+            key: The file's name without its ending.
+            header: Values that can be stored as JSON.
+            arrays: Arrays by name.
+
+        Raises:
+            InvalidArgumentError: if the file cannot be written.
         """
         write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
 

@@ -20,7 +20,7 @@ from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.graph import GradientFunction
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.report import plot_over_image
 
@@ -31,7 +31,12 @@ _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
 
 
 class Attributor:
-    """Computes integrated gradients of a model, with its current weights, in batches."""
+    """Computes integrated gradients of a model, with its current weights.
+
+    Args:
+        im: An instrumented or Keras model.
+        batch_size: Number of gradients to compute at a time.
+    """
 
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
@@ -67,9 +72,19 @@ class Attributor:
     ) -> np.ndarray:
         """Return integrated gradients approximated by a sum (Sotoudeh and Thakur 2019, equation 5).
 
-        The model need not be piecewise linear. Of m `samples`, gradients are taken at the ratios
-        k/m, k from 0 to m - 1 (`rule` "left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
-        The other arguments, and errors, are those of `integrated_gradients`.
+        The model need not be piecewise linear.
+
+        Args:
+            x: The input, of the model's input shape.
+            baseline: Start of the line, of the same shape.
+            target: Index of the logit.
+            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
+                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
+            rule: One of `RULES`.
+
+        Raises:
+            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
+            InvalidArgumentError: for an unknown rule, no samples, or no such logit.
         """
         x, baseline = self._checked(x, baseline, target)
         check_name("rule", rule, RULES)

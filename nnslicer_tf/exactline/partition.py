@@ -211,8 +211,13 @@ class LinearPartition(Saved):
     def classify(self, lowest: bool = False) -> Regions:
         """Divide the segment into regions of one class each, at the exact boundaries.
 
-        With a single output the classes are 0 (negative) and 1 (positive). With `lowest`, the
-        lowest output wins. Raises InvalidArgumentError if the output is not a vector.
+        With a single output the classes are 0 (negative) and 1 (positive).
+
+        Args:
+            lowest: Whether the lowest output wins, instead of the highest.
+
+        Raises:
+            InvalidArgumentError: if the output is not a vector.
         """
         scores = scores_of(self.outputs, lowest)
         curve = Curve(1, np.array([0, len(scores)]), self.ratios, scores)
@@ -223,11 +228,16 @@ class LinearPartition(Saved):
         return Regions(np.append(ratios[begins], 1.0), labels[begins])
 
     def margin(self, label: int | None = None) -> Margin:
-        """Return the smallest difference between a class's logit and the largest other one.
+        """Return the exact smallest difference between a class's logit and the largest other one.
 
-        It is exact, and negative if another class wins somewhere. The class is by default that of
-        the start. Raises InvalidArgumentError for an unknown class, or outputs that are not a
-        vector of two or more.
+        It is negative if another class wins somewhere.
+
+        Args:
+            label: The class; by default that of the start.
+
+        Raises:
+            InvalidArgumentError: if there is no such class, or the output is not a vector of two
+                or more values.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
         return Margin(label, other, value, float(self.ratios[row]), self.points[row])

@@ -104,8 +104,15 @@ def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.n
 class PlaneWalker:
     """A model prepared for exact planes; later changes of its weights have no effect.
 
-    The arguments are those of `LineWalker`. Raises UnsupportedLayerError if an operation before the
-    logits is not piecewise linear, or takes a maximum of more than 64 values.
+    Args:
+        im: The model, or several, as for `LineWalker`.
+        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
+        workers: Number of threads; 0 for as many as there are cores. The regions do not depend
+            on it.
+
+    Raises:
+        UnsupportedLayerError: if an operation before the logits is not piecewise linear, or takes
+            a maximum of more than 64 values.
     """
 
     def __init__(self, im: ModelsLike, *, fuse: bool = True, workers: int = 0) -> None:
@@ -153,9 +160,18 @@ class PlaneWalker:
     ) -> PlanarBoundary:
         """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-        They are exact, but one that separates no points of a grid is missed, with `seeds` points
-        along the longer side. Raises InvalidArgumentError if the output is not a vector of 2 to 64
-        values, and the errors of `exact_plane`.
+        Boundaries are exact. Each is entered between two grid points of different classes, so one
+        that separates no grid points is missed.
+
+        Args:
+            polygon: As for `exact_plane`.
+            seeds: Grid points along the longer side.
+            max_regions: Stop with an error if more regions have to be visited.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError: if the output is not a vector of 2 to 64 values. Further errors
+                are those of `exact_plane`.
         """
         check_count("seeds", seeds)
         if max_regions is not None:

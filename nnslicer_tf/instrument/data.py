@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.datasets.files import order_remedy
 from nnslicer_tf.errors import (
@@ -60,13 +60,6 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     is_small = limits.bits <= 16
     low = float(limits.min) if is_small or dtype[0] == "u" else -np.inf
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
-
-
-def check_batch_size(batch_size: int) -> int:
-    """Return `batch_size`; raise InvalidArgumentError if it is not a positive int."""
-    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise InvalidArgumentError(f"batch_size must be a positive int. Received: {batch_size!r}")
-    return int(batch_size)
 
 
 def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None) -> np.ndarray:
@@ -167,7 +160,7 @@ class Samples:
 
     def batches(self, size: int) -> Iterator[Any]:
         """Yield float32 batches `(≤ size, *shape)` or `Inputs`, in order; errors of `Samples`."""
-        size = check_batch_size(size)
+        check_count("batch_size", size)
         if self._whole is not None:
             for start in range(0, len(self._whole), size):
                 yield self._whole[start : start + size]

@@ -37,7 +37,7 @@ def model_fingerprint(model: keras.Model) -> str:
 def weights_checksum(model: keras.Model) -> tuple[int, ...]:
     """Return the CRC-32 of each weight: a cheap check whether a model has changed."""
     arrays = (np.ascontiguousarray(keras.ops.convert_to_numpy(w)) for w in model.weights)
-    return tuple(zlib.crc32(array.view(np.uint8)) for array in arrays)
+    return tuple(zlib.crc32(array.view(np.uint8).data) for array in arrays)
 
 
 def _architecture(layer: keras.layers.Layer) -> Any:

@@ -166,8 +166,12 @@ class MaskedModel:
     ) -> dict[str, Any]:
         """Return the values of operations as tensors, differentiable with respect to the masks.
 
-        Arguments are as in `logits`, with one tensor or array for each input, and masks of floats
-        from 0, ablated, to 1, of the kernels' shapes or broadcasting to `(batch, *shape)`.
+        Args:
+            x: Tensors or arrays of the model's inputs, `(batch, …)`; tokens may be integers.
+            keep: Kernel → float tensor of its shape, 0 for ablated synapses and 1 for others.
+            neurons: Operation → float tensor that broadcasts to `(batch, *shape)`.
+            ablation: "zero" or "mean".
+            of: Names of operations, by default the logits'.
         """
         masks = {f"{_KERNEL}{name}": mask for name, mask in keep.items()}
         masks |= {f"{_NEURON}{name}": mask for name, mask in (neurons or {}).items()}
@@ -186,7 +190,12 @@ class MaskedModel:
     def model(self, keep: Masks, variables: Variables = ()) -> keras.Model:
         """Return a Keras model with masked weights; the next call changes the same model.
 
-        `keep` and `variables` are as in `logits`, with one mask for each kernel.
+        Args:
+            keep: Kernel → bools of its shape, False for weights that become zero.
+            variables: Pairs of another variable and a factor of its shape.
+
+        Raises:
+            InvalidArgumentError: if a mask does not fit the model.
         """
         copy, twins = self._working
         masks = check_masks(self.im, keep)

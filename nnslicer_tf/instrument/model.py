@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, check_name, counted, did_you_mean
+from nnslicer_tf._checks import ArrayLike, check_count, check_name, counted, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
@@ -28,13 +28,11 @@ from nnslicer_tf.instrument.data import (
     Samples,
     WholeBounds,
     bounds_of_dtype,
-    check_batch_size,
     check_class_order,
     read_labelled,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_checksum
-from nnslicer_tf.instrument.gradients import GradientFunction
-from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph
+from nnslicer_tf.instrument.graph import CaptureModel, GradientFunction, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
@@ -188,7 +186,14 @@ class InstrumentedModel(ShownAsTable):
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
     def output_operation_of(self, output: str | None) -> str:
-        """Return an output's operation, given its or the operation's name; by default the first."""
+        """Return the operation that computes an output.
+
+        Args:
+            output: Name of the output, or of its operation; by default the first output.
+
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
         if output is None:
             return self.graph.outputs[0]
         if output in self.graph.outputs:
@@ -262,9 +267,14 @@ class InstrumentedModel(ShownAsTable):
     def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
 
-        `y` are the labels, integers or one-hot; None if `data` has them. Errors are as in
-        `samples`, and InvalidArgumentError unless there is one label for each sample, or if labels
-        that are names were numbered alphabetically and the model counts otherwise.
+        Args:
+            data: Samples in one of the forms of `DataLike`.
+            y: Their labels, integers or one-hot; None if `data` has them.
+
+        Raises:
+            InvalidArgumentError: if there are no labels, not one for each sample, or if labels that
+                are names were numbered alphabetically and the model counts otherwise.
+            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         if y is None:
             if isinstance(data, (str, os.PathLike)):
@@ -302,7 +312,7 @@ class InstrumentedModel(ShownAsTable):
             NonFiniteActivationError: if data or activations are NaN or infinite.
         """
         names = self._names(of)
-        batch_size = check_batch_size(batch_size)
+        check_count("batch_size", batch_size)
         samples = self.samples(data)
         steps = None if samples.count is None else -(-samples.count // batch_size)
         first = 0
@@ -314,11 +324,19 @@ class InstrumentedModel(ShownAsTable):
     def forward(
         self, batch: np.ndarray | Inputs, of: Iterable[str], first: int = 0
     ) -> dict[str, np.ndarray]:
-        """Return the values of operations `of`, by name, `(batch, *operation shape)` float32.
+        """Return the values of operations for one batch that has already been checked.
 
-        The batch `(batch, *input_shape)` has been checked, as by `Samples.batches`; `first` is the
-        index of its first sample, for messages. Raises InvalidArgumentError if an operation does
-        not exist, NonFiniteActivationError if an activation is NaN or infinite.
+        Args:
+            batch: `(batch, *input_shape)` finite float32, as `Samples.batches` yields it.
+            of: Names of operations.
+            first: Index of the first sample, for messages.
+
+        Returns:
+            Operation name → `(batch, *operation shape)` float32.
+
+        Raises:
+            InvalidArgumentError: if an operation does not exist.
+            NonFiniteActivationError: if an activation is NaN or infinite.
         """
         names = self._names(of)
         if set(names) <= set(self.graph.inputs):
@@ -331,9 +349,14 @@ class InstrumentedModel(ShownAsTable):
         return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
-        """Return the values of operations `of`, by name, as differentiable tensors of the backend.
+        """Return the values of operations as differentiable tensors of the backend.
 
-        `x` is a tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
+        Args:
+            x: Tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
+            of: Names of operations.
+
+        Raises:
+            InvalidArgumentError: if an operation does not exist.
         """
         return self.graph.run(x, self._names(of))
 

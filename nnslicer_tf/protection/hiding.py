@@ -33,8 +33,12 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
     """Return the synapses to hide, those with the largest |score| in every kernel, as masks.
 
     Args:
-        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores`.
+        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores` for the target
+            classes.
         share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
+
+    Returns:
+        Kernel name → bool array of the kernel's shape.
 
     Raises:
         InvalidArgumentError: if the share is out of range, or scores are NaN.
@@ -53,8 +57,15 @@ def hide(
     """Return a copy of the model with new random values for the hidden weights.
 
     The attacker gets this model, an ordinary Keras model. The layers' initializers draw the new
-    values of `hidden`, as from `select`; all other weights are equal. Raises InvalidArgumentError
-    if there is no such kernel, or its shape is different.
+    values; all other weights are equal.
+
+    Args:
+        model: The model to protect.
+        hidden: Kernel name → bool array of the kernel's shape, as from `select`.
+        rng: Draws the weights.
+
+    Raises:
+        InvalidArgumentError: if there is no such kernel, or its shape is different.
     """
     generator = as_generator(rng)
     original = instrumented(model)
@@ -110,9 +121,17 @@ class Attacker:
         y: np.ndarray,
         rng: int | np.random.Generator = 0,
     ) -> keras.Model:
-        """Train a model from `hide`, with its hidden synapses, in place, and return it.
+        """Train a stolen model in place, and return the Keras model.
 
-        There is one class `(samples,)` per sample, else InvalidArgumentError is raised.
+        Args:
+            stolen: A model from `hide`.
+            hidden: Its hidden synapses.
+            x: The attacker's samples `(samples, *input_shape)`.
+            y: Their classes, `(samples,)` integers.
+            rng: Draws the order of the samples.
+
+        Raises:
+            InvalidArgumentError: if there are no samples, or not one label for each.
         """
         im = instrumented(stolen)
         masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}

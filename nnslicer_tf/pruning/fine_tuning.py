@@ -7,7 +7,7 @@ Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels
 from nnslicer_tf._training import (
     build_optimizer,
     compile_classifier,
@@ -17,7 +17,7 @@ from nnslicer_tf._training import (
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
+from nnslicer_tf.instrument.data import DataLike, Samples
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.tracing import as_functional
 
@@ -123,7 +123,7 @@ def _opened(
     model: ModelLike, x: DataLike, batch_size: int
 ) -> tuple[keras.Model, keras.Model, np.ndarray]:
     """Return the Keras model, a functional one with the same layers, and samples that fit it."""
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if isinstance(model, InstrumentedModel):
         model, functional = model.model, model.functional
     else:

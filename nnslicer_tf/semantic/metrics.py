@@ -20,14 +20,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import ArrayLike, check_labels, check_name
+from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
+from nnslicer_tf.instrument.data import DataLike, check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE, Member
@@ -131,7 +131,7 @@ def contributions(
         InputShapeError: if the samples or the baseline have another shape.
     """
     check_name("metric", metric, METRICS)
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     im = instrumented(im)
     options, layers = METRICS[metric], neuron_layers(im)
     values_of = options.prepare(im, layers, reference_sample(im, baseline))
@@ -162,7 +162,7 @@ def labelled(
     If labels are neither given nor part of `x`, they are the predictions for an array, or 0 if they
     are not needed. Raises InvalidArgumentError for bad labels, InputShapeError for bad samples.
     """
-    check_batch_size(batch_size)
+    check_count("batch_size", batch_size)
     if y is None and needs_labels and _has_labels(x, im):
         x, y = im.labelled(x)
     x = im.check(x)

@@ -55,7 +55,14 @@ class Masker:
         return size_without_groups(graph.im, groups, living_groups(graph, groups))
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return the working copy with masked kernels, as `pruning.apply_masks` takes them."""
+        """Return the working copy with masked kernels.
+
+        Args:
+            keep: Kernel's name → bool array of its shape, False for weights to set to zero.
+
+        Raises:
+            InvalidArgumentError: if there is no such kernel, or its shape differs.
+        """
         return self._masked.model(keep)
 
     def _masks(self, critical: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list]:

@@ -144,7 +144,11 @@ class SemanticSlicer:
     def global_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by the scores on all samples of the categories.
 
-        `share` is in (0, 1], else InvalidArgumentError is raised; at least one neuron is selected.
+        Args:
+            share: Share of the neurons, (0, 1]; at least one neuron is selected.
+
+        Raises:
+            InvalidArgumentError: if `share` is out of range.
         """
         _check_fraction(share, "share")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
