@@ -1,6 +1,7 @@
 """Compiled code on disk: what one process compiled, another loads, whatever they run at once."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -49,6 +50,27 @@ def test_two_processes_compile_two_signatures_at_once(tmp_path):
         assert process.returncode == 0
     both, _ = start("ready0", "float32", "float64").communicate(timeout=120)
     assert both.splitlines() == ["45.0 1", "45.0 2"]
+
+
+def test_an_index_with_classes_that_are_gone_counts_as_empty(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "ready1").touch()  # nothing to wait for
+    command = [sys.executable, script, tmp_path / "ready0", "float32"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+
+    def found():
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert found() == ["45.0", "0"]
+    (index,) = (tmp_path / "numba").rglob("*.nbi")
+    with index.open("r+b") as file:
+        pickle.load(file)  # Numba's version; then come the entries, which may name classes
+        file.truncate(file.seek(file.tell()))
+        file.write(b"cno_such_module\nPoints\n.")
+    assert found() == ["45.0", "0"]
+    assert found() == ["45.0", "1"]
 
 
 AHEAD = """

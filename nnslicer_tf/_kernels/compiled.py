@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import pickle
 import subprocess
 import threading
 from collections.abc import Callable
@@ -107,6 +108,16 @@ class _SharedCache(FunctionCache):
         super().__init__(function)
         folder = Path(function.__code__.co_filename).parent
         self._cache_file._source_stamp = (self._cache_file._source_stamp, _source(folder))
+        read_index = self._cache_file._load_index
+
+        def readable_index() -> dict:
+            """Return nothing if another version wrote it, with classes that are gone."""
+            try:
+                return read_index()
+            except (ImportError, AttributeError, EOFError, pickle.UnpicklingError):
+                return {}
+
+        self._cache_file._load_index = readable_index
 
     def holds(self, sig: Any, target_context: Any) -> bool:
         """Return whether the code for a signature is on disk."""

@@ -278,13 +278,9 @@ def _weighted_sum(
                             write(places, held, np.int32(p))
                             held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
                         for j in range(held):
-                            v, total, weight = (
-                                at(values, j * stride),
-                                read(totals, j),
-                                read(magnitudes, j),
-                            )
-                            limit = read(thresholds, j)
-                            begun = first_division(v, width, total, weight, limit, work, j)
+                            v, limit = at(values, j * stride), read(thresholds, j)
+                            total, sum_of_sizes = read(totals, j), read(magnitudes, j)
+                            begun = first_division(v, width, total, sum_of_sizes, limit, work, j)
                             write(waiting, j, np.int32(begun))
 
                         # Give to the inputs and synapses of the values that are kept.
@@ -303,11 +299,9 @@ def _weighted_sum(
                                 give_amounts(v, stride, bound, ties, m, change, to)
                             else:
                                 sign = np.int32(read(marks, p * channels + o))
-                                to, synapse = (
-                                    at(received, p * stride),
-                                    at(to_synapses, first_synapse),
-                                )
-                                give(v, stride, bound, ties, sign, to, synapse)
+                                to = at(received, p * stride)
+                                to_synapse = at(to_synapses, first_synapse)
+                                give(v, stride, bound, ties, sign, to, to_synapse)
                 if amounts:
                     zero = np.float32(0)
                     _scatter(received_amounts, to_input_amounts, zero, rows, needed, place)
