@@ -130,8 +130,8 @@ def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
     what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
     return UnsupportedLayerError(
         f"Operation '{operation.name}' ({what}) is not piecewise linear: exact lines exist only "
-        "for piecewise-linear networks. Replace a smooth function, such as tanh by hard_tanh. Your "
-        "own function's kinks are not located if it is curved, jumps, has kinks closer than 0.05, "
-        "differs between units, or does not take float64. If it has kinks, register its layer with "
-        "a step Step('elementwise', function, Elementwise(name, knots=(…)))."
+        "for piecewise-linear networks. Replace a smooth function, such as tanh by hard_tanh. If "
+        "the function is your own, its kinks could not be located: it is curved, jumps, has kinks "
+        "closer than 0.05, differs between units, or does not take float64. If it has kinks, "
+        "register its layer with Step('elementwise', function, Elementwise(name, knots=(…)))."
     )

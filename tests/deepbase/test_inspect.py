@@ -463,7 +463,7 @@ def test_other_wrong_input(im, digits):
         ({"error": 0}, "error must be above 0"),
         ({"confidence": 1}, "confidence must be"),
         ({"workers": -1}, "workers must be"),
-        ({"block_size": 0}, "batch_size must be"),
+        ({"block_size": 0}, "block_size must be"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             inspect(im, x, bright, **options)
