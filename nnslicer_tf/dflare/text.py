@@ -29,8 +29,8 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
     vectors = np.array(embedding, np.float32)
     if vectors.ndim != 2 or len(vectors) <= UNKNOWN + 1 + count:
         raise InvalidArgumentError(
-            f"embedding must have vectors of more than {UNKNOWN + 1 + count} words (words, "
-            f"features). Received an array of shape {vectors.shape}."
+            f"`similar_words` needs vectors (words, features) of more than {UNKNOWN + 1 + count} "
+            f"words. Received an array of shape {vectors.shape}."
         )
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     nearest = []
