@@ -16,9 +16,9 @@ from reproduction.tables import ResultTable
 class Extent:
     """The extent of a measurement, compared with the paper's.
 
-    What is counted are values of a column ("distinct", "largest", "smallest"), a number in the
-    tables' heads ("stated", "seeds", and "sets at ratios"), or the files whose names match
-    ("named") and the models and data sets in their names ("settings").
+    It is read from the values of a column ("distinct", "largest", "smallest"), from a number in the
+    tables' heads ("stated", "seeds", "sets at ratios"), or from names of files: how many match
+    ("named"), and how many models and data sets they name ("settings").
     """
 
     count: str  # what is counted
@@ -68,7 +68,7 @@ class Entry:
 
     id: str  # `paper/name`
     title: str
-    command: str = ""  # that makes it, without `python`; empty if there is none
+    command: str = ""  # the command that makes it, without `python`; may be empty
     minutes: int = 0  # expected on two cores
     needs: str = ""  # data sets and files that the command needs
     tables: tuple[str, ...] = ()  # our result tables; files of single runs are excluded

@@ -1,11 +1,13 @@
 """The application `nnslicer`, assembled from its commands."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from nnslicer_tf import __version__
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import import_keras_quietly, run_application
+from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.cli import compressed, inputs, models, slices, testing
 
 app = typer.Typer(
@@ -54,11 +56,13 @@ def _nnslicer(
         ),
     ] = False,
     task: Annotated[
-        Literal["binary", "multiclass", "multilabel", "regression"] | None,
-        typer.Option(help="What the model's outputs are, if they are not recognised."),
+        str | None,
+        typer.Option(help=f"What the outputs are, if not recognised: {', '.join(TASKS)}."),
     ] = None,
 ) -> None:
     """Program analysis of neural networks: slices, and what can be done with them."""
+    if task is not None:
+        check_name("task", task, TASKS)
     inputs.COMMON["task"] = task
 
 

@@ -123,6 +123,11 @@ class DecisiveSlices(ShownAsTable):
             f"{named(row['empty answer'])}"
         )
         text += "." if number else f" with {100 * row['probability of empty answer']:.1f} %."
+        if not number and row["empty answer"] == row["answer"]:
+            text += (
+                " The model gives this answer without any of them, so the slice says little: ask "
+                "for more, by min_probability or max_divergence."
+            )
         others = self.info["others"][0 if self.info["together"] else index]
         if others:
             asked = ", ".join(named(label) for label, _ in others)

@@ -143,6 +143,8 @@ def test_the_task_may_be_stated(nnslicer, tmp_path):
     assert code == 0 and f"answers {label} with" not in out and "nnslicer --task binary" in out
     code, _, errors = nnslicer("--task", "multiclass", "explain", *files, *chosen)
     assert code == 2 and "'binary' for one output value" in errors
+    code, _, errors = nnslicer("--task", "binari", "explain", *files, *chosen)
+    assert code == 2 and "Did you mean 'binary'?" in errors
 
 
 def test_explain_says_why(nnslicer, files, tmp_path):

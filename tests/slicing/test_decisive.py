@@ -237,6 +237,8 @@ def test_names_the_other_classes_and_their_slices(network):
         if table["empty answer"][index] != table["answer"][index]:
             assert table["empty answer"][index] in given
         text = slices.summary(index, ["cat", "dog", "bird", "fish"])
+        alike = table["empty answer"][index] == table["answer"][index]
+        assert ("without any of them, so the slice says little" in text) == alike
         names = ", ".join(["cat", "dog", "bird", "fish"][label] for label, _ in pairs)
         assert f"started for 3 other classes ({names})" in text
         assert ("found none of at most this size." in text) == (not given)

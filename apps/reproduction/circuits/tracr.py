@@ -89,8 +89,9 @@ def _rows(s: TracrSettings, program: str, seed: int) -> list[dict[str, object]]:
 class AblatedProgram:
     """A program whose edges can be ablated, for the codes of all samples and of their references.
 
-    `varies_at` and `active_at` say where what a writer gives is not constant, and not always 0,
-    `(edges, LENGTH, dimensions)` bool; `varies` has the candidates, `(edges, dimensions)`.
+    `varies_at` and `active_at`, `(edges, LENGTH, dimensions)` bool, say where a writer's output
+    varies between samples, and where it is ever nonzero. `varies`, `(edges, dimensions)`, has the
+    candidates.
     """
 
     def __init__(self, network: CompiledProgram, x: np.ndarray, references: np.ndarray) -> None:

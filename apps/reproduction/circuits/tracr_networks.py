@@ -172,10 +172,10 @@ EdgeFunction = Callable[[str, str, Any], Any]
 class CompiledProgram:
     """A compiled program as a network.
 
-    Its weights are matrices: "input" `(codes, dimensions)`, "positions" `(LENGTH, dimensions)`; by
-    reader, such as "head0.0/query" or "mlp1/read", `(dimensions, width)`; what a module writes,
-    such as "mlp1/write", `(width, dimensions)`. `edges` are pairs of a writer and a reader, with an
-    edge for every dimension.
+    Its weights are matrices: "input" `(codes, dimensions)` and "positions" `(LENGTH, dimensions)`;
+    one for each reader, such as "head0.0/query" or "mlp1/read", `(dimensions, width)`; and one for
+    each writer, such as "mlp1/write", `(width, dimensions)`. `edges` are pairs of a writer and a
+    reader, with an edge for every dimension.
     """
 
     program: Program

@@ -158,7 +158,7 @@ _WAYS = ("as it is", "mask", "scale", "train", "fine-tune last layer", "fine-tun
 
 
 def mending(s: settings.MendingSettings) -> ExperimentResult:
-    """Mend planted faults in several ways, and measure what is gained and lost."""
+    """Mend planted faults in several ways; measure how many answers get better and worse."""
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     name = f"mending_{s.model}"
