@@ -42,12 +42,32 @@ class Explorer:
 
     def html(self) -> str:
         """Return the view as one HTML page."""
-        return _page(self.title, self.data)
+        return _HTML.format(
+            title=escape(self.title),
+            style=_read("explorer.css"),
+            script=_script(),
+            data=base64.b64encode(self.data).decode(),
+        )
 
     @cached_property
     def widget(self) -> Any:
         """The Jupyter widget, by anywidget; its `selection` holds the current selection."""
-        return _widget(self.data)
+        try:
+            import anywidget
+            import traitlets
+        except ImportError as error:
+            raise ImportError(
+                "The widget needs anywidget: pip install anywidget. Without it, write a page that "
+                "any browser opens: view.save('slices.html')."
+            ) from error
+
+        class ExplorerWidget(anywidget.AnyWidget):
+            _esm = _script() + _WIDGET
+            _css = _read("explorer.css")
+            data = traitlets.Bytes().tag(sync=True)
+            selection = traitlets.Dict().tag(sync=True)
+
+        return ExplorerWidget(data=self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle, metadata = self.widget._repr_mimebundle_(**options)
@@ -203,16 +223,6 @@ export default { render };
 """
 
 
-def _page(title: str, data: bytes) -> str:
-    """Return a complete page; its title is plain text, its data the packed document."""
-    return _HTML.format(
-        title=escape(title),
-        style=_read("explorer.css"),
-        script=_script(),
-        data=base64.b64encode(data).decode(),
-    )
-
-
 @cache
 def _script() -> str:
     """Return a JavaScript module that defines `explore(root, bytes, selected)`."""
@@ -225,26 +235,6 @@ def _script() -> str:
     )
     # In a page, a script ends at the first "</script", even inside a string.
     return f"{libraries}\n{_read('explorer.js')}".replace("</script", "<\\/script")
-
-
-def _widget(data: bytes) -> Any:
-    """Return an anywidget whose `data` is the packed document; ImportError without anywidget."""
-    try:
-        import anywidget
-        import traitlets
-    except ImportError as error:
-        raise ImportError(
-            "The widget needs anywidget: pip install anywidget. Without it, write a page that any "
-            "browser opens: view.save('slices.html')."
-        ) from error
-
-    class ExplorerWidget(anywidget.AnyWidget):
-        _esm = _script() + _WIDGET
-        _css = _read("explorer.css")
-        data = traitlets.Bytes().tag(sync=True)
-        selection = traitlets.Dict().tag(sync=True)
-
-    return ExplorerWidget(data=data)
 
 
 @cache
