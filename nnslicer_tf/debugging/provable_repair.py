@@ -177,7 +177,7 @@ class _FixedPattern:
         owners = [o for o in sums if o.params.name == kernel]
         if len(owners) != 1:
             raise UnsupportedLayerError(
-                f"A repair needs a kernel with one use. '{kernel}' has {len(owners)}."
+                f"Only kernels that are used once can be repaired, not '{kernel}'."
             )
         (self._owner,) = owners
         self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation

@@ -147,7 +147,7 @@ class HypothesisSet:
             if self._binary and not np.isin(values, (0, 1)).all():
                 raise InvalidArgumentError(
                     f"Hypothesis {name!r} has values other than 0 and 1, which difference_of_means "
-                    "and logistic_probe need: compare it with a threshold, or inspect it apart."
+                    "and logistic_probe need: threshold it, or inspect it separately."
                 )
             behaviours[name] = values
         return behaviours

@@ -255,7 +255,7 @@ def _checked(
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
         if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(f"coverage[{position}] is no NeuronCoverage: {cov!r}")
+            raise InvalidArgumentError(f"coverage[{position}] is not a NeuronCoverage: {cov!r}")
         if cov.im is not im and cov.im.fingerprint != im.fingerprint:
             raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
     return seeds, coverage

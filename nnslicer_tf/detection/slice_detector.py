@@ -94,7 +94,7 @@ class SliceDetector(VotingDetector):
         if len(self.im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
             raise InvalidArgumentError(
                 "This detector mirrors and shifts images (height, width, channels). The model's "
-                f"inputs have the shape {self.im.input_shape}: take 'fused'."
+                f"inputs have the shape {self.im.input_shape}: use 'fused'."
             )
         return [vote for kind in kinds for vote in self.votes_of(kind)]
 
@@ -187,7 +187,7 @@ class SliceDetector(VotingDetector):
             raise InputRangeError(
                 "The residuals of 'photos' need values from 0 to 1; the normal inputs range from "
                 f"{low:.4g} to {high:.4g}. Scale them and let the model scale them back, "
-                "InstrumentedModel(model, preprocess=…), or take 'stable'."
+                "InstrumentedModel(model, preprocess=…), or use 'stable'."
             )
         super().learn(evidence, rng)
 

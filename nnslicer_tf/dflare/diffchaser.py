@@ -45,7 +45,9 @@ class DiffChaser(SearchAlgorithm):
                 f"Received: {self.population}, {self.k}, {self.tournament}"
             )
         if not 0 <= self.mutation_rate <= 1:
-            raise InvalidArgumentError(f"mutation_rate must be in 0 … 1, not {self.mutation_rate}")
+            raise InvalidArgumentError(
+                f"mutation_rate must be in 0 … 1. Received: {self.mutation_rate}"
+            )
 
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""

@@ -94,7 +94,7 @@ class RayEngine:
             raise self._no_cluster(error) from error
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
-        """Yield `(index, job(item))` as results arrive; WorkerError if an item fails thrice."""
+        """Yield `(index, job(item))` as results arrive; WorkerError after three failures."""
         ray = self._ray
         started_here = not ray.is_initialized()
         if started_here:

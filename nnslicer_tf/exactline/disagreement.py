@@ -75,7 +75,7 @@ def disagreement(
     classes = shapes[0][1][0]
     if shapes[0] != shapes[1] or len(shapes[0][1]) != 1 or classes < 2:
         raise InvalidArgumentError(
-            "Both networks must have the same inputs, and vectors of as many classes. Received "
+            "Both networks must have the same inputs, and equally many classes. Received "
             f"shapes of inputs and outputs: {shapes[0]} and {shapes[1]}"
         )
     points: Callable[[np.ndarray], np.ndarray]

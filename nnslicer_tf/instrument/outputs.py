@@ -32,17 +32,16 @@ _LOSSES = {
         *("meanabsolutepercentageerror", "logcosh", "poisson", "mse", "mae", "msle", "mape"),
     ),
 }
-_UNKNOWN = "and the model is not compiled with a loss that says otherwise."
 _REMARKS = {
     "number": (
-        f"Its one output is not a probability, {_UNKNOWN} If it is the logit of two classes, end "
-        "it with a sigmoid, or wrap the model: InstrumentedModel(model, task='binary'). On the "
-        "command line: nnslicer --task binary."
+        "Its one output is taken for a number: neither its last operation nor its loss says "
+        "otherwise. If it is the logit of two classes, end it with a sigmoid, or say so: "
+        "InstrumentedModel(model, task='binary'), or nnslicer --task binary."
     ),
     "classes": (
-        f"Its outputs are taken for logits of classes: it does not end in a softmax, {_UNKNOWN} If "
-        "they are numbers, wrap it: InstrumentedModel(model, task='regression'). On the command "
-        "line: nnslicer --task regression."
+        "Its outputs are taken for logits of classes: neither its last operation nor its loss says "
+        "otherwise. If they are numbers, say so: InstrumentedModel(model, task='regression'), or "
+        "nnslicer --task regression."
     ),
     "loss": (
         "Its loss is for regression. If the model separates classes, state the task: "

@@ -273,4 +273,6 @@ def simulate_attacks(
 def _check_budget(budget: int, samples: int) -> None:
     is_number = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
     if not is_number or not 0 < budget <= samples:
-        raise InvalidArgumentError(f"budget is a number of samples, 1 to {samples}, not {budget!r}")
+        raise InvalidArgumentError(
+            f"budget is a number of samples, 1 to {samples}. Received: {budget!r}"
+        )

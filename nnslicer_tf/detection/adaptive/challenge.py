@@ -193,7 +193,7 @@ def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.nd
         others = np.flatnonzero(silent & (classes != y[i]))
         if not len(others):
             raise InvalidArgumentError(
-                f"No normal input of another class than {y[i]} is unflagged. Give more as `normal`."
+                f"Every normal input of another class than {y[i]} is flagged: pass more as `normal`."
             )
         distance = ((flat[others] - image.ravel()) ** 2).sum(axis=1)
         guides[i] = pool[others[distance.argmin()]]

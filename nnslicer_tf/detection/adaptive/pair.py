@@ -189,7 +189,7 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         threshold = getattr(detector, "threshold_", None)
         if threshold is None:
             raise InvalidArgumentError(
-                f"{type(detector).__name__} has no threshold_, so that it flags nothing. Set it "
+                f"{type(detector).__name__} has no threshold_, so it flags nothing. Set it "
                 "from scores of normal inputs (detection.calibration.threshold_at)."
             )
         return lambda x: checked(detector.score(x), x) - float(threshold)
