@@ -193,7 +193,7 @@ def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.nd
         others = np.flatnonzero(silent & (classes != y[i]))
         if not len(others):
             raise InvalidArgumentError(
-                f"Every normal input of another class than {y[i]} is flagged: pass more as `normal`."
+                f"`normal` needs unflagged inputs of another class than {y[i]}: pass more."
             )
         distance = ((flat[others] - image.ravel()) ** 2).sum(axis=1)
         guides[i] = pool[others[distance.argmin()]]
