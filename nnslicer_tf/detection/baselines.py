@@ -179,14 +179,7 @@ class FlagEverything(Detector):
     """Flags every input: precision 0.5, recall 1 and F1 2/3 on balanced data."""
 
     im: InstrumentedModel
-
-    @property
-    def fixed_threshold(self) -> float | None:
-        """A threshold below every score."""
-        return 0.5
-
-    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Learn nothing."""
+    fixed_threshold = 0.5  # below every score
 
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
         """Return ones."""
@@ -198,15 +191,8 @@ class LogitMargin(Detector):
     """Flags inputs whose two largest logits are close: the model is unsure."""
 
     im: InstrumentedModel
-
-    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Learn nothing."""
+    differentiable = True
 
     def anomaly_scores(self, evidence: Evidence) -> Any:
         """Return the margins of the predictions."""
         return evidence.margins
-
-    @property
-    def differentiable(self) -> bool:
-        """True: the score has a gradient."""
-        return True

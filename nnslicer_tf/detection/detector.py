@@ -32,7 +32,8 @@ class Detector(BaseEstimator):
 
     A subclass is a dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`;
     the first is the `InstrumentedModel` or `Slicer`, which copies made by `sklearn.base.clone`
-    share. It implements `learn`, `anomaly_scores` and, to support saving, `state` and `restore`.
+    share. It implements `anomaly_scores` and, if there is anything to learn, `learn`, with `state`
+    and `restore` to support saving.
 
     Args:
         false_positive_rate: Share of normal inputs that may be flagged; ignored by detectors whose
@@ -66,9 +67,8 @@ class Detector(BaseEstimator):
         """The threshold that the rule itself defines; None: the false-positive rate sets it."""
         return None
 
-    @abstractmethod
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Learn from normal inputs."""
+        """Learn from normal inputs; nothing by default."""
 
     @abstractmethod
     def anomaly_scores(self, evidence: Evidence) -> Any:
