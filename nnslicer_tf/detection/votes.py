@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 _REFERENCE = 0.25  # share of the training inputs that is reserved as reference of the p-values
 
 
+@dataclass(eq=False, repr=False)
 class Features:
     """The features that a scorer reads: a function of the evidence.
 
@@ -28,41 +29,35 @@ class Features:
         differentiable: Whether `read` also accepts evidence of tensors, and then returns tensors.
     """
 
-    columns: np.ndarray
-
-    def __init__(
-        self,
-        read: Callable[..., Any],
-        sizes: Sequence[int] = (),
-        most: int = 0,
-        *,
-        differentiable: bool = True,
-    ) -> None:
-        self._read, self._sizes, self._most = read, sizes, most
-        self.differentiable = differentiable
+    read: Callable[..., Any]
+    sizes: Sequence[int] = ()
+    most: int = 0
+    _: KW_ONLY
+    differentiable: bool = True
+    columns: np.ndarray = field(init=False)
 
     def __call__(self, evidence: Evidence) -> Any:
         """Return the features of the inputs."""
-        return self._read(evidence, self.columns) if self._sizes else self._read(evidence)
+        return self.read(evidence, self.columns) if self.sizes else self.read(evidence)
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw the columns, in ascending order."""
         parts, first = [np.empty(0, int)], 0
-        for size in self._sizes:
+        for size in self.sizes:
             drawn = np.arange(size)
-            if size > self._most:
-                drawn = np.sort(rng.choice(size, self._most, replace=False))
+            if size > self.most:
+                drawn = np.sort(rng.choice(size, self.most, replace=False))
             parts.append(first + drawn)
             first += size
         self.columns = np.concatenate(parts)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the drawn columns, as arrays by name."""
-        return {"columns": self.columns} if self._sizes else {}
+        return {"columns": self.columns} if self.sizes else {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what `state` returned."""
-        if self._sizes:
+        if self.sizes:
             self.columns = state["columns"]
 
 

@@ -99,6 +99,7 @@ class SearchOutcome:
     deviation: Deviation | None = None
 
 
+@dataclass(eq=False, repr=False)
 class DeviationSet(ShownAsTable):
     """The outcomes for a batch of seeds, in the seeds' order.
 
@@ -113,21 +114,12 @@ class DeviationSet(ShownAsTable):
         features: Names of a table's columns, if known.
     """
 
-    def __init__(
-        self,
-        outcomes: Sequence[SearchOutcome],
-        seeds: np.ndarray | None = None,
-        truth: np.ndarray | None = None,
-        confidences: np.ndarray | None = None,
-        max_distance: float | None = None,
-        features: Sequence[str] = (),
-    ) -> None:
-        self.outcomes = tuple(outcomes)
-        self.seeds = seeds
-        self.truth = truth
-        self.confidences = confidences
-        self.max_distance = max_distance
-        self.features = tuple(features)
+    outcomes: Sequence[SearchOutcome]
+    seeds: np.ndarray | None = None
+    truth: np.ndarray | None = None
+    confidences: np.ndarray | None = None
+    max_distance: float | None = None
+    features: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -5,6 +5,7 @@ probability vector, on seeds and triggering inputs; it takes a second or two for
 """
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -16,13 +17,13 @@ from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 
 
+@dataclass(eq=False)
 class RepairedClassifier(Classifier):
     """A compressed model whose labels a perceptron, fitted to them, corrects."""
 
-    def __init__(self, compressed: Classifier, network: MLPClassifier, classes: int) -> None:
-        self.compressed = compressed
-        self.network = network
-        self.classes = classes
+    compressed: Classifier
+    network: MLPClassifier
+    classes: int
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the repaired probabilities, `(batch, classes) float32`."""

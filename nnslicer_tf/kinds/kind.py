@@ -22,6 +22,7 @@ KERNELS, TENSORS = "kernels", "tensors"
 """Devices of the exclusion: compiled loops on the CPU, and tensor operations of the backend."""
 
 
+@dataclass(eq=False, repr=False)
 class Neurons:
     """The values of an operation's neurons in a batch.
 
@@ -36,27 +37,16 @@ class Neurons:
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
         device: What computes the exclusion of these inputs: "kernels" or "tensors".
-
-    Attributes:
         usual: Reference values `(batch, …)`, for amounts.
     """
 
-    def __init__(
-        self,
-        captured: np.ndarray,
-        mean: np.ndarray,
-        relative_to: str = "output",
-        mask: np.ndarray | None = None,
-        product: str = "value",
-        device: str = KERNELS,
-    ) -> None:
-        self.captured = captured
-        self.relative_to = relative_to
-        self.mask = mask
-        self.product = product
-        self.device = device
-        self.usual: Any = None
-        self._mean = mean
+    captured: np.ndarray
+    mean: np.ndarray
+    relative_to: str = "output"
+    mask: np.ndarray | None = None
+    product: str = "value"
+    device: str = KERNELS
+    usual: Any = None
 
     @classmethod
     def known(
@@ -91,7 +81,7 @@ class Neurons:
         """The factor that multiplies the other factor's Δ in a product, shaped like `value`."""
         if self.product == "value":
             return self.value
-        middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
+        middle = ((self._exact.astype(np.float64) + self.mean) / 2).astype(np.float32)
         present = self._present
         return middle if present is None else np.where(present > 0, middle, self.value)
 
@@ -134,9 +124,9 @@ class Neurons:
     @cached_property
     def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
         if self._exact.dtype == np.float32:
-            delta, sign = pointwise.deltas(self._exact, self._mean)
+            delta, sign = pointwise.deltas(self._exact, self.mean)
         else:
-            delta = (self._exact - self._mean).astype(np.float32)
+            delta = (self._exact - self.mean).astype(np.float32)
             sign = np.sign(delta).astype(np.int8)
         if self._present is not None:
             delta *= self._present
@@ -149,7 +139,7 @@ class Neurons:
         if self.mask is None:
             return None
         present = np.asarray(self.mask > 0, np.int8)
-        if self.captured.ndim != self._mean.ndim + 1:  # a channel exists if any position does
+        if self.captured.ndim != self.mean.ndim + 1:  # a channel exists if any position does
             present = present.reshape(len(present), -1).max(axis=1, keepdims=True)
         return present
 
@@ -157,7 +147,7 @@ class Neurons:
     def _exact(self) -> np.ndarray:
         """The captured values, or the float64 means of the channels over their positions."""
         values = self.captured
-        if values.ndim == self._mean.ndim + 1:
+        if values.ndim == self.mean.ndim + 1:
             return values
         if self.mask is None:
             return values.reshape(len(values), -1, values.shape[-1]).mean(axis=1, dtype=np.float64)

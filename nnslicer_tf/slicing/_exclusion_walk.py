@@ -94,9 +94,8 @@ def walk_amounts(
             node = (nodes if granularity == "activation" else plan.nodes)[name]
             array = captured[name]
             mask = None if node.mask is None else aligned_mask(captured[node.mask], array.ndim)
-            neurons = Neurons(array, node.mean, plan.relative_to, mask, plan.product, device)
-            neurons.usual = captured[REFERENCE + name]
-            known[name, granularity] = neurons
+            options = plan.relative_to, mask, plan.product, device, captured[REFERENCE + name]
+            known[name, granularity] = Neurons(array, node.mean, *options)
         return known[name, granularity]
 
     def apply(node: Node, given: np.ndarray, **more: Any) -> Sequence[np.ndarray | None]:

@@ -5,7 +5,7 @@ activations, whatever the size of the data set.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ _FORMAT = "nnslicer_tf profile 1"
 POSITIONS = ("each", "pooled")
 
 
+@dataclass(eq=False, repr=False)
 class Profile(ShownAsTable):
     """Mean activation of every neuron over a data set.
 
@@ -42,23 +43,13 @@ class Profile(ShownAsTable):
         columns: Names of a table's columns; empty for other data.
     """
 
-    def __init__(
-        self,
-        means: Mapping[str, np.ndarray],
-        samples: int,
-        fingerprint: str,
-        input_range: tuple[float, float] | None = None,
-        positions: str = "each",
-        input_means: tuple[float, float] | None = None,
-        columns: Sequence[str] = (),
-    ) -> None:
-        self.means = dict(means)
-        self.samples = samples
-        self.fingerprint = fingerprint
-        self.input_range = input_range
-        self.positions = positions
-        self.input_means = input_means
-        self.columns = tuple(columns)
+    means: dict[str, np.ndarray]
+    samples: int
+    fingerprint: str
+    input_range: tuple[float, float] | None = None
+    positions: str = "each"
+    input_means: tuple[float, float] | None = None
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def from_data(
@@ -156,8 +147,7 @@ class Profile(ShownAsTable):
         for name, mean in self.means.items():
             of_channels = mean.reshape(-1, *mean.shape[-1:]).mean(axis=0)
             means[name] = np.broadcast_to(of_channels, mean.shape).copy()
-        seen = self.input_range, "pooled", self.input_means, self.columns
-        return Profile(means, self.samples, self.fingerprint, *seen)
+        return replace(self, means=means, positions="pooled")
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Raise ProfileMismatchError unless the model has the profiled weights and operations."""
@@ -220,7 +210,7 @@ class Profile(ShownAsTable):
                 low, high = map(float, pair)
                 file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
-        return cls(means, samples, fingerprint, input_range, positions, input_means, columns)
+        return cls(means, samples, fingerprint, input_range, positions, input_means, tuple(columns))
 
     def __repr__(self) -> str:
         return (
