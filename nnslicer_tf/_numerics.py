@@ -110,7 +110,9 @@ class OutputClasses:
     @property
     def count(self) -> int:
         """Number of classes, labels or numbers."""
-        return 2 if self.is_binary else self._units
+        if self.is_binary:
+            return 2
+        return int(self.shape[self.axis]) if self.shape else 1
 
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return each sample's most probable class, int64, the first of equals."""
@@ -152,10 +154,6 @@ class OutputClasses:
                 f"The model has {counted(self.count, 'class')}, from 0. Received: class {label}"
             )
         return (0, 2 * label - 1) if self.is_binary else (label, 1)
-
-    @property
-    def _units(self) -> int:
-        return int(self.shape[self.axis]) if self.shape else 1
 
     def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""

@@ -77,26 +77,21 @@ def writable(path: Path | None, *endings: str) -> None:
     check_writable(path if path.is_dir() or not existing.is_dir() else existing / path.name)
 
 
-def keras_model(path: Path) -> Any:
-    """Load a Keras model, or convert an ACAS Xu network; a terminal shows that it is loading."""
+def instrumented(path: Path) -> "InstrumentedModel":
+    """Load and instrument a Keras model, or an ACAS Xu network, while a terminal says so."""
     with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
         import_keras_quietly()
         import nnslicer_tf.pruning
         import nnslicer_tf.zoo.transformer  # noqa: F401 - both imports register classes with Keras
+        from nnslicer_tf import InstrumentedModel
         from nnslicer_tf.instrument.loading import load_model
 
         if path.suffix == ".nnet":
             from nnslicer_tf.exactline import acas
 
-            return acas.to_keras(acas.load_nnet(path))
-        return load_model(path)
-
-
-def instrumented(path: Path) -> "InstrumentedModel":
-    """Load a model and instrument it."""
-    model = keras_model(path)
-    from nnslicer_tf import InstrumentedModel
-
+            model = acas.to_keras(acas.load_nnet(path))
+        else:
+            model = load_model(path)
     return InstrumentedModel(model, task=COMMON.get("task"))
 
 

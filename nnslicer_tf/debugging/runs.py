@@ -57,10 +57,8 @@ class Runs:
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         runs = cls(_classified(im, failing, "failing"), _classified(im, passing, "passing"))
-        for name, part, wrong in (
-            ("failing", runs.failing, True),
-            ("passing", runs.passing, False),
-        ):
+        for name, part in vars(runs).items():
+            wrong = name == "failing"
             unfit = np.flatnonzero((part.predicted != part.right) != wrong)
             if len(unfit):
                 raise InvalidArgumentError(

@@ -223,24 +223,18 @@ def _ask(
 
 
 class _SeenStates:
-    """The pairs of probability vectors seen by one search, in a growing array."""
+    """The pairs of probability vectors seen by one search."""
 
     def __init__(self, radius: float) -> None:
         self._squared_radius = radius**2
-        self._states = np.empty((0, 0), np.float32)
-        self._count = 0
+        self._states = np.empty((0, 1), np.float32)
 
     def add(self, state: np.ndarray) -> bool:
         """Add the pair `(2 × classes,) float32`; return whether it was new."""
         state = state.ravel()
-        if self._count:
-            difference = self._states[: self._count] - state
-            if np.einsum("ij,ij->i", difference, difference).min() <= self._squared_radius:
-                return False  # and near another one, it cannot affect later decisions
-        if self._count == len(self._states):
-            larger = np.empty((max(16, 2 * self._count), len(state)), np.float32)
-            larger[: self._count] = self._states.reshape(self._count, len(state))
-            self._states = larger
-        self._states[self._count] = state
-        self._count += 1
+        difference = self._states - state
+        squares = np.einsum("ij,ij->i", difference, difference)
+        if squares.min(initial=np.inf) <= self._squared_radius:
+            return False  # and near another one, it cannot affect later decisions
+        self._states = np.append(self._states, state.astype(np.float32)).reshape(-1, len(state))
         return True

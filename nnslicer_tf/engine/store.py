@@ -57,7 +57,27 @@ class Store:
         self._what = what
         self._format = f"nnslicer_tf {what} 1"
         self._compress = compress
-        self._identify(dict(identity))
+        # Write the identity to a new folder, or compare it with the one that the folder has.
+        path = check_writable(self.folder / _IDENTITY)
+        with folder_lock(self.folder):  # removes what killed runs left
+            pass
+        if not path.exists():
+            with atomic_path(path) as temporary:
+                temporary.write_text(json.dumps(dict(identity), indent=1))
+        try:
+            known = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptFileError(f"The {what} '{path}' is damaged: {error}.") from error
+        expected = json.loads(json.dumps(dict(identity)))
+        for key in {**expected, **known}:
+            if known.get(key) != expected.get(key):
+                raise ProfileMismatchError(
+                    f"The {what} in '{self.folder}' is of another run: its {key} is "
+                    f"{known.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
+                    "folder, or remove this one."
+                )
+        if count := len(self.keys()):
+            _LOG.info("Resuming from %d finished parts in '%s'.", count, self.folder)
 
     def keys(self) -> list[str]:
         """Return the keys of the finished parts, sorted."""
@@ -105,26 +125,3 @@ class Store:
     def remove(self, key: str) -> None:
         """Remove a part if it exists."""
         self.path(key).unlink(missing_ok=True)
-
-    def _identify(self, identity: dict[str, object]) -> None:
-        """Write the identity to a new folder, or compare it with the one that the folder has."""
-        path = check_writable(self.folder / _IDENTITY)
-        with folder_lock(self.folder):  # removes what killed runs left
-            pass
-        if not path.exists():
-            with atomic_path(path) as temporary:
-                temporary.write_text(json.dumps(identity, indent=1))
-        try:
-            known = dict(json.loads(path.read_text()))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise CorruptFileError(f"The {self._what} '{path}' is damaged: {error}.") from error
-        expected = json.loads(json.dumps(identity))
-        for key in {**expected, **known}:
-            if known.get(key) != expected.get(key):
-                raise ProfileMismatchError(
-                    f"The {self._what} in '{self.folder}' is of another run: its {key} is "
-                    f"{known.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
-                    "folder, or remove this one."
-                )
-        if count := len(self.keys()):
-            _LOG.info("Resuming from %d finished parts in '%s'.", count, self.folder)

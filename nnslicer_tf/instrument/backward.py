@@ -68,18 +68,18 @@ def propagate(
             if part is None:
                 continue
             part = _sum_to(part, shapes[source])
-            received[source] = _plus(received[source], part) if source in received else part
+            if source not in received:
+                received[source] = part
+            elif isinstance(part, np.ndarray):
+                dtype = _dtype_of_sum(received[source], part)
+                received[source] = np.add(received[source], part, dtype=dtype)
+            else:
+                received[source] = received[source] + part
     return received
 
 
-def _plus(first: Any, second: Any) -> Any:
-    """Add values; int8 values, which hold single signs, are added in int32."""
-    if isinstance(first, np.ndarray):
-        return np.add(first, second, dtype=_dtype_of_sum(first, second))
-    return first + second
-
-
 def _dtype_of_sum(*arrays: np.ndarray) -> np.dtype:
+    """Return the dtype of a sum: int32 for int8 values, which hold single signs."""
     dtype = np.result_type(*arrays)
     return np.dtype(np.int32) if dtype == np.int8 else dtype
 

@@ -7,7 +7,7 @@ reads labels.
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -144,7 +144,6 @@ class Samples:
             data = _loaded(data, self._shapes[""], labels=False)
             self.columns = column_names(data)
             x = _opened(aligned(data, columns), self._shapes[""])[0]
-            self.count = count_samples(x)
             arrays = {"": x} if isinstance(x, np.ndarray) else None
         else:
             x, arrays = data, None
@@ -357,14 +356,6 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     return data.iloc[..., order] if hasattr(data, "columns") else data.iloc[order]
 
 
-def count_samples(data: Any) -> int | None:
-    """Return the number of samples in `data`, None if it is not known in advance."""
-    if isinstance(data, Dataset):
-        return len(data)
-    shape = getattr(data, "shape", ())
-    return len(data) if shape and isinstance(data, Sized) else None
-
-
 def _empty() -> InvalidArgumentError:
     return InvalidArgumentError("The data set is empty: no samples were given.")
 
@@ -426,15 +417,15 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     )
 
 
+@dataclass
 class _Items(Iterable):
     """Iterable over the items of an object that has `__getitem__` and a length."""
 
-    def __init__(self, data: Any, count: int) -> None:
-        self._data = data
-        self._count = count
+    data: Any
+    count: int
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._data[i] for i in range(self._count))
+        return (self.data[i] for i in range(self.count))
 
 
 def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:

@@ -338,10 +338,9 @@ class Backward:
         def rule(operation: Operation, cotangent: Any) -> Sequence[Any]:
             inputs = [values[name] for name in operation.inputs]
             # The reference has the padding of the sample.
-            is_mask = [self._im[name].kind == "mask" for name in operation.inputs]
             reference = [
-                (values if mask else references)[name]
-                for name, mask in zip(operation.inputs, is_mask, strict=True)
+                (values if self._im[name].kind == "mask" else references)[name]
+                for name in operation.inputs
             ]
             return self._rule(operation, inputs, reference, cotangent)
 

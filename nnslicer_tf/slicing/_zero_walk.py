@@ -94,9 +94,10 @@ class _BackendWalk(Job):
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Any:
         """Return the result for a batch, given the values of the input operations."""
         seeds = {} if self._plan.start.predicted else self._fixed_seeds()
+        convert = ops.convert_to_tensor
         tensors = self._compiled(
-            [_in_float32(x) for x in captured.values()],
-            {name: ops.convert_to_tensor(seed) for name, seed in seeds.items()},
+            [convert(x, "float32" if x.dtype == np.float64 else None) for x in captured.values()],
+            {name: convert(seed) for name, seed in seeds.items()},
         )
         self._traced = True
         # Without copying, if the backend allows it.
@@ -227,10 +228,6 @@ class _BackendWalk(Job):
         rank = len(operation.shape) + 1
         mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
         return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
-
-
-def _in_float32(x: np.ndarray) -> Any:
-    return ops.convert_to_tensor(x, "float32" if x.dtype == np.float64 else None)
 
 
 class CountWalk(_BackendWalk):

@@ -58,7 +58,22 @@ class LogisticProbe(Measure):
             return Scores(nothing, nothing, np.full((units, hypotheses), np.nan))
         mean, scale = x.mean(axis=0), x.std(axis=0)
         scale[scale == 0] = 1
-        weights, bias = fit_logistic((x - mean) / scale, y)
+
+        # Penalised logistic regressions on standardised units.
+        standard = (x - mean) / scale
+
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            weights, bias = flat[:-hypotheses].reshape(units, hypotheses), flat[-hypotheses:]
+            z = standard @ weights + bias
+            value = np.logaddexp(0, z).sum() - (y * z).sum() + (weights**2).sum() / 2
+            change = special.expit(z) - y
+            slopes = [(standard.T @ change + weights).ravel(), change.sum(axis=0)]
+            return value / len(x), np.concatenate(slopes) / len(x)
+
+        start = np.zeros((units + 1) * hypotheses)
+        options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-6}
+        best = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+        weights, bias = best[:-hypotheses].reshape(units, hypotheses), best[-hypotheses:]
 
         # True positives and errors of each replicate, (REPLICATES, 2, hypotheses).
         predicted, truth = (test_x - mean) / scale @ weights + bias > 0, test_y > 0.5
@@ -71,24 +86,6 @@ class LogisticProbe(Measure):
         score = _f1(counts.sum(axis=0))
         parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in used])
         return Scores(score, jackknife(score, parts, confidence), weights)
-
-
-def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit penalised logistic regressions; return `(units, hypotheses)` weights, and biases."""
-    units, hypotheses = x.shape[1], y.shape[1]
-
-    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, bias = flat[:-hypotheses].reshape(units, hypotheses), flat[-hypotheses:]
-        z = x @ weights + bias
-        value = np.logaddexp(0, z).sum() - (y * z).sum() + (weights**2).sum() / 2
-        change = special.expit(z) - y
-        gradient = np.concatenate([(x.T @ change + weights).ravel(), change.sum(axis=0)])
-        return value / len(x), gradient / len(x)
-
-    start = np.zeros((units + 1) * hypotheses)
-    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-6}
-    best = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
-    return best[:-hypotheses].reshape(units, hypotheses), best[-hypotheses:]
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:

@@ -54,7 +54,15 @@ class LocalSearchAttack(ArrayAttack):
                 if not len(pool):
                     pool = np.flatnonzero(untouched[i])
                 pixels = generator.choice(pool, min(self.candidates, len(pool)), replace=False)
-                scores = self._scores(query, x[i], labels[i], pixels)
+                # The label's log probability with each pixel perturbed. The trials may leave the
+                # bounds, as in the paper: they are never an output.
+                rows, columns = np.divmod(pixels, width)
+                tried = np.repeat(x[i : i + 1], len(pixels), axis=0)
+                signs = np.sign(x[i, rows, columns] - middle)
+                tried[np.arange(len(pixels)), rows, columns] = (
+                    middle + self.strength * scale * signs
+                )
+                scores = log_softmax(query.logits(tried), axis=1)[:, labels[i]]
                 chosen = pixels[np.argsort(scores)[: self.pixels_a_round]]
                 rows, columns = np.divmod(chosen, width)
                 # The values, centred on the middle, times the factor, wrapped at the bounds.
@@ -71,15 +79,3 @@ class LocalSearchAttack(ArrayAttack):
             active = active[query.predict(x[active]) == labels[active]]
             active = active[untouched[active].any(axis=(1, 2))]
         return x
-
-    def _scores(
-        self, query: Query, image: np.ndarray, label: int, pixels: np.ndarray
-    ) -> np.ndarray:
-        """Return the label's log probability (candidates,) with each pixel perturbed."""
-        rows, columns = np.divmod(pixels, image.shape[1])
-        middle, scale = (query.low + query.high) / 2, query.high - query.low
-        tried = np.repeat(image[None], len(pixels), axis=0)
-        sign = np.sign(image[rows, columns] - middle)
-        # May leave the bounds, as in the paper: it is only a probe, never an output.
-        tried[np.arange(len(pixels)), rows, columns] = middle + self.strength * scale * sign
-        return log_softmax(query.logits(tried), axis=1)[:, label]
