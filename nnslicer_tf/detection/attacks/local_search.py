@@ -58,10 +58,8 @@ class LocalSearchAttack(ArrayAttack):
                 # bounds, as in the paper: they are never an output.
                 rows, columns = np.divmod(pixels, width)
                 tried = np.repeat(x[i : i + 1], len(pixels), axis=0)
-                signs = np.sign(x[i, rows, columns] - middle)
-                tried[np.arange(len(pixels)), rows, columns] = (
-                    middle + self.strength * scale * signs
-                )
+                probe = self.strength * scale * np.sign(x[i, rows, columns] - middle)
+                tried[np.arange(len(pixels)), rows, columns] = middle + probe
                 scores = log_softmax(query.logits(tried), axis=1)[:, labels[i]]
                 chosen = pixels[np.argsort(scores)[: self.pixels_a_round]]
                 rows, columns = np.divmod(chosen, width)
