@@ -5,7 +5,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from reproduction.nnslicer.class_slicer import ClassSlicer
+from reproduction.nnslicer.class_slicer import slice_each_by_class
 from support.models import MODELS, set_dyadic_weights
 from support.slicing_oracle import Oracle
 
@@ -48,9 +48,8 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
     ]
     profiles = nns.slicing.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
     options = {"theta": 0.25, "workers": 0, "progress": False, "relative_to": "sum"}
-    slicer = ClassSlicer(im, profiles, **options)
     samples = x[np.concatenate([rows[:2] for rows in chosen])[::-1]]
-    found = slicer.slice_each(samples)
+    found = slice_each_by_class(im, profiles, samples, **options)
     assert len(set(found.predicted)) > 1
     total = {name: np.zeros(kernel.shape, int) for name, kernel in im.kernels.items()}
     for i, sample in enumerate(samples):
@@ -65,7 +64,7 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
             total[name] += expected
         of_logits = found[i].neurons[im.logit_operation]
         assert of_logits[c] == neurons[im.logit_operation][(c,)] == 1
-    together = slicer.slice(samples)
+    together = found.sum()
     for name, expected in total.items():
         np.testing.assert_array_equal(together.synapses[name], expected)
 
@@ -103,9 +102,8 @@ def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
     two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
         two[5]
-    slicer = ClassSlicer(im, two, workers=0, progress=False)
-    assert slicer[1].profile is profiles[1] and "2 classes" in repr(two)
+    assert two[1] is profiles[1] and "2 classes" in repr(two)
     with pytest.raises(nns.errors.InvalidArgumentError, match="no profile of class"):
-        slicer.slice_each(train.x[:30])
+        slice_each_by_class(im, two, train.x[:30], workers=0, progress=False)
     with pytest.raises(nns.errors.InvalidArgumentError, match="way to collect 'sum'"):
         pruning.NNSlicerRanker(collect="sum")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -222,33 +221,29 @@ def provable_repair(s: settings.RepairSettings) -> ExperimentResult:
     for count in track(s.counts, "Repairs"):
         chosen = wrong[:count]
         found = suspicious(im, (test.x[chosen], test.y[chosen]), (kept.x, kept.y), progress=False)
+        x, y = np.concatenate([test.x[chosen], kept.x]), np.concatenate([test.y[chosen], kept.y])
+        others = np.delete(np.arange(len(test)), chosen)
+        before = im.logits(test.x[others]).argmax(axis=1) == test.y[others]
         for kernel in dense:
             scores = found.synapses[kernel]
             among = largest(scores, min(s.among, scores.size))
             for size in ("sum", "largest"):
-                measured = _repaired(im, test, kept, chosen, kernel, among=among, size=size)
                 row = {"kernel": kernel, "repaired": len(chosen), "size": size}
-                rows.append(row | {"may_change": int(among.sum())} | measured)
+                row |= {"may_change": int(among.sum()), "feasible": False}
+                rows.append(row)
+                try:
+                    repaired = repair(im, kernel, x, y, among=among, size=size)
+                except InfeasibleRepairError:
+                    continue
+                logits, change = InstrumentedModel(repaired.model).logits, np.abs(repaired.change)
+                after = logits(test.x[others]).argmax(axis=1) == test.y[others]
+                right = (logits(x).argmax(axis=1) == y).sum()
+                row |= {"feasible": True, "right": right, "of": len(x)}
+                row |= {"changed": np.count_nonzero(change), "largest": change.max()}
+                row["drawdown"] = 100 * (before.mean() - after.mean())
+                row["generalisation"] = 100 * after[~before].mean()
     head = {"model": s.model, "kept_right": s.train, "test_images": len(test)}
     head |= {"wrong_before": len(wrong), "seed": s.seed}
     name, title = f"repair_{s.model}", f"Provable repair of {s.model}: what it costs elsewhere"
     text = f"{note('repair')}\n\n{paper_text('debugging/repair')}"
     return ExperimentResult([ExperimentTable(name, pd.DataFrame(rows), title, head, text)])
-
-
-def _repaired(
-    im: InstrumentedModel, test: Dataset, kept: Dataset, chosen: np.ndarray, kernel: str, **how: Any
-) -> dict[str, object]:
-    x, y = np.concatenate([test.x[chosen], kept.x]), np.concatenate([test.y[chosen], kept.y])
-    try:
-        found = repair(im, kernel, x, y, **how)
-    except InfeasibleRepairError:
-        return {"feasible": False}
-    logits = InstrumentedModel(found.model).logits
-    others = np.delete(np.arange(len(test)), chosen)
-    before = im.logits(test.x[others]).argmax(axis=1) == test.y[others]
-    after = logits(test.x[others]).argmax(axis=1) == test.y[others]
-    row = {"feasible": True, "right": (logits(x).argmax(axis=1) == y).sum(), "of": len(x)}
-    row |= {"changed": np.count_nonzero(found.change), "largest": np.abs(found.change).max()}
-    row["drawdown"] = 100 * (before.mean() - after.mean())
-    return row | {"generalisation": 100 * after[~before].mean()}

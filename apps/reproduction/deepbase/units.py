@@ -63,6 +63,7 @@ def prune(s: PruningSettings) -> ExperimentResult:
     x, y = test.x[kept], np.searchsorted(labels, test.y[kept])
     im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
     frame = deepbase.inspect(im, data.x, deepbase.classes(data.y, CLASSES), units="stage*_1_conv")
+    targeted = frame[frame["hypothesis"].isin(_TARGETS)]
     rng = np.random.default_rng(s.seed)
     rows = [{"at least": 0.0, "removed": "none", **_three_way(im.model, x, y, labels)}]
     for at_least in s.least:
@@ -70,8 +71,14 @@ def prune(s: PruningSettings) -> ExperimentResult:
         choices = {
             "without affinity": masks,
             "drawn by chance": {name: rng.permutation(mask) for name, mask in masks.items()},
-            "with most affinity": _reversed(frame, masks),
+            "with most affinity": {},
         }
+        # As many channels as the masks remove, but those with the most affinity.
+        for name, mask in masks.items():
+            largest = targeted[targeted["group"] == name]["score"].abs().fillna(0)
+            largest = largest.groupby(targeted["unit"]).max().to_numpy(float)
+            most = np.argsort(-largest)[: int((~mask).sum())]
+            choices["with most affinity"][name] = ~np.isin(np.arange(len(mask)), most)
         removed = sum(int((~mask).sum()) for mask in masks.values())
         for how, chosen in choices.items():
             row = {"at least": at_least, "removed": how, "channels removed": removed}
@@ -92,18 +99,6 @@ def _three_way(model: keras.Model, x: np.ndarray, y: np.ndarray, labels: list[in
     logits = model.predict(x, verbose=0)[:, labels]
     accuracy = float((logits.argmax(axis=1) == y).mean())
     return {"parameters": model.count_params(), "accuracy": accuracy}
-
-
-def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks that remove as many channels, but those with the most affinity."""
-    rows = frame[frame["hypothesis"].isin(_TARGETS)]
-    found = {}
-    for name, mask in masks.items():
-        largest = rows[rows["group"] == name]["score"].abs().fillna(0)
-        largest = largest.groupby(rows["unit"]).max().to_numpy(float)
-        found[name] = np.ones(len(mask), bool)
-        found[name][np.argsort(-largest)[: int((~mask).sum())]] = False
-    return found
 
 
 def plot(largest: pd.DataFrame) -> Figure:

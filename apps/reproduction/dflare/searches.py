@@ -55,6 +55,7 @@ from reproduction.plots import plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 
 _TIMEOUTS = (15, 10, 5, 1, 0.1)  # seconds; the first three are the paper's
+_FIGURES = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
 
 
 def search(s: settings.SearchSettings) -> ExperimentResult:
@@ -112,10 +113,9 @@ def dissemination(s: settings.DisseminationSettings) -> ExperimentResult:
         for row in sweep.measure(f"{model}-mutated{percent}", method)
     ]
     runs, keys = pd.DataFrame(rows), ["model", "method"]
-    figures = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
-    means = runs.groupby([*keys, "mutated_percent"], sort=False)[figures].mean()
+    means = runs.groupby([*keys, "mutated_percent"], sort=False)[_FIGURES].mean()
     correlations = means.reset_index(level=2).groupby(keys, sort=False).corr()
-    correlations = correlations["mutated_percent"].unstack()[figures[1:4]].reset_index()
+    correlations = correlations["mutated_percent"].unstack()[_FIGURES[1:4]].reset_index()
     published = pd.DataFrame([paper_correlations(model) for model in correlations["model"]])
     correlations = pd.concat([correlations, published], axis=1)
     tables = {"_runs": runs, "": means.reset_index(), "_correlation": correlations}
@@ -209,9 +209,6 @@ def plot_runs(runs: pd.DataFrame) -> Figure:
     axis.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=len(methods))
     return put_finding(figure, f"Median queries until a deviation: {', '.join(finding)}")
-
-
-_FIGURES = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
 
 
 def layers(s: settings.LayerSettings) -> ExperimentResult:

@@ -26,8 +26,6 @@ from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTa
 COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
 """The colour of each ACAS Xu class: clear, weak left, weak right, strong left, strong right."""
 
-Ends = tuple[np.ndarray, np.ndarray]
-
 
 def boundaries(s: AcasSettings) -> ExperimentResult:
     """Compare exact lines with samples (figure 2)."""
@@ -36,7 +34,7 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     ahead = [[0, 0, -np.pi, s.speed, s.speed], [s.reach, 0, -np.pi, s.speed, s.speed]]
     near = s.reach / 4
     around = [[near, -np.pi, -np.pi, s.speed, s.speed], [near, np.pi, -np.pi, s.speed, s.speed]]
-    lines = {"ahead": tuple(np.array(ahead)), "around": tuple(np.array(around))}
+    lines = {"ahead": np.array(ahead), "around": np.array(around)}
     rows = []
     for path in track(paths[:: s.every], "Networks"):
         nnet = acas.load_nnet(path)
@@ -61,8 +59,14 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     spokes = [([0, angle, *rest], [s.reach, angle, *rest]) for angle in angles]
     circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
     q, r = zip(*spokes, *circles, strict=True)
-    grid = np.array(q), np.array(r)
-    drawn = _drawn_lines(paths[0], lines, grid)
+    # Single lines and the grid around the ownship, exact and sampled.
+    nnet, drawn = acas.load_nnet(paths[0]), {"network": np.array(paths[0].stem)}
+    walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
+    for line, ends in lines.items():
+        partition = walker.line(*ends)
+        drawn |= _curves_and_samples(line, nnet, [partition], 25)
+        drawn[f"{line}/ticks"] = polar(partition.points)
+    drawn |= _curves_and_samples("grid", nnet, list(walker.lines(np.array(q), np.array(r))), 13)
     figure = ExperimentFigure("acas", plot_lines(drawn), 120, drawn=drawn)
     return ExperimentResult([ExperimentTable("acas", pd.DataFrame(rows), title, head)], [figure])
 
@@ -77,17 +81,6 @@ def network_files(folder: Path) -> list[Path]:
 
 def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
     return nnet.evaluate(line.at(ratios)).argmin(axis=1)
-
-
-def _drawn_lines(path: Path, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
-    """Return single lines and a grid of them, exact and sampled, around the ownship."""
-    nnet, drawn = acas.load_nnet(path), {"network": np.array(path.stem)}
-    walker = LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
-    for line, ends in lines.items():
-        partition = walker.line(*ends)
-        drawn |= _curves_and_samples(line, nnet, [partition], 25)
-        drawn[f"{line}/ticks"] = polar(partition.points)
-    return drawn | _curves_and_samples("grid", nnet, list(walker.lines(*grid)), 13)
 
 
 def _curves_and_samples(

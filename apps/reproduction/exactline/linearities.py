@@ -33,18 +33,24 @@ from reproduction.result import (
 
 def linearities(s: LinearitySettings) -> ExperimentResult:
     """Compare the densities of lines to adversarial and random neighbours (tables 3 and 4)."""
-    networks = {key: InstrumentedModel(model) for key, model in networks_of(s.network).items()}
     tables = []
-    for (dataset, method), im in networks.items():
+    drawn = {}  # the distances of the ends of the parts of lines from the first test image
+    for (dataset, method), model in networks_of(s.network).items():
+        im, epsilon = InstrumentedModel(model), EPSILON[dataset]
         data = datasets.load(dataset, f"test[:{s.images}]")
-        table = measures.linearity(im, data.x, data.y, EPSILON[dataset], rng=s.seed)
+        table = measures.linearity(im, data.x, data.y, epsilon, rng=s.seed)
         tables.append(table.assign(dataset=dataset, training=method, image=table.index))
+        x = data.x[:1]
+        neighbours = {"FGSM": measures.fgsm(im, x, data.y[:1], epsilon)}
+        neighbours["random"] = measures.random_neighbours(x, epsilon, s.seed)
+        for direction, end in neighbours.items():
+            line = LineWalker(im).line(x[0], end[0])
+            drawn[f"{dataset} {method}, {direction}"] = line.ratios * line.length
     table = pd.concat(tables, ignore_index=True)
     head = {"network": s.network, "epsilon": EPSILON, "images": s.images, "seed": s.seed}
     title = "Density of FGSM lines / density of random lines (table 3), and gradient error"
     other = "Density of the normal network / density of the other (table 4)"
     text, other_text = paper_text("exactline/table3"), paper_text("exactline/table4")
-    drawn = _drawn(networks, s.seed)
     tables = [
         ExperimentTable("linearity_images", table),
         ExperimentTable("linearity_directions", directions(table), title, head, text),
@@ -107,19 +113,6 @@ def plot(table: pd.DataFrame) -> Figure:
         f"Lines towards FGSM have {medians[low]:.1f} ({low}) to {medians[high]:.1f} ({high}) times "
         "as many affine parts as random ones (medians)",
     )
-
-
-def _drawn(networks: Mapping, seed: int) -> dict[str, np.ndarray]:
-    """Return, for lines from one test image, the distances of the ends of their parts."""
-    lines = {}
-    for (dataset, method), im in networks.items():
-        data, epsilon = datasets.load(dataset, "test[:1]"), EPSILON[dataset]
-        near = measures.fgsm(im, data.x, data.y, epsilon)
-        ends = near, measures.random_neighbours(data.x, epsilon, seed)
-        for direction, end in zip(("FGSM", "random"), ends, strict=True):
-            line = LineWalker(im).line(data.x[0], end[0])
-            lines[f"{dataset} {method}, {direction}"] = line.ratios * line.length
-    return lines
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,12 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import Attributor, LinearPartition
 from nnslicer_tf.exactline.gradients import PathGradients
-from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import InstrumentedModel
 
 _MEASURES = ("norm", "components")
 
@@ -30,11 +27,8 @@ def density(partition: LinearPartition) -> float:
     return len(partition) / partition.length if partition.length else float("nan")
 
 
-def fgsm(
-    im: ModelLike, x: DataLike, labels: ArrayLike, epsilon: float, batch_size: int = 256
-) -> np.ndarray:
+def fgsm(im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float) -> np.ndarray:
     """Return x + epsilon · sign(gradient of the cross-entropy of the logits), clipped to [0, 1]."""
-    im = instrumented(im)
     x, labels = im.labelled(x, labels)
     out = np.array(x, np.float64)
     for label in np.unique(labels):
@@ -43,7 +37,7 @@ def fgsm(
             return -keras.ops.log_softmax(values[im.logit_operation])[:, label]
 
         chosen = np.flatnonzero(labels == label)
-        gradient = im.gradients(x[chosen], loss, batch_size=batch_size)
+        gradient = im.gradients(x[chosen], loss)
         out[chosen] += epsilon * np.sign(gradient[im.input_operation])
     return np.clip(out, 0, 1)
 
@@ -121,21 +115,20 @@ def samples_within(
 
 
 def linearity(
-    im: ModelLike, x: DataLike, y: ArrayLike, epsilon: float, *, rng: int, progress: bool = True
+    im: InstrumentedModel, x: np.ndarray, y: np.ndarray, epsilon: float, rng: int
 ) -> pd.DataFrame:
     """Return a row for each image: the lines to its FGSM and random neighbours.
 
     The density is NaN where FGSM does not move an image, because the classifier is so confident
     that the gradient of its loss is zero.
     """
-    im = instrumented(im)
     x, y = im.labelled(x, y)
     attributor = Attributor(im)
     ends = {"fgsm": fgsm(im, x, y, epsilon), "random": random_neighbours(x, epsilon, rng)}
     predicted = im.logits(x).argmax(axis=1)
     adversarial = im.logits(ends["fgsm"]).argmax(axis=1)
     rows = []
-    for i in track(range(len(x)), "Lines", len(x), progress):
+    for i in track(range(len(x)), "Lines", len(x)):
         row = {"label": y[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
         for direction, end in ends.items():
             path = attributor.path(end[i], x[i], int(y[i]))

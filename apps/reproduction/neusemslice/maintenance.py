@@ -132,7 +132,17 @@ def readapt_rows(
     count = min(attacked, len(trial.held_out) // 2)
     x, y = trial.held_out.x[:count], trial.held_out.y[:count]
     again_x, again_y = trial.held_out.x[count : 2 * count], trial.held_out.y[count : 2 * count]
-    trained_neurons = _trained_neurons(trial, metric)
+    # The neurons that each method trains.
+    whole, unneeded = all_neurons(trial.model), redundant(trial, _REDUNDANT)
+
+    def without_unneeded(masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: mask for name, mask in masks.items() if name not in unneeded}
+
+    trained_neurons = {"Fully Training": whole, "DeepArc": without_unneeded(whole)}
+    for way, critical in slices_of_one_size(trial, metric, _LOSS).items():
+        trained_neurons[way] = whole | dict(critical)
+    for way in OURS:
+        trained_neurons[f"{way}+DeepArc"] = without_unneeded(trained_neurons[way])
     for attack in attacks(epsilon):
         adversarial = _attacked(trial.model, attack, x, y, trial.seed)
         both, labels = np.concatenate([x, adversarial]), np.concatenate([y, y])
@@ -147,23 +157,6 @@ def readapt_rows(
             row |= {"TPR": parameter_share(trial.model, neurons), "RA": accuracy(trained, learned)}
             row["RAA"] = accuracy(trained, replace(trial.held_out, x=again, y=again_y))
             yield row | {"clean": accuracy(trained, trial.test), "attacked before": before}
-
-
-def _trained_neurons(trial: Trial, metric: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return the neurons that each method trains."""
-    whole = all_neurons(trial.model)
-    unneeded = redundant(trial, _REDUNDANT)
-    methods = {
-        "Fully Training": whole,
-        "DeepArc": {name: mask for name, mask in whole.items() if name not in unneeded},
-    }
-    for way, critical in slices_of_one_size(trial, metric, _LOSS).items():
-        methods[way] = whole | dict(critical)
-    for way in OURS:
-        methods[f"{way}+DeepArc"] = {
-            name: mask for name, mask in methods[way].items() if name not in unneeded
-        }
-    return methods
 
 
 def _attacked(

@@ -174,10 +174,8 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     means, _ = _measure(task, s, [("plain", plain, name) for name in methods], methods, "readings")
     name = f"pruning-readings-{s.model_name}-{s.dataset}"
     text = f"{note('program')} No means are handed on, and the stem is kept."
-    means, title = (
-        means.drop(columns="treatment"),
-        "What single choices of the program do to pruning",
-    )
+    means = means.drop(columns="treatment")
+    title = "What single choices of the program do to pruning"
     return ExperimentResult([ExperimentTable(name, means, title, _head(task, s), text)])
 
 

@@ -20,7 +20,7 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, Criterion
-from reproduction.nnslicer.class_slicer import ClassSlicer
+from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.detection import attacks_on, examples
 from reproduction.nnslicer.settings import ProgramDetectionSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note, paper_frame, versions
@@ -132,8 +132,8 @@ def _methods(
     columns = np.sort(order[:_SYNAPSES])
 
     def slices(theta: float, reading: dict[str, str], x: np.ndarray) -> np.ndarray:
-        slicer = ClassSlicer(im, profiles, theta=theta, workers=0, **reading)
-        found = slicer.slice_each(x, Criterion(until=last), kernels=[last], operations=())
+        options = {"kernels": [last], "operations": (), "theta": theta, "workers": 0, **reading}
+        found = slice_each_by_class(im, profiles, x, Criterion(until=last), **options)
         return found.to_array()[:, columns].astype(np.float32)
 
     def paths(x: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ the original computes" in the docs). Both rules are applied here to real neurons
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
-from reproduction.nnslicer.class_slicer import ClassSlicer
+from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -65,12 +66,12 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
     def means(profile: str, theta: float, **reading: str) -> list[dict]:
         """Return the mean metrics of a reading."""
         options = {"theta": theta, "workers": 0, "progress": False, **reading}
-        slicer = Slicer(im, whole, **options)
+        slice_each = Slicer(im, whole, **options).slice_each
         if profile == "class":
-            slicer = ClassSlicer(im, classes, **options)
-        slices, again = (slicer.slice_each(x, operations=()) for x in (images, noisy))
-        pairs = enumerate(zip(slices, again, strict=True))
-        return [pd.DataFrame([of_image(i, *pair) for i, pair in pairs]).mean().to_dict()]
+            slice_each = partial(slice_each_by_class, im, classes, **options)
+        found = slice_each(np.concatenate([images, noisy]), operations=())
+        pairs = [(i, found[i], found[len(images) + i]) for i in range(len(images))]
+        return [pd.DataFrame([of_image(*pair) for pair in pairs]).mean().to_dict()]
 
     fields, made_from = ("train", "split", "images", "seed"), {"weights": im.fingerprint}
     store = RowStore.of(s, f"{s.model}-{s.dataset}", _KEYS, *fields, **made_from, top=_TOP)

@@ -18,9 +18,6 @@ class TrainingSettings(Settings):
     model: Annotated[str, Argument(help="A model of the zoo; an unknown name lists them.")]
     dataset: Annotated[str, Option(help="Default: the model's own.")] = ""
     epochs: Annotated[int | None, Option(help="Default: the recipe's.", min=1)] = None
-    stop: Annotated[
-        int | None, Option(help="Stop after this many epochs of the recipe's schedule.", min=1)
-    ] = None
     seed: Annotated[int, Option(min=0)] = 0
     precision: Annotated[
         Literal["float32", "mixed_bfloat16"] | None,

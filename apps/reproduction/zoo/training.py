@@ -53,8 +53,8 @@ def train(s: TrainingSettings) -> ExperimentResult:
     held_out = datasets.load(dataset, "train[90%:]")
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
-    options = {"folder": s.trial_folder, "validation": held_out, "stop": s.stop}
-    history = zoo.train(network, data, recipe, rng=s.seed, **options)
+    options = {"folder": s.trial_folder, "validation": held_out, "rng": s.seed}
+    history = zoo.train(network, data, recipe, **options)
     kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
     kept_network.set_weights(network.get_weights())
     keep_weights(kept_network, weights)

@@ -93,7 +93,7 @@ def test_component_error_is_the_mean_of_the_components_own(classifier, images):
 
 def test_rows_are_the_lines(classifier, images):
     im = nns.InstrumentedModel(classifier)
-    table = linearity(im, images, LABELS, 0.2, rng=3, progress=False)
+    table = linearity(im, images, LABELS, 0.2, rng=3)
     walker = Attributor(im).walker
     for i, end in enumerate(random_neighbours(images, 0.2, rng=3)):
         partition = walker.line(images[i], end)
