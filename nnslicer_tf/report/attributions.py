@@ -14,18 +14,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import (
-    BLUE,
-    GREEN,
-    NEGATIVE,
-    ORANGE,
-    POSITIVE,
-    RED,
-    SKY,
-    new_axes,
-    overlay,
-    show_image,
-)
+from nnslicer_tf.report import figures
 
 MAX_COLUMNS = 20
 """Number of a table's columns that are drawn."""
@@ -37,16 +26,16 @@ PANELS = 4
 """Pictures in a row."""
 
 METHODS = {
-    "slice": (BLUE, "o"),
-    "amounts": (BLUE, "o"),
-    "DeepLIFT": (SKY, "*"),
-    "gradient × input": (ORANGE, "s"),
+    "slice": (figures.BLUE, "o"),
+    "amounts": (figures.BLUE, "o"),
+    "DeepLIFT": (figures.SKY, "*"),
+    "gradient × input": (figures.ORANGE, "s"),
     "SmoothGrad": ("#8f6300", "p"),
     "expected gradients": ("#4a4ab0", "<"),
     "RISE": ("#5b2a86", ">"),
-    "integrated gradients": (GREEN, "^"),
+    "integrated gradients": (figures.GREEN, "^"),
     "integrated gradients, 50 samples": ("#00513b", "v"),
-    "Grad-CAM": (RED, "D"),
+    "Grad-CAM": (figures.RED, "D"),
     "occlusion": ("#cc79a7", "P"),
     "random order": ("#8a8f98", "x"),
 }
@@ -150,7 +139,7 @@ def _draw_table(panel: InputPanel, block: Figure | SubFigure) -> None:
     axes = block.subplots(rows, min(len(panel.maps), PANELS), squeeze=False)
     for i, (axis, (method, values)) in enumerate(zip(axes.flat, panel.maps.items(), strict=False)):
         of_shown = values.ravel()[shown]
-        colours = np.where(of_shown[:, None] > 0, POSITIVE, NEGATIVE) / 255
+        colours = np.where(of_shown[:, None] > 0, figures.POSITIVE, figures.NEGATIVE) / 255
         axis.barh(places, of_shown, color=colours)
         axis.axvline(0, color="black", linewidth=0.6)
         axis.set_yticks(places, labels if i % PANELS == 0 else [])
@@ -180,7 +169,7 @@ def _draw_maps(panel: InputPanel, block: Figure | SubFigure) -> None:
     axes = list(block.subplots(rows, PANELS, squeeze=False).flat)
     sample = panel.sample
     if panel.kind == "image":
-        show_image(axes[0], sample)
+        figures.show_image(axes[0], sample)
         axes[0].set_axis_off()
     elif panel.kind == "signal":
         _draw_signal(sample, axes[0])
@@ -193,7 +182,7 @@ def _draw_maps(panel: InputPanel, block: Figure | SubFigure) -> None:
         elif panel.kind == "signal":
             _draw_signal(sample, axis, values)
         else:
-            sheet = overlay(values.reshape(len(values), -1).T)
+            sheet = figures.overlay(values.reshape(len(values), -1).T)
             axis.imshow(sheet, aspect="auto", interpolation="nearest")
         axis.set_title(f"{method}\nblue raises, red lowers" if not i else method, fontsize=9)
     for axis in axes[1 + len(panel.maps) :]:
@@ -207,7 +196,7 @@ def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None)
         if values is None:
             ax.imshow(sample.T, aspect="auto", cmap="gray", interpolation="nearest")
         else:
-            ax.imshow(overlay(values.T), aspect="auto", interpolation="nearest")
+            ax.imshow(figures.overlay(values.T), aspect="auto", interpolation="nearest")
         ax.set(xlabel="step", ylabel="channel")
         return
     greys = ("#30343b", "#70757e", "#9aa0a9", "#c3c7cd")
@@ -218,7 +207,7 @@ def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None)
     if values is not None:
         bottom, top = ax.get_ylim()
         ax.imshow(
-            overlay(values.sum(axis=1)[None]),
+            figures.overlay(values.sum(axis=1)[None]),
             extent=(-0.5, steps - 0.5, bottom, top),
             aspect="auto",
             interpolation="nearest",
@@ -234,7 +223,7 @@ def _draw_answers(table: pd.DataFrame, ax: Axes) -> None:
     height = 0.26
     for i, name in enumerate(table.columns[1:]):
         places = np.arange(len(table)) + (i - 1) * height
-        colour = ("#8a8f98", BLUE, ORANGE)[i]
+        colour = ("#8a8f98", figures.BLUE, figures.ORANGE)[i]
         ax.barh(places, table[name], height, label=name, color=colour)
     ax.set_yticks(np.arange(len(table)), table.iloc[:, 0])
     ax.invert_yaxis()
@@ -263,8 +252,8 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
             "Values and image must have the same height and width. "
             f"Received: {np.shape(values)}, {image.shape}"
         )
-    sheet = overlay(values)
-    ax = new_axes(ax)
+    sheet = figures.overlay(values)
+    ax = figures.new_axes(ax)
     grey = image.mean(axis=-1) if image.ndim == 3 else image
     span = float(np.ptp(grey)) or 1.0
     # With half the contrast, so that the colours stand out.
@@ -291,8 +280,8 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) 
         raise InvalidArgumentError(
             f"Values over time have two axes, time and units. Received: shape {values.shape}"
         )
-    ax = new_axes(ax)
-    ax.imshow(overlay(values.T), aspect="auto", interpolation="nearest")
+    ax = figures.new_axes(ax)
+    ax.imshow(figures.overlay(values.T), aspect="auto", interpolation="nearest")
     ax.set(xlabel="step", ylabel="unit")
     ax.set_title(title or "blue: positive, red: negative", fontsize=9)
     return ax
@@ -316,7 +305,7 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
             "finite values. Received: "
             f"{values.dtype} of shape {values.shape}"
         )
-    ax = new_axes(ax)
+    ax = figures.new_axes(ax)
     size = 9  # in points; a letter of a monospaced font is 0.602 as wide
     gap, line_height = 8.0, 17.0
     largest = np.abs(values[: len(words)]).max(initial=0) or 1.0
@@ -326,7 +315,7 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
         width = 0.602 * size * len(word)
         if left and left + width > widest:
             left, line = 0.0, line + 1
-        colour = np.array(POSITIVE if value > 0 else NEGATIVE) / 255
+        colour = np.array(figures.POSITIVE if value > 0 else figures.NEGATIVE) / 255
         strength = 0.8 * abs(value) / largest
         ax.annotate(
             word,

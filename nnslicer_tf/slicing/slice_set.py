@@ -12,17 +12,8 @@ import scipy.sparse as sp
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.slicing._rows import (
-    Matrix,
-    Shapes,
-    counts,
-    from_file,
-    places,
-    row,
-    to_arrays,
-    total,
-    width,
-)
+from nnslicer_tf.slicing import _rows
+from nnslicer_tf.slicing._rows import Matrix, Shapes
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
@@ -93,8 +84,8 @@ class SliceSet(ShownAsTable):
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {counted(len(self), 'slice')}. Received index {index}.")
         index %= len(self)
-        neurons = None if self._neurons is None else row(self._neurons, index)
-        return self._slice(row(self._synapses, index), neurons, 1)
+        neurons = None if self._neurons is None else _rows.row(self._neurons, index)
+        return self._slice(_rows.row(self._synapses, index), neurons, 1)
 
     def __iter__(self) -> Iterator[Slice]:
         return (self[i] for i in range(len(self)))
@@ -110,15 +101,15 @@ class SliceSet(ShownAsTable):
     def kept_share(self, kernel: str) -> np.ndarray:
         """Return the share of a kernel's synapses in each slice, `(samples,)` float64."""
         columns = self.columns([kernel])
-        return counts(self._synapses[:, columns]) / len(columns)
+        return _rows.counts(self._synapses[:, columns]) / len(columns)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per sample: predicted class, synapses and neurons kept."""
         import pandas as pd
 
-        columns = {"predicted": self.predicted, "synapses": counts(self._synapses)}
+        columns = {"predicted": self.predicted, "synapses": _rows.counts(self._synapses)}
         if self._neurons is not None:
-            columns["neurons"] = counts(self._neurons)
+            columns["neurons"] = _rows.counts(self._neurons)
         columns["synapses, share"] = columns["synapses"] / max(self._synapses.shape[1], 1)
         return pd.DataFrame(columns).rename_axis("sample").reset_index()
 
@@ -130,15 +121,15 @@ class SliceSet(ShownAsTable):
 
     def sum(self) -> Slice:
         """Return the slice of all samples together."""
-        neurons = None if self._neurons is None else total(self._neurons)
-        return self._slice(total(self._synapses), neurons, len(self))
+        neurons = None if self._neurons is None else _rows.total(self._neurons)
+        return self._slice(_rows.total(self._synapses), neurons, len(self))
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
         """Return the slice of rows of values."""
         of_neurons, of_synapses = (
             {
                 name: values[columns].reshape(shapes[name])
-                for name, columns in places(shapes).items()
+                for name, columns in _rows.places(shapes).items()
             }
             if values is not None
             else {}
@@ -154,9 +145,9 @@ class SliceSet(ShownAsTable):
             "info": self.info,
             "has_neurons": self._neurons is not None,
         }
-        arrays = {"predicted": self.predicted, **to_arrays("synapses", self._synapses)}
+        arrays = {"predicted": self.predicted, **_rows.to_arrays("synapses", self._synapses)}
         if self._neurons is not None:
-            arrays |= to_arrays("neurons", self._neurons)
+            arrays |= _rows.to_arrays("neurons", self._neurons)
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -165,14 +156,15 @@ class SliceSet(ShownAsTable):
         with read_archive(path, _FORMAT, "slice set") as file:
             kernels, operations = file.shapes("kernels"), file.shapes("operations")
             predicted = file.array("predicted", np.integer, "samples")
-            synapses, neurons = from_file("synapses", file, len(predicted), width(kernels)), None
+            synapses = _rows.from_file("synapses", file, len(predicted), _rows.width(kernels))
+            neurons = None
             if file.value("has_neurons", bool):
-                neurons = from_file("neurons", file, len(predicted), width(operations))
+                neurons = _rows.from_file("neurons", file, len(predicted), _rows.width(operations))
             return cls(synapses, neurons, kernels, operations, predicted, file.value("info", dict))
 
     def __repr__(self) -> str:
         samples, synapses = self._synapses.shape
-        density = counts(self._synapses).sum() / max(samples * synapses, 1)
+        density = _rows.counts(self._synapses).sum() / max(samples * synapses, 1)
         return (
             f"SliceSet({counted(samples, 'slice')} over {counted(synapses, 'synapse')}, "
             f"{density:.1%} kept, θ={self.info.get('theta')}, {self.info.get('granularity')})"
@@ -187,6 +179,6 @@ def _columns(names: Iterable[str], shapes: Shapes, what: str) -> np.ndarray:
     parts = [np.zeros(0, np.int64)]
     for name in names:
         check_name(what, name, shapes)
-        columns = places(shapes)[name]
+        columns = _rows.places(shapes)[name]
         parts.append(np.arange(columns.start, columns.stop))
     return np.concatenate(parts)
