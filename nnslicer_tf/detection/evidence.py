@@ -159,9 +159,12 @@ class Evidence:
             InvalidArgumentError: if there is no slicer.
         """
         if view is not None:
-            parts = (one.slices(kernels, columns, local=True) for one in self.views(view))
-            key = view, tuple(kernels), columns.tobytes()
-            return self._last(True, key, lambda: mean_of(list(parts)))
+
+            def over_views() -> Any:
+                parts = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+                return mean_of(parts)
+
+            return self._last(True, (view, tuple(kernels), columns.tobytes()), over_views)
         if not self._is_array:
             # Computed whole, so that other columns need no second walk.
             key = ("slices", tuple(kernels), local)
