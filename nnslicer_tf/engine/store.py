@@ -117,6 +117,11 @@ class Store:
         with self.open(key) as file:
             return file.header, file.arrays()
 
+    def header(self, key: str) -> dict:
+        """Return the header of a part without reading its arrays; errors as in `open`."""
+        with self.open(key) as file:
+            return file.header
+
     def remove(self, key: str) -> None:
         """Remove a part if it exists."""
         self.path(key).unlink(missing_ok=True)
