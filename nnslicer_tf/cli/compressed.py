@@ -45,7 +45,6 @@ def agreement(
     scale: ScaleOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
-    inputs.writable(output, ".csv")
     im, model, other = _load(original, compressed)
     x, y, preprocess, _ = _samples(data, im, scale)
     from nnslicer_tf import dflare
@@ -62,11 +61,11 @@ def deviations(
     original: OriginalOption,
     compressed: CompressedOption,
     data: inputs.DataOption,
-    output: Annotated[Path, Option(help="File for the deviations, .npz.")] = Path("deviations.npz"),
+    output: Annotated[Path, inputs.file_option("the deviations", ".npz")] = Path("deviations.npz"),
     picture: Annotated[
-        Path | None, Option(help="File for a picture of the smallest ones, .png or .pdf.")
+        Path | None, inputs.file_option("a picture of the smallest ones", ".png", ".pdf")
     ] = None,
-    table: Annotated[Path | None, Option(help="File for the table, .csv.")] = None,
+    table: inputs.TableOption = None,
     suite: Annotated[
         Path | None, Option(help="Folder for a test suite for future compressed models.")
     ] = None,
@@ -88,9 +87,6 @@ def deviations(
 
     The data are the seeds: images, rows of a table, signals or sentences.
     """
-    inputs.writable(output, ".npz")
-    inputs.writable(picture, ".png", ".pdf")
-    inputs.writable(table, ".csv")
     inputs.writable(None if suite is None else suite / "test_deviations.py")
     im, model, other = _load(original, compressed)
     seeds: Any
@@ -149,8 +145,6 @@ def layers(
     scale: ScaleOption = None,
 ) -> None:
     """Show which layers make a compressed model answer differently."""
-    inputs.writable(output, ".csv")
-    inputs.writable(picture, ".png", ".pdf")
     comparison = _compare(original, compressed, data, deviations, scale)
     inputs.show(comparison.to_frame(level), output)
     print(repr(comparison))
@@ -167,13 +161,11 @@ def recipe(
         float, Option(help="Largest share of the weights to leave in floating point.")
     ] = 0.05,
     output: Annotated[
-        Path | None,
-        Option(help="File for the layers, their tensors and the AI Edge recipe, .json."),
+        Path | None, inputs.file_option("the layers, their tensors and the AI Edge recipe", ".json")
     ] = None,
     scale: ScaleOption = None,
 ) -> None:
     """Choose the layers that a quantiser should leave in floating point."""
-    inputs.writable(output, ".json")
     comparison = _compare(original, compressed, data, deviations, scale)
     from nnslicer_tf import debugging
 

@@ -30,6 +30,18 @@ _DATA = (
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
 )
 
+
+def file_option(what: str, *endings: str) -> Any:
+    """Return the option of a file that a command writes, which is checked before long work."""
+
+    def check(path: Path | None) -> Path | None:
+        writable(path, *endings)
+        return path
+
+    known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+    return Option(help=f"File for {what}, {known}.", callback=check)
+
+
 ModelOption = Annotated[
     Path, Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file.")
 ]
@@ -52,10 +64,8 @@ ClassesOption = Annotated[
     str, Option("--classes", help="Names of the classes, in order, separated by commas.")
 ]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
-TableOption = Annotated[Path | None, Option("--output", help="File for the table, .csv.")]
-PictureOption = Annotated[
-    Path | None, Option("--picture", help="File for a picture, .png or .pdf.")
-]
+TableOption = Annotated[Path | None, file_option("the table", ".csv")]
+PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
 LeastOption = Annotated[
     bool, Option("--least", help="The prediction is the smallest output (ACAS Xu).")
 ]

@@ -67,7 +67,7 @@ def semantic(
     data: inputs.DataOption,
     test: inputs.TestOption = None,
     output: Annotated[
-        Path | None, Option(help="File for the model of the critical neurons, .keras.")
+        Path | None, inputs.file_option("the model of the critical neurons", ".keras")
     ] = None,
     metric: Annotated[str, Option(help="'taylor', 'avg', 'var', 'ens', 'deeplift' …")] = "taylor",
     threshold: Annotated[float, Option(help="Θ in (0, 1]: larger keeps more neurons.")] = 0.95,
@@ -79,7 +79,6 @@ def semantic(
 
     The data needs labels; a data set that is named without a split means its training split.
     """
-    inputs.writable(output, ".keras")
     im = inputs.instrumented(model)
     train = inputs.dataset(data, im, normalise, labels=True, split="train", classes=classes)
     tested = train

@@ -12,6 +12,8 @@ from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 if TYPE_CHECKING:
     from nnslicer_tf import Profile, Slice, SliceSet
 
+_PICTURES = (".png", ".pdf", ".svg")
+
 
 def demo(
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("nnslicer-demo"),
@@ -87,7 +89,7 @@ Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
 def profile(
     model: inputs.ModelOption,
     data: inputs.DataOption,
-    output: Annotated[Path, Option(help="File for the profile, .npz.")] = Path("profile.npz"),
+    output: Annotated[Path, inputs.file_option("the profile", ".npz")] = Path("profile.npz"),
     normalise: inputs.NormaliseOption = "unit",
     batch_size: Annotated[int, Option(help="Samples in a forward pass.")] = 256,
 ) -> None:
@@ -95,7 +97,6 @@ def profile(
 
     A data set that is named without a split, such as 'mnist', means its training split.
     """
-    inputs.writable(output, ".npz")
     im = inputs.instrumented(model)
     from nnslicer_tf import Profile
 
@@ -110,9 +111,9 @@ def explain(
     model: inputs.ModelOption,
     profile: inputs.ProfileOption,
     data: inputs.DataOption,
-    output: Annotated[
-        Path, Option(help="File for the explanation: .html, .png, .pdf or .svg.")
-    ] = Path("explanation.html"),
+    output: Annotated[Path, inputs.file_option("the explanation", ".html", *_PICTURES)] = Path(
+        "explanation.html"
+    ),
     index: Annotated[int, Option(help="Index of the sample in the data, from 0.")] = 0,
     target: Annotated[
         str | None,
@@ -137,7 +138,6 @@ def explain(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Explain why the model gave one sample its answer, with a picture and numbers."""
-    inputs.writable(output, ".html", ".png", ".pdf", ".svg")
     slicer = inputs.slicer(model, profile, theta, workers=0)
     samples = inputs.dataset(data, slicer.im, normalise, classes=classes)
     sample = samples.x[inputs.in_range(index, len(samples), "--index")]
@@ -171,7 +171,7 @@ def slice_(
     model: inputs.ModelOption,
     profile: inputs.ProfileOption,
     data: inputs.DataOption,
-    output: Annotated[Path, Option(help="File for the slice, .npz.")] = Path("slice.npz"),
+    output: Annotated[Path, inputs.file_option("the slice", ".npz")] = Path("slice.npz"),
     outputs: Annotated[
         str,
         Option(
@@ -200,7 +200,6 @@ def slice_(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
-    inputs.writable(output, ".npz")
     chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
     slicer = inputs.slicer(
         model,
@@ -222,15 +221,12 @@ def slice_(
 
 def show(
     file: Annotated[Path, Argument(help="A profile, slice or set of slices, .npz.")],
-    plot: Annotated[
-        Path | None, Option(help="File for a picture of a slice, .png or .pdf.")
-    ] = None,
+    plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
     sample: Annotated[
         int | None, Option(help="For a set of slices: show only this sample's, from 0.")
     ] = None,
 ) -> None:
     """Print a table of a profile, a slice or every sample of a set; draw a slice."""
-    inputs.writable(plot, ".png", ".pdf", ".svg")
     result = _load_result(file, "drawn" if plot else "")
     from nnslicer_tf import Slice, SliceSet
     from nnslicer_tf.report import plot_slices
@@ -257,12 +253,11 @@ def explore(
     profile: Annotated[
         Path | None, Option(help="The profile of the slices, for local values and means.")
     ] = None,
-    output: Annotated[Path, Option(help="File for the page, .html.")] = Path("slices.html"),
+    output: Annotated[Path, inputs.file_option("the page", ".html")] = Path("slices.html"),
     classes: inputs.ClassesOption = "",
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Write an interactive view of slices as one HTML file, which needs no server."""
-    inputs.writable(output, ".html")
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")

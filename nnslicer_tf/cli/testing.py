@@ -31,14 +31,12 @@ def detect(
         float, Option(help="Share of normal inputs that may be flagged.")
     ] = 0.05,
     explore: Annotated[
-        Path | None, Option(help="File for a view of slices of flagged and other inputs, .html.")
+        Path | None, inputs.file_option("a view of slices of flagged and other inputs", ".html")
     ] = None,
     seed: inputs.SeedOption = 0,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Flag adversarial inputs, whose slices do not fit the prediction."""
-    inputs.writable(output, ".csv")
-    inputs.writable(explore, ".html")
     slicer = inputs.slicer(model, profile, 0.0)
     known = inputs.dataset(normal, slicer.im, normalise, split="train")
     x = inputs.dataset(data, slicer.im, normalise).x
@@ -74,7 +72,6 @@ def cover(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Measure how much of the network the inputs exercise (neuron coverage)."""
-    inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
     x = inputs.dataset(data, im, normalise).x
     from nnslicer_tf.deepxplore import NeuronCoverage
@@ -100,7 +97,6 @@ def inspect(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show which units respond to which class (DeepBase); the data needs labels."""
-    inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
     samples = inputs.dataset(data, im, normalise, labels=True, split="train", classes=classes)
     from nnslicer_tf import deepbase
@@ -128,7 +124,6 @@ def causes(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show which neurons or synapses are to blame for wrong answers; the data needs labels."""
-    inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
     samples = inputs.dataset(data, im, normalise, labels=True, classes=classes)
     from nnslicer_tf import debugging
@@ -156,8 +151,6 @@ def lines(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show exactly what the model predicts on the line between two inputs."""
-    inputs.writable(output, ".csv")
-    inputs.writable(picture, ".png", ".pdf")
     im = inputs.instrumented(model)
     first, last = _points({"--from": [start], "--to": [end]}, im, data, normalise)
     from nnslicer_tf import exactline
@@ -186,8 +179,6 @@ def planes(
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show exactly what the model predicts in a polygon between inputs."""
-    inputs.writable(output, ".csv")
-    inputs.writable(picture, ".png", ".pdf")
     im = inputs.instrumented(model)
     polygon = _points({"--corner": corner}, im, data, normalise)
     import numpy as np
