@@ -29,9 +29,7 @@ def new_axes(ax: Axes | None = None, size: tuple[float, float] | None = None) ->
     return pyplot.figure(figsize=size, layout="constrained").subplots()
 
 
-def save_figure(
-    figure: Figure, path: str | os.PathLike, dpi: int = 110, tight: bool = False
-) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None:
     """Write a figure to a file, completely or not at all, and close it.
 
     Args:
@@ -39,7 +37,6 @@ def save_figure(
         path: The file; its ending determines the format. A PNG gets a palette of 256 colours, which
             makes it about a third of the size.
         dpi: Pixels per inch.
-        tight: Cut off the empty margin.
 
     Raises:
         InvalidArgumentError: if nothing can be written there.
@@ -49,7 +46,7 @@ def save_figure(
 
     try:
         with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=dpi, bbox_inches="tight" if tight else None)
+            figure.savefig(temporary, dpi=dpi)
             if Path(path).suffix == ".png":
                 with Image.open(temporary) as image:
                     colours = image.convert("RGB")

@@ -5,7 +5,7 @@ removed. If its output has another shape than its input, a 1×1 convolution (a d
 vectors), fitted to its output by least squares, takes its place: the sewing layer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, RecurrentLayer,
 from nnslicer_tf.semantic.similarity import landscape, similarity
 
 
-def layer_similarities(im: ModelLike, x: DataLike, batch_size: int = 256) -> dict[str, float]:
+def layer_similarities(im: ModelLike, x: DataLike) -> dict[str, float]:
     """Return each layer's similarity with the layer before it (Equation 2), in topological order.
 
     Layers are those with neurons and the output layer, except for the first. Padding counts as
@@ -33,7 +33,7 @@ def layer_similarities(im: ModelLike, x: DataLike, batch_size: int = 256) -> dic
     similarities = {}
     before = None
     for name, layer in neuron_layers(im, classes=True).items():
-        values = im.capture(x, batch_size, of=[layer.value, *mask_names([layer])])
+        values = im.capture(x, of=[layer.value, *mask_names([layer])])
         current = landscape(layer.of_data(values[layer.value], values))
         if before is not None:
             similarities[name] = similarity(current, before)
@@ -47,9 +47,7 @@ def removable_layers(im: ModelLike) -> list[str]:
     return [n for n, first in firsts.items() if _keeps_shape(first) or _is_sewn(first)]
 
 
-def remove_layers(
-    model: ModelLike, layers: Iterable[str], x: DataLike, batch_size: int = 256
-) -> keras.Model:
+def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras.Model:
     """Return a copy of a model without some of its hidden layers.
 
     A convolution or dense layer is removed with its batch normalisation; its activation stays.
@@ -58,7 +56,6 @@ def remove_layers(
         model: A model without nested ones; the copy of a subclassed one is functional.
         layers: Names of hidden layers.
         x: Samples `(samples, *input shape)` on which sewing layers are fitted.
-        batch_size: Samples in one pass.
 
     Raises:
         InvalidArgumentError: if the model has no such hidden layer.
@@ -89,7 +86,7 @@ def remove_layers(
         if len(first.shape) > 1:
             sewing = partial(keras.layers.Conv2D, kernel_size=1, strides=_strides(first))
         replacements[name] = sewing(first.shape[-1], activation=activation, name=name)
-        weights[name] = _fitted(im, chain, x, batch_size)
+        weights[name] = _fitted(im, chain, x)
     by_id = {id(im.functional.get_layer(k)): new for k, new in replacements.items()}
     copy = rebuild(im.functional, replacements=by_id)
     for name, values in weights.items():
@@ -119,9 +116,7 @@ def _strides(operation: Operation) -> tuple[int, ...]:
     return tuple(getattr(operation.keras_layer, "strides", (1,) * (len(operation.shape) - 1)))
 
 
-def _fitted(
-    im: InstrumentedModel, chain: tuple[Operation, ...], x: DataLike, batch_size: int
-) -> list[np.ndarray]:
+def _fitted(im: InstrumentedModel, chain: Sequence[Operation], x: DataLike) -> list[np.ndarray]:
     """Return the kernel and bias that best map a layer's inputs to its outputs."""
     first = last = chain[0]
     for operation in chain[1:]:  # the outputs are those of the normalisation, if there is one
@@ -132,7 +127,7 @@ def _fitted(
     steps = tuple(slice(None, None, s) for s in _strides(first))
     normal = np.zeros((width + 1, width + 1))
     right = np.zeros((width + 1, first.shape[-1]))
-    for values in im.capture_batches(x, batch_size, of=[source, last.name]):
+    for values in im.capture_batches(x, of=[source, last.name]):
         inputs = values[source][(slice(None), *steps)].reshape(-1, width).astype(np.float64)
         inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
         normal += inputs.T @ inputs
