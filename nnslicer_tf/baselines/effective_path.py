@@ -20,7 +20,7 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import paths
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 
@@ -99,9 +99,13 @@ def effective_paths(
             if operation.name in folded:
                 scale, factor = folded[operation.name]
                 matrix, output = matrix * factor, values[scale]
-            matrix = np.ascontiguousarray(matrix, np.float32)
-            goal = output * theta
-            return [_path_through(operation, path[0], goal, inputs[0], matrix, used[kernel])[None]]
+            # The contributors of the outputs on the path must reach θ times their values.
+            matrix, params = np.ascontiguousarray(matrix, np.float32), operation.params
+            reached = np.zeros(inputs[0].shape, bool)
+            flat = [_flat(part) for part in (path[0], output * theta, inputs[0])]
+            more = params.taps, params.groups, _flat(reached), used[kernel]
+            paths.weighted_sum(*flat, matrix, *more)
+            return [reached[None]]
 
         start = np.zeros((1, *shapes[im.logit_operation]), bool)
         start.flat[values[im.logit_operation].argmax()] = True
@@ -181,25 +185,6 @@ def _path_rule(operation: Operation) -> PathRule:
         return [reached]
 
     return rule
-
-
-def _path_through(
-    operation: Operation,
-    path: np.ndarray,
-    goal: np.ndarray,
-    x: np.ndarray,
-    matrix: np.ndarray,
-    used: np.ndarray,
-) -> np.ndarray:
-    """Return the inputs of a weighted sum on the path, bool; set `used` for the synapses on it.
-
-    `goal` are the values that the contributors of the outputs on the `path` must reach.
-    """
-    kernel: Synapses = operation.params
-    reached = np.zeros(x.shape, bool)
-    flat = [_flat(values) for values in (path, goal, x)]
-    paths.weighted_sum(*flat, matrix, kernel.taps, kernel.groups, _flat(reached), used)
-    return reached
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

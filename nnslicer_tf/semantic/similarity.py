@@ -62,9 +62,19 @@ def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return `prefix_similarities` for a valid order, on all threads of BLAS."""
     samples, units = len(features), features.shape[-1]
     positions = features[0].size // units
-    if (units * positions) ** 2 * samples < units * (positions + 4) * samples**2:
-        return _through_values(features.reshape(samples, -1, units), order)
-    return through_samples(features, order)
+    if (units * positions) ** 2 * samples >= units * (positions + 4) * samples**2:
+        return through_samples(features, order)
+    # From the Gram matrix of the values.
+    features = features.reshape(samples, positions, units)
+    ordered = np.ascontiguousarray(features[:, :, order].transpose(0, 2, 1), dtype=np.float64)
+    flat = ordered.reshape(samples, units * positions)
+    gram = flat.T @ flat
+    gram *= gram
+    products = gram.reshape(units, positions, units, positions).sum(axis=(1, 3))
+    cross = np.cumsum(products.sum(axis=1))
+    # Entry k of the sum over the leading k×k block, from its border.
+    border = 2 * np.tril(products, -1).sum(axis=1) + np.diag(products)
+    return _cosine(cross, np.cumsum(border), products.sum())
 
 
 def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -81,20 +91,6 @@ def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
         # ‖M + T‖² = ‖M‖² + 2⟨M, T⟩ + ‖T‖², with the grown ⟨M + T, T⟩ = ⟨M, T⟩ + ‖T‖².
         own[k] = 2 * np.vdot(grown, term) - np.vdot(term, term)
     return _cosine(np.cumsum(cross), np.cumsum(own), np.vdot(whole, whole))
-
-
-def _through_values(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the same from the Gram matrix of the values."""
-    samples, positions, units = features.shape
-    ordered = np.ascontiguousarray(features[:, :, order].transpose(0, 2, 1), dtype=np.float64)
-    flat = ordered.reshape(samples, units * positions)
-    gram = flat.T @ flat
-    gram *= gram
-    products = gram.reshape(units, positions, units, positions).sum(axis=(1, 3))
-    cross = np.cumsum(products.sum(axis=1))
-    # Entry k of the sum over the leading k×k block, from its border.
-    border = 2 * np.tril(products, -1).sum(axis=1) + np.diag(products)
-    return _cosine(cross, np.cumsum(border), products.sum())
 
 
 def _cosine(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
