@@ -57,7 +57,6 @@ _COMPARISONS = {
 
 
 def _define(symbol: Callable, operand: _Vector, result: _Vector, emit: Callable) -> None:
-    """Define an operator for two vectors of a type."""
     cases = [signature(result, operand, operand)]
     infer_global(symbol)(type("_Typing", (ConcreteTemplate,), {"cases": cases}))
 
@@ -306,7 +305,6 @@ def _shuffle(builder: ir.IRBuilder, x: Any, y: Any, index: Sequence[int]) -> Any
 
 
 def _call(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Any]) -> Any:
-    """Call an LLVM intrinsic."""
     kind = ir.FunctionType(result, [argument.type for argument in args])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
     return builder.call(function, args)

@@ -222,7 +222,6 @@ def _samples(
 
 
 def _divided(scale: float) -> "_Preprocess":
-    """Return the preprocessing that divides pixels."""
     import numpy as np
 
     if not scale > 0:

@@ -249,7 +249,6 @@ def _sums(
 
 
 def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
-    """Return the mean values of each class's samples."""
     means = {}
     for label, rows in samples.by_class():
         sums = _sums(im, samples.x[rows])

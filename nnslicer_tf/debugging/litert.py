@@ -134,8 +134,6 @@ class LiteRTGraph:
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of a tensor of a file."""
-
     places: frozenset[str]  # the operations of the nearest places before it
     kernels: int  # number of kernels since then
     multiplied: FileStep | None = None  # the last step with a kernel since then, if any

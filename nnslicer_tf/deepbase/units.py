@@ -207,7 +207,6 @@ class Extractor:
         return {need: values[need] for need in needs}
 
     def _compile(self, needs: Iterable[Need]) -> None:
-        """Compile the forward pass for `needs`."""
         im, masks = self._im, {need: self._masks[need] for need in needs}
         operations = {name for name, _ in masks} | {mask for mask in masks.values() if mask}
 

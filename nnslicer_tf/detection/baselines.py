@@ -88,7 +88,6 @@ class FeatureMap(VectorDetector):
         return np.concatenate(parts)
 
     def _layers(self) -> list[str]:
-        """Return the names of the convolutions' weighted sums."""
         kernels = convolutions(self.im)
         return [o.name for o in self.im.operations if getattr(o.params, "name", None) in kernels]
 

@@ -224,7 +224,6 @@ class Detector(BaseEstimator):
 
     @classmethod
     def _with_parameters(cls, source: Any, parameters: dict[str, Any]) -> Self:
-        """Return an unfitted detector with saved arguments."""
         return cls(source, **parameters)
 
     def _check_fitted(self) -> None:

@@ -237,7 +237,6 @@ class Evidence:
             first = end
 
     def _once(self, key: tuple, compute: Callable[[], Any]) -> Any:
-        """Return a feature from the cache, computed if it is missing."""
         if key not in self._features:
             self._features[key] = compute()
         return self._features[key]

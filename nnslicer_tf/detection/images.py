@@ -61,7 +61,6 @@ def views(x: Any, kind: str) -> Iterator[Any]:
 
 
 def _take(x: Any, places: np.ndarray, axis: int) -> Any:
-    """Return the entries at some indices of an axis."""
     taken = array_module(x).take(x, places, axis=axis)
     return np.ascontiguousarray(taken) if isinstance(x, np.ndarray) else taken
 

@@ -334,7 +334,6 @@ def _check_scale(
 
 
 def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int]) -> None:
-    """Write the outcomes with these indices, if any, to a checkpoint."""
     if indices:
         arrays = pack([outcomes[index] for index in indices])
         store.save(f"seed{indices[0]:08d}", {"seeds": indices}, arrays)

@@ -198,7 +198,6 @@ def _extreme(at: Expansion) -> Parts:
 
 
 def _product(at: Expansion) -> Parts:
-    """Expand a product-sum or a softmax."""
     expand = expand_products if at.node.kind.name == "product_sum" else expand_softmax
     return expand(at.node, at.theta, at.given, at.output, at.inputs, amounts=True), {}
 

@@ -95,7 +95,6 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
 
 
 def _hidden_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
-    """Return the hidden layers that are neither heads nor recurrent."""
     excluded = (HeadLayer, RecurrentLayer)
     return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
 

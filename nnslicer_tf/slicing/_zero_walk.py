@@ -287,11 +287,9 @@ class CountWalk(_BackendWalk):
         return self._propagate(values, seed, plan.shapes, unwind, rule, on_gates), logits
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
-        """Return the sign of an operation's change, value − mean."""
         return self._means[name].sign_of_delta(value)
 
     def _sign(self, contribution: Any) -> Any:
-        """Return the sign of contributions."""
         return ops.sign(contribution)
 
 

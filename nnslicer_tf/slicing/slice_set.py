@@ -125,7 +125,6 @@ class SliceSet(ShownAsTable):
         return self._slice(_rows.total(self._synapses), neurons, len(self))
 
     def _slice(self, synapses: np.ndarray, neurons: np.ndarray | None, samples: int) -> Slice:
-        """Return the slice of rows of values."""
         of_neurons, of_synapses = (
             {
                 name: values[columns].reshape(shapes[name])

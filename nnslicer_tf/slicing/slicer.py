@@ -571,7 +571,6 @@ class Slicer:
         return self._plans[key]
 
     def _classes_of(self, plan: Plan) -> OutputClasses | None:
-        """Return the meaning of a plan's logits."""
         outputs = (
             o for o in self.im.output_operations if self.im.logit_operation_of(o) == plan.logits
         )

@@ -186,7 +186,6 @@ def _tap(vertices, group, vertex, tap):
 
 @compiled()
 def _mark_winners(vertices, group, vertex):
-    """Write a group's winners at a vertex."""
     largest = group.floor
     for tap in range(group.taps):
         largest = max(largest, _tap(vertices, group, vertex, tap))
@@ -285,7 +284,6 @@ def _another(p, parts, sizes):
 
 @compiled()
 def _put(p, corners, edges, parts, sizes):
-    """Write the corners and edges of a part."""
     first = sizes[1]
     sizes[1] += len(corners)
     parts.begin[p], parts.end[p] = first, sizes[1]

@@ -29,7 +29,6 @@ from nnslicer_tf.instrument.tracing import TensorAt
 
 
 def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of multi-head or grouped-query attention."""
     grouped = isinstance(layer, layers.GroupQueryAttention)
     dense = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
     heads = layer.num_query_heads if grouped else layer.num_heads
@@ -90,7 +89,6 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _mask_of(call: LayerCall, place: int) -> Source:
-    """Return the padding mask of an input as a source."""
     return PaddingOf(place) if call.paddings[place] else NO_MASK
 
 

@@ -285,7 +285,6 @@ def _whole(h: Any) -> Any:
 
 
 def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps through time, and those of the layer's outputs."""
     initial = range(1, len(call.input_shapes))
     steps, output, states = _through_time(layer, call, call.path, "", initial)
     select = _whole if layer.return_sequences else _last
@@ -293,7 +292,6 @@ def _recurrent(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of both directions and of their merge."""
     initial = list(range(1, len(call.input_shapes)))
     half = len(initial) // 2
     steps: list[Step] = []
