@@ -255,5 +255,4 @@ class _SteadyNormalization(keras.layers.BatchNormalization):
     """Batch normalisation that uses its moving statistics even in training."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Return the normalised inputs."""
         return super().call(inputs, training=False, mask=mask)

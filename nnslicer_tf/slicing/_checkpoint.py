@@ -69,14 +69,12 @@ class SumCheckpoint(Checkpoint):
             self._totals = Totals(neurons, synapses, file.value("samples", int, least=0))
 
     def add(self, index: int, batch_digest: str, result: Totals) -> None:
-        """Add the result of a batch."""
         self._totals.add(result)
         self.digests[index] = batch_digest
         if time.monotonic() >= self._next_save:
             self.save()
 
     def save(self) -> None:
-        """Write the checkpoint, if there is a store."""
         if self._store is None:
             return
         started = time.monotonic()
@@ -114,7 +112,6 @@ class RowCheckpoint(Checkpoint):
                 self.digests[file.value("index", int, least=0)] = file.value("digest", str)
 
     def add(self, index: int, batch_digest: str, result: Rows) -> None:
-        """Add the result of a batch."""
         self.digests[index] = batch_digest
         if self._store is None:
             self._rows[index] = result
