@@ -157,7 +157,7 @@ def test_an_image_that_fgsm_does_not_move_has_a_row():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     model.set_weights([np.array([[50.0, -50], [50, -50]]), np.zeros(2)])
     images = np.array([[0.01, 0.01], [1, 1]], np.float32)
-    table = linearity(model, images, [0, 0], 0.125, rng=0)
+    table = linearity(nns.InstrumentedModel(model), images, [0, 0], 0.125, rng=0)
     assert table.fgsm_parts.tolist() == [1, 1]
     length = np.linalg.norm([0.01, 0.01])  # clipped at 0
     assert table.fgsm_density[0] == pytest.approx(1 / length)
