@@ -239,6 +239,10 @@ class Rule:
     channel: RuleFunction
 
 
+def _no_table(operation: Operation, layout: Layout) -> None:
+    """Return None: most rules need no table."""
+
+
 @dataclass(frozen=True, eq=False)
 class Kind:
     """All rules for one kind of operation.
@@ -279,7 +283,7 @@ class Kind:
     rule: Rule | None = None
     synapse_rule: SynapseRule | None = None
     move: Callable[[Node, np.ndarray], Sequence[np.ndarray | None]] | None = None
-    table: Callable[[Operation, Layout], Any] = lambda operation, layout: None  # for most rules
+    table: Callable[[Operation, Layout], Any] = _no_table
     at_zero: Callable[..., Sequence[Any]] | None = None
     kernels_at_zero: Callable[..., dict[str, Any]] | None = None
     samples_at_zero: Callable[..., dict[str, Any]] | None = None
