@@ -22,7 +22,7 @@ from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
-from reproduction.nnslicer.pruning import POWER, RENORMALISE_ON, PruningMethod
+from reproduction.nnslicer.pruning import POWER, RENORMALISE_ON, PruningMethod, paper_methods
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
 from reproduction.nnslicer.targets import (
     Profiles,
@@ -119,15 +119,7 @@ def program(s: ProgramSettings) -> ExperimentResult:
         check_name("treatment", name, TREATMENTS)
     task = load_task(s, PROGRAM, s.split, s.images)
     names = s.treatment or list(TREATMENTS)
-    slices, paths = task.ranked["slices"], task.ranked["paths"]
-    methods = {
-        TARGETED: PruningMethod(slices.total, targeted=True),
-        "NNSlicer (all)": PruningMethod.fixed(slices.total()),
-        "EffectivePath": PruningMethod(paths.total, targeted=True),
-        "Weight": PruningMethod.fixed(pruning.scores(task.im, "weight")),
-        "Channel": PruningMethod.fixed(pruning.scores(task.im, "channel")),
-        "Random": PruningMethod.fixed(pruning.scores(task.im, "random", rng=s.seed)),
-    }
+    methods = paper_methods(task, s.seed)
     cases = [(name, TREATMENTS[name], method) for name in names for method in methods]
     means, rows = _measure(task, s, cases, methods, "program")
 

@@ -13,7 +13,7 @@ of the two classes, with predictions restricted to these two.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -81,32 +81,32 @@ def ending_of(method: str) -> str:
     return next(ending for ending in reversed(ENDINGS) if method.endswith(ending))
 
 
+def paper_methods(task: TargetTask, seed: int, slices: str = "slices") -> dict[str, PruningMethod]:
+    """Return the paper's methods by name; `slices` names the ranking by contributions."""
+    fixed, of_slices = PruningMethod.fixed, task.ranked[slices].total
+    return {
+        "NNSlicer (targeted)": PruningMethod(of_slices, targeted=True),
+        "NNSlicer (all)": fixed(of_slices()),
+        "EffectivePath": PruningMethod(task.ranked["paths"].total, targeted=True),
+        "Weight": fixed(pruning.scores(task.im, "weight")),
+        "Channel": fixed(pruning.scores(task.im, "channel")),
+        "Random": fixed(pruning.scores(task.im, "random", rng=seed)),
+    }
+
+
 def pruning_methods(task: TargetTask, seed: int) -> dict[str, PruningMethod]:
     """Return the methods of Figures 3 and 4 by name."""
-    im, fixed = task.im, PruningMethod.fixed
-    slices, magnitudes, paths = (task.ranked[kind] for kind in ("slices", "magnitudes", "paths"))
-    weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
-    random = pruning.scores(im, "random", rng=seed)
-    targeted = partial(PruningMethod, targeted=True)
-    again, whole = {"renormalised": True}, {"whole_model": True}
-    return {
-        "NNSlicer (targeted)": targeted(slices.total),
-        "NNSlicer (all)": fixed(slices.total()),
-        "EffectivePath": targeted(paths.total),
-        "Weight": fixed(weight),
-        "Channel": fixed(channel),
-        "Random": fixed(random),
-        "NNSlicer (targeted), renormalised": targeted(magnitudes.total, **again),
-        "NNSlicer (all), renormalised": fixed(magnitudes.total(), **again),
-        "EffectivePath, renormalised": targeted(paths.total, **again),
-        "Weight, renormalised": fixed(weight, **again),
-        "Channel, renormalised": fixed(channel, **again),
-        "Random, renormalised": fixed(random, **again),
-        "NNSlicer (targeted), ours": targeted(_times_weight(im, magnitudes), **whole),
-        "NNSlicer (all), ours": fixed(pruning.times_weight(im, magnitudes.total(), POWER), **whole),
-        "EffectivePath, ours": targeted(_times_weight(im, paths), **whole),
-        "Weight, ours": fixed(weight, **whole),
+    im, magnitudes = task.im, task.ranked["magnitudes"]
+    methods, again = paper_methods(task, seed), paper_methods(task, seed, "magnitudes")
+    methods |= {f"{n}, renormalised": replace(m, renormalised=True) for n, m in again.items()}
+    of_all = PruningMethod.fixed(pruning.times_weight(im, magnitudes.total(), POWER))
+    ours = {
+        "NNSlicer (targeted)": PruningMethod(_times_weight(im, magnitudes), targeted=True),
+        "NNSlicer (all)": of_all,
+        "EffectivePath": PruningMethod(_times_weight(im, task.ranked["paths"]), targeted=True),
+        "Weight": methods["Weight"],
     }
+    return methods | {f"{n}, ours": replace(m, whole_model=True) for n, m in ours.items()}
 
 
 def changes(task: TargetTask) -> dict[str, PruningMethod]:
