@@ -249,6 +249,7 @@ class Document:
     def _part(self, one: Exhibit, i: int, model: int, masked: MaskedModel | None) -> dict[str, Any]:
         """Return the slice of sample `i`, or of all, with the answers of model number `model`."""
         part, kernels = one.parts[i], one.im.kernels
+        certificate = getattr(part, "certificate", "")  # slices of a set have none
         neurons, members = self._neurons(part)
         synapses = {}
         for name, values in part.synapses.items() if self._with_synapses else ():
@@ -277,11 +278,13 @@ class Document:
                 if key not in self._whole:
                     self._whole[key] = _answer(masked.logits({}, x))
                 data["says"] = {"whole": self._whole[key]}
-                if part.synapses:
+                if part.synapses and not certificate:
                     inside = {name: np.asarray(v) != 0 for name, v in part.synapses.items()}
                     outside = {name: ~mask for name, mask in inside.items()}
                     data["says"]["kept"] = _answer(masked.logits(inside, x))
                     data["says"]["removed"] = _answer(masked.logits(outside, x))
+        if certificate:
+            data["certificate"] = certificate
         if "predicted" in one.facts:
             data["predicted"] = one.facts["predicted"][i]
         return data

@@ -1,4 +1,4 @@
-"""Results that can be explored: slices, sets of slices, and arrays of marks or scores.
+"""Results that can be explored: slices, sets of them, decisive ones, arrays of marks or scores.
 
 Slices are recognised by their attributes, so that any mapping from operations, layers or kernels to
 arrays can be shown: critical neurons, coverage, pruning masks.
@@ -24,6 +24,7 @@ class Part:
     neurons: Mapping[str, np.ndarray]
     synapses: Mapping[str, np.ndarray]  # kernel name → the same, of the kernel's shape
     samples: int = 1  # 0 if unknown
+    certificate: str = ""  # of a decisive slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,7 @@ def read_exhibit(
     im: InstrumentedModel,
     x: np.ndarray | None,
     means: Mapping[str, np.ndarray] | None,
+    classes: Sequence[str] = (),
 ) -> Exhibit:
     """Return a result as an exhibit, after checking that it belongs to the model.
 
@@ -84,6 +86,11 @@ def read_exhibit(
         facts = dict(getattr(one, "info", {}))
         samples = int(facts.pop("samples", 1) or 0)
         parts, each = [Part(one.neurons, one.synapses, samples)], samples == 1
+    elif hasattr(one, "certificate"):
+        facts, each = dict(one.info), not one.info["together"]
+        by_channel = one.info["level"] in ("synapse", "channel")
+        facts["granularity"] = "channel" if by_channel else "activation"
+        parts = [_decisive(one, i, im, classes) for i in range(len(one) if each else 1)]
     elif isinstance(one, Mapping) and _is_marks(one):
         neurons, synapses = {}, {}
         for key, values in one.items():
@@ -99,8 +106,8 @@ def read_exhibit(
         parts = [Part(neurons, synapses, 0)]
     else:
         raise InvalidArgumentError(
-            "A slice, a set of slices, or a mapping of operations or kernels to arrays can be "
-            f"explored. Received for {name!r}: {type(one).__name__}"
+            "A slice, a set of slices, decisive slices, or a mapping of operations or kernels to "
+            f"arrays can be explored. Received for {name!r}: {type(one).__name__}"
         )
 
     fingerprint = facts.get("fingerprint")
@@ -125,6 +132,28 @@ def read_exhibit(
             "were sliced, in order."
         )
     return Exhibit(name, facts, parts, each, im, x, means)
+
+
+def _decisive(one: Any, index: int, im: InstrumentedModel, classes: Sequence[str]) -> Part:
+    """Return the decisive slice of a sample as marks, with its certificate."""
+    masks = one.masks(index)
+    samples = 1 if not one.info["together"] else len(one)
+    certificate = one.summary(index, classes)
+    if one.info["level"] != "synapse":  # positions of an input are marked in all their channels
+        neurons = {
+            name: np.broadcast_to(mask[..., None], im[name].shape)
+            if one.info["level"] == "input" and mask.ndim < len(im[name].shape)
+            else mask
+            for name, mask in masks.items()
+        }
+        return Part(neurons, {}, samples, certificate)
+    # Channels with a synapse in the slice are marked, too.
+    neurons = {
+        o.name: im.kernels[o.params.name].layout.from_kernel(masks[o.params.name]).any(axis=(0, 1))
+        for o in im.operations
+        if getattr(o.params, "name", None) in masks
+    }
+    return Part(neurons, masks, samples, certificate)
 
 
 def _check_shape(name: str, key: str, values: np.ndarray, *known: Sequence[int]) -> None:

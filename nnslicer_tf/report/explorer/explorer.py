@@ -96,9 +96,9 @@ def explore(
     without it; two slices can be compared. Single neurons of very large operations are not shown.
 
     Args:
-        slices: A `Slice`, a `SliceSet`, or a mapping from operations, layers or kernels to arrays
-            of marks or scores (critical neurons, coverage, pruning masks); or several of these, as
-            a mapping by name or as a list.
+        slices: A `Slice`, a `SliceSet`, `DecisiveSlices` (with their certificates), or a mapping
+            from operations, layers or kernels to arrays of marks or scores (critical neurons,
+            coverage, pruning masks); or several of these, as a mapping by name or as a list.
         im: The model, instrumented or not; or models with equal operations, by the names of the
             slices.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
@@ -145,7 +145,7 @@ def explore(
             arrays[id(data)] = np.concatenate(list(instrumented.samples(data).batches(256)))
             columns = columns or list(getattr(data, "columns", ()))
         samples = None if data is None else arrays[id(data)]
-        exhibit = read_exhibit(name, one, instrumented, samples, means)
+        exhibit = read_exhibit(name, one, instrumented, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
             raise InvalidArgumentError(
                 f"words has the tokens of {len(words)} samples; '{name}' is of "

@@ -50,6 +50,29 @@ def test_it_says_where_it_comes_from(digits):
     assert not header["rounded"]
 
 
+@pytest.mark.parametrize("level", ["synapse", "neuron", "channel", "input"])
+def test_decisive_slices_with_their_certificates(digits, level):
+    im, profile, _, x = digits
+    found = nns.Slicer(im, profile, progress=False).decisive(x[:2], level=level)
+    header, arrays = read(nns.explore(found, im, x[:2], classes="abcdefghij", progress=False))
+    names = [o.name for o in im.operations]
+    for i, part in enumerate(exhibit(header)["parts"]):
+        assert part["certificate"] == found.summary(i, "abcdefghij")
+        assert part["says"].keys() == {"whole"}
+        for name, mask in found.masks(i).items():
+            if level == "synapse":
+                place = list(im.kernels).index(name)
+                assert part["kept"][str(place)] == mask.sum()
+                stored = arrays[part["synapses"][str(place)]]
+                assert np.array_equal(stored, im.kernels[name].layout.from_kernel(mask))
+                (name,) = [n for n in names if getattr(im[n].params, "name", "") == name]
+                marked = arrays[part["neurons"][str(names.index(name))]]
+                assert np.array_equal(marked != 0, mask.any(axis=tuple(range(mask.ndim - 1))))
+                continue
+            stored = arrays[part["neurons"][str(names.index(name))]]
+            assert np.array_equal(stored.reshape(mask.shape) != 0, mask)
+
+
 def test_values_and_means(digits):
     im, profile, slices, x = digits
     header, arrays = read(nns.explore(slices, im, x, profile=profile, progress=False))

@@ -1604,11 +1604,15 @@ class Explorer {
 
   answers() {
     const sides = [[this.one, this.right ? "left" : ""], [this.other, "right"]];
-    return sides.filter(([view]) => view?.part.says).flatMap(([view, side]) => {
-      const { whole, kept, removed } = view.part.says;
+    const isSaid = ([view]) => view?.part.says || view?.part.certificate;
+    return sides.filter(isSaid).flatMap(([view, side]) => {
+      const { whole, kept, removed } = view.part.says ?? {};
+      const { certificate } = view.part;
       const said = [["whole model", whole], ["the slice alone", kept], ["without the slice", removed]];
       return [h("h2", {}, side ? `What the model says, ${side}` : "What the model says"),
-        ...said.filter(([, answer]) => answer).map(([title, answer]) => this.answer(title, answer))];
+        certificate ? h("p", { class: "certificate" }, certificate) : null,
+        ...said.filter(([, answer]) => answer).map(([title, answer]) => this.answer(title, answer))]
+        .filter(Boolean);
     });
   }
 
