@@ -10,7 +10,7 @@ from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nnslicer_tf import Profile, Slice, SliceSet
+    from nnslicer_tf.slicing import DecisiveSlices, Profile, Slice, SliceSet
 
 _PICTURES = (".png", ".pdf", ".svg")
 
@@ -190,6 +190,13 @@ def slice_(
         str, Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged.")
     ] = "sign",
     each: Annotated[bool, Option("--each", help="Keep a separate slice per sample.")] = False,
+    decisive: Annotated[
+        bool,
+        Option(
+            "--decisive",
+            help="The smallest slice found that keeps each sample's answer, with its certificate.",
+        ),
+    ] = False,
     workers: Annotated[
         int | None, Option(help="Ray processes; 0 for none. Default: one per core for long work.")
     ] = None,
@@ -211,8 +218,14 @@ def slice_(
         rectify=rectify,
     )
     x = inputs.dataset(data, slicer.im, normalise).x
-    if each:
-        result: Any = slicer.slice_each(x, chosen, folder=checkpoint)
+    result: Any
+    if decisive:
+        if outputs != "predicted":
+            raise InvalidArgumentError("--decisive keeps the predicted class: omit --outputs.")
+        result = slicer.decisive(x)
+        print(result.summary() if len(x) == 1 else result.to_frame().to_string(index=False))
+    elif each:
+        result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
         result = slicer.slice(x, chosen, checkpoint=checkpoint)
     result.save(output)
@@ -220,7 +233,7 @@ def slice_(
 
 
 def show(
-    file: Annotated[Path, Argument(help="A profile, slice or set of slices, .npz.")],
+    file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive ones, .npz.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
     sample: Annotated[
         int | None, Option(help="For a set of slices: show only this sample's, from 0.")
@@ -230,6 +243,7 @@ def show(
     result = _load_result(file, "drawn" if plot else "")
     from nnslicer_tf import Slice, SliceSet
     from nnslicer_tf.report import plot_slices
+    from nnslicer_tf.slicing import DecisiveSlices
 
     if isinstance(result, SliceSet):
         print(repr(result))
@@ -238,6 +252,8 @@ def show(
             result = result.sum()
         else:
             result = result[inputs.in_range(sample, len(result), "--sample")]
+    if isinstance(result, DecisiveSlices):
+        print(result.to_frame().to_string(index=False))
     print(result.summary() if isinstance(result, Slice) else repr(result))
     if plot is not None and isinstance(result, Slice):
         reached = [name for name, values in result.neurons.items() if (values != 0).any()]
@@ -245,7 +261,7 @@ def show(
 
 
 def explore(
-    files: Annotated[list[Path], Argument(help="Slices or sets of slices, .npz.")],
+    files: Annotated[list[Path], Argument(help="Slices, sets of slices, decisive ones, .npz.")],
     model: inputs.ModelOption,
     data: Annotated[
         str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
@@ -280,11 +296,11 @@ def explore(
     print(f"{view!r}\nWritten to {output}")
 
 
-def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Profile":
+def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | DecisiveSlices | Profile":
     """Load a profile, a slice or a set; only slices can be `of_slices`, such as "drawn"."""
-    from nnslicer_tf import Profile, Slice, SliceSet
+    from nnslicer_tf.slicing import DecisiveSlices, Profile, Slice, SliceSet
 
-    for kind in (Slice, SliceSet, Profile):
+    for kind in (Slice, SliceSet, DecisiveSlices, Profile):
         try:
             result = kind.load(path)
         except CorruptFileError as error:
@@ -292,6 +308,8 @@ def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Profile
             continue
         if of_slices and isinstance(result, Profile):
             raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
+        if of_slices == "drawn" and isinstance(result, DecisiveSlices):
+            raise InvalidArgumentError(f"'{path}' has decisive slices; look at them with explore.")
         return result
     raise CorruptFileError(
         f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"

@@ -165,6 +165,22 @@ def test_explain_says_why(nnslicer, files, tmp_path):
     assert code == 2 and "samples 0 … 359" in errors
 
 
+def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
+    common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    output, data = tmp_path / "decisive.npz", ("--data", "digits:test[:2]")
+    code, out, _ = nnslicer("slice", *common, *data, "--decisive", "--output", output)
+    found = nns.slicing.DecisiveSlices.load(output)
+    assert code == 0 and str(found.certificate["size"][1]) in out and len(found) == 2
+    assert f"{found.certificate['size'][0]}" in nnslicer("show", output)[1]
+    page = tmp_path / "page.html"
+    assert nnslicer("explore", output, *common, *data, "--output", page)[0] == 0
+    assert page.stat().st_size > 1e5
+    code, _, errors = nnslicer("show", output, "--plot", tmp_path / "slice.png")
+    assert code == 2 and "has decisive slices" in errors
+    code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)
+    assert code == 2 and "omit --outputs" in errors
+
+
 def test_prune_writes_a_smaller_model(nnslicer, files, tmp_path):
     model = ("--model", files / "model.keras", "--data", "digits", "--test", "digits:test")
     options = ("--classes", "3,5", "--by", "channel", "--output", tmp_path / "small.keras")
