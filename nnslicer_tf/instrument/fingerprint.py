@@ -1,7 +1,10 @@
 """Fingerprints of models, which are equal if the architecture and the weights are."""
 
+import ast
 import hashlib
+import inspect
 import json
+import textwrap
 import warnings
 import zlib
 from collections.abc import Callable
@@ -46,7 +49,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
     except NotImplementedError:
         config = {}
     if not isinstance(layer, keras.Model):
-        found = [type(layer).__name__, _without_names(config, {})]
+        found = [type(layer).__name__, _without_names(config, {}), *_own_code(layer)]
         functions = [
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
@@ -58,7 +61,8 @@ def _architecture(layer: keras.layers.Layer) -> Any:
     parts = [part for part in config.get("layers", []) if isinstance(part, dict)]
     positions = {part.get("name", ""): position for position, part in enumerate(parts)}
     wiring = [_without_names(part.get("inbound_nodes", []), positions) for part in parts]
-    found = [type(layer).__name__, [_architecture(inner) for inner in layer.layers], wiring]
+    inner_layers = [_architecture(inner) for inner in layer.layers]
+    found = [type(layer).__name__, inner_layers, wiring, *_own_code(layer)]
     names = {inner.name for inner in layer.layers}
     operations = [
         [positions[part["name"]], part["class_name"], _without_names(part.get("config"), {})]
@@ -66,6 +70,17 @@ def _architecture(layer: keras.layers.Layer) -> Any:
         if "name" in part and part["name"] not in names  # `x + y` or `keras.ops.relu(x)`
     ]
     return [*found, operations] if operations else found
+
+
+def _own_code(layer: keras.layers.Layer) -> list[str]:
+    """Return what a user's own layer computes, as code without comments; empty if unknown."""
+    call = type(layer).call
+    if call.__module__.startswith(("keras.", "nnslicer_tf.")):
+        return []
+    try:
+        return [ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(call))))]
+    except (OSError, TypeError, SyntaxError):
+        return []
 
 
 def _behaviour(function: Callable) -> list[float]:
