@@ -1,4 +1,4 @@
-"""Compare slices with other rankings of synapses: what keeps the answer, alone?
+"""Compare slices with other rankings: of synapses that keep the answer, of features that decide.
 
 A run that was stopped resumes.
 """
@@ -6,5 +6,10 @@ A run that was stopped resumes.
 from reproduction.application import experiments
 
 app = experiments(
-    __name__, __doc__, "decisive", ("decisive", "DecisiveSettings", "comparison:compare")
+    __name__,
+    __doc__,
+    "decisive",
+    ("synapses", "DecisiveSettings", "comparison:compare"),
+    ("maps", "MapSettings", "maps:maps"),
+    first_by_default=True,
 )

@@ -57,8 +57,8 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     rng = np.random.default_rng(s.seed)
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, _inputs(dataset, f"train[:{s.profile}]"))
-    x = _inputs(dataset, s.split)
+    profile = Profile.from_data(im, inputs_of(dataset, f"train[:{s.profile}]"))
+    x = inputs_of(dataset, s.split)
     x = x[np.sort(rng.permutation(len(x))[: s.samples])]
     network = Kept(im, profile)
     answers = network.answers(x)
@@ -117,8 +117,8 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     return ExperimentResult(tables)
 
 
-def _inputs(dataset: str, split: str) -> np.ndarray:
-    """Return the samples of a split; sentences as tokens."""
+def inputs_of(dataset: str, split: str) -> np.ndarray:
+    """Return the samples of a split; of sentences, the tokens."""
     if dataset == "sst2":
         return texts.vocabulary().encode(texts.load(dataset, split).text)
     return load(dataset, split).x
