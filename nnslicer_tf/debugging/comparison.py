@@ -21,11 +21,11 @@ from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Place, counterpart_of
-from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.report.results import errors_figure
 from nnslicer_tf.slicing import Profile, Slice, Slicer
 
@@ -330,7 +330,7 @@ def compare_layers(
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_count("batch_size", batch_size)
-    check_classifier(im)
+    check_classifier(im, exclusive=True)
     x = im.check(x)
     held = _HeldErrors(counterpart_of(im, compressed, x))
     output, labels = im.output_operations[0], []

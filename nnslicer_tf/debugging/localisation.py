@@ -20,8 +20,9 @@ from nnslicer_tf.debugging.evidence import (
     chance,
     channel_scores,
 )
-from nnslicer_tf.debugging.runs import Labelled, Runs, check_classifier
+from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, copy_model
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.slicing import Profile, Slicer
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
@@ -175,7 +176,7 @@ def mend(
     check_count("channels", channels)
     check_count("epochs", epochs)
     x = im.check(x)
-    check_classifier(im)
+    check_classifier(im, exclusive=True, one_output=True)
     y = check_labels(y, len(x), im.classes.count)
     masks = suspicious_synapses(im, suspicion, channels)
     model = copy_model(im.model)

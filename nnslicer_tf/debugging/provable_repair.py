@@ -20,10 +20,10 @@ from keras import ops
 
 from nnslicer_tf._checks import check_labels, check_name, counted
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses, copy_model
 from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.kinds.windows import windows
 
@@ -97,8 +97,9 @@ def repair(
     check_name("kernel", kernel, im.kernels)
     if not margin > 0:
         raise InvalidArgumentError(f"margin must be above 0. Received: {margin!r}")
+    _ = im.input_shape  # raises an error for several inputs
     x = im.check(x)
-    check_classifier(im)
+    check_classifier(im, exclusive=True)
     y = check_labels(y, len(x), im.classes.count)
     patterns = np.arange(len(x)) if groups is None else np.asarray(groups)
     if patterns.shape != (len(x),) or patterns.dtype.kind not in "iu":

@@ -10,6 +10,7 @@ from nnslicer_tf._checks import ArrayLike, check_labels
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.outputs import check_classifier
 
 Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
@@ -109,18 +110,7 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
         ) from error
     if isinstance(x, Sized) and not len(x):
         raise InvalidArgumentError(f"There are no {name} samples.")
-    check_classifier(im)
+    check_classifier(im, exclusive=True)
     x, y = im.labelled(x, y)
     y = check_labels(y, len(x), im.classes.count)
     return ClassifiedSamples(x, y, im.classes.from_logits(im.logits(x)))
-
-
-def check_classifier(im: InstrumentedModel) -> None:
-    """Raise `InvalidArgumentError` unless a model assigns one of two or more classes."""
-    shape, classes = im[im.logit_operation].shape, im.classes
-    if len(shape) != 1 or classes.is_number or classes.is_multi_label:
-        raise InvalidArgumentError(
-            f"This needs a classifier with one class per sample: an output of (classes,), or one "
-            f"sigmoid. '{im.model.name}' gives outputs of shape {shape}"
-            f"{' with a sigmoid each' if classes.is_multi_label else ''}. {classes.remark}"
-        )

@@ -9,6 +9,7 @@ from keras import ops
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.kinds.windows import windows
@@ -68,8 +69,12 @@ def static_slice(
         for name, part in zip(operation.inputs, _back(operation, reached), strict=True):
             reached[name] = reached.get(name, False) | (part & live[name])
         if isinstance(operation.params, Synapses):
-            # Weights that connect a live input to a reached output.
+            # Weights that connect a live input to a reached output; of a table, any row can.
             kernel: Synapses = operation.params
+            if isinstance(kernel, Lookup):
+                columns = reached[operation.name].any(axis=tuple(range(len(operation.shape) - 1)))
+                synapses[kernel.name] |= (columns & (kernel.kernel() != 0)).astype(np.int64)
+                continue
             ends = live[operation.inputs[0]], reached[operation.name]
             tensors = (ops.convert_to_tensor(end[None].astype(np.float32)) for end in ends)
             counts = ops.convert_to_numpy(sample_gradients(operation, *tensors))

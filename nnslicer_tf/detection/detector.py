@@ -16,6 +16,7 @@ from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
@@ -119,6 +120,8 @@ class Detector(BaseEstimator):
                 "held_out is the share of inputs that set the threshold, between 0 and 1. "
                 f"Received: {share!r}"
             )
+        count = check_classifier(self.im, exclusive=True)
+        _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)
         x = x if y is None else x[_labels(y, len(x)) == 0]
         rng = as_generator(self.rng)
@@ -128,16 +131,8 @@ class Detector(BaseEstimator):
         if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
         evidence = self.evidence(x)
-        classes = self.im.classes
-        if classes.is_multi_label or classes.is_number:
-            kind = f"ends in {classes.count} sigmoids" if classes.is_multi_label else "has none"
-            raise InvalidArgumentError(
-                "A detector needs classes that exclude each other: "
-                f"'{self.im.model.name}' {kind}. Give a model that ends in logits, in a softmax or "
-                f"in one sigmoid. {classes.remark}"
-            )
         check_logits(evidence.logits)
-        counts = np.bincount(evidence.predicted[learned], minlength=classes.count)
+        counts = np.bincount(evidence.predicted[learned], minlength=count)
         if counts.min() < MIN_SAMPLES_OF_A_CLASS:
             raise InvalidArgumentError(
                 f"The model predicts class {counts.argmin()} for {counts.min()} of the "

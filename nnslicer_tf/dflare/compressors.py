@@ -129,11 +129,6 @@ def _converted(
     calibration = None
     if method != "dynamic":  # activations are calibrated
         _check_one_output(model, several=True)
-        if len(model.inputs) > 1:
-            raise SeveralInputsError(
-                f"Model '{model.name}' has {len(model.inputs)} inputs; only models with one can be "
-                "converted to integers. Join them in a wrapping model, which splits one tensor."
-            )
         dtype = model.inputs[0].dtype
         if "int" in dtype:
             raise InvalidArgumentError(
@@ -312,6 +307,11 @@ def _check_one_output(model: keras.Model, several: bool = False) -> None:
         raise InvalidArgumentError(
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
             "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
+        )
+    if len(model.inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(model.inputs)} inputs, and models with one can be "
+            "compressed or distilled. Join them in a wrapping model, which splits one tensor."
         )
     if len(model.outputs) > 1 and not several:
         raise InvalidArgumentError(

@@ -47,6 +47,8 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
         # Keras also runs models without AutoGraph; converting every called function takes
         # longer than tracing.
         compiled = tf.function(function, reduce_retracing=True, autograph=False)
+        # TensorFlow counts tracings by a function's address, which a later model's function may get.
+        compiled._omit_frequent_tracing_warning = True
         compiled = taking_turns(compiled, tf.errors.AlreadyExistsError)
 
         @wraps(function)

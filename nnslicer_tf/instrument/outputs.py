@@ -200,6 +200,36 @@ def classes_of(
     return replace(classes, final=function, task=task, remark=remark)
 
 
+def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = False) -> int:
+    """Return the number of a model's classes, two for one sigmoid; reject other models.
+
+    Args:
+        im: An `InstrumentedModel`.
+        exclusive: Also reject independent labels, of which a sample can have several.
+        one_output: Also reject a model with further outputs.
+
+    Raises InvalidArgumentError.
+    """
+    name, shape, classes = im.model.name, im[im.logit_operation].shape, im.classes
+    if len(shape) != 1 or classes.is_number:
+        raise InvalidArgumentError(
+            f"Model '{name}' is not a classifier: its output has the shape {shape}, expected one "
+            f"score for each class, or one sigmoid for two classes. {classes.remark}"
+        )
+    if exclusive and classes.is_multi_label:
+        raise InvalidArgumentError(
+            f"The classes have to exclude each other, but '{name}' has a sigmoid for each of "
+            f"{classes.count} labels. Give a model that ends in logits, a softmax or one sigmoid. "
+            f"{classes.remark}"
+        )
+    if one_output and len(im.output_operations) > 1:
+        raise InvalidArgumentError(
+            f"This takes a model with one output; '{name}' has {len(im.output_operations)}: "
+            f"{', '.join(im.outputs)}. Choose one: keras.Model(model.inputs, model.outputs[0])."
+        )
+    return classes.count
+
+
 def centred(graph: Graph, output: str) -> str:
     """Add the logit of a probability that has none, p − 1/2, as a vector; return its name."""
     operation = source = graph.operations[output]

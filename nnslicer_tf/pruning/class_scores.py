@@ -11,6 +11,7 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.outputs import check_classifier
 
 Scores = dict[str, np.ndarray]
 
@@ -75,18 +76,6 @@ class ClassScores(ShownAsTable, dict[int, Scores]):
     def __repr__(self) -> str:
         synapses = sum(score.size for score in next(iter(self.values()), {}).values())
         return f"ClassScores({counted(len(self), 'class')}, {counted(synapses, 'synapse')})"
-
-
-def check_classifier(im: InstrumentedModel) -> int:
-    """Return the number of a model's classes, two for one sigmoid; reject other models."""
-    shape = im[im.logit_operation].shape
-    if len(shape) != 1 or im.classes.is_number:
-        raise InvalidArgumentError(
-            f"Model '{im.model.name}' is not a classifier: its output has the shape {shape}, "
-            "expected one score for each class, or one sigmoid for two classes. "
-            f"{im.classes.remark}"
-        )
-    return im.classes.count
 
 
 def check_classes(

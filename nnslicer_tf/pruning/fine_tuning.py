@@ -58,8 +58,12 @@ def fine_tune(
     model, functional, x = _opened(model, x, batch_size)
     generator = as_generator(rng)
     shape = functional.output_shape
-    classes = max(2, shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else None
-    y = check_labels(y, len(x), classes)
+    if not isinstance(shape, tuple) or len(shape) != 2:
+        raise InvalidArgumentError(
+            "Fine-tuning takes a classifier with one output (samples, classes). "
+            f"'{model.name}' has outputs of shape {shape}."
+        )
+    y = check_labels(y, len(x), max(2, shape[1]))
     draw_dropout_seeds(model, generator)
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
 

@@ -29,8 +29,9 @@ from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.class_scores import check_classes, check_classifier
+from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.costs import Costs, to_litert
 from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import channel_groups
@@ -245,13 +246,8 @@ def _check(
             f"ratio is the share of the parameters to remove, between 0 and 1. Received: {ratio!r}"
         )
     check_name("quota", quota, QUOTAS)
-    count = check_classifier(im)
+    count = check_classifier(im, one_output=True)
     targets = sorted(set(classes))
-    if len(im.output_operations) > 1:
-        raise InvalidArgumentError(
-            "shrink takes a classifier with one output; this model has "
-            f"{len(im.output_operations)}: {', '.join(im.outputs)}."
-        )
     if targets and not 0 <= targets[0] <= targets[-1] < count:
         raise InvalidArgumentError(
             f"The model has the classes 0 … {count - 1}. Received: {targets}"

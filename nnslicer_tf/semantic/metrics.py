@@ -30,10 +30,10 @@ from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.data import DataLike, check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, Member
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.rescale import midpoint
-from nnslicer_tf.pruning.class_scores import check_classifier
 from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
 Values = dict[str, np.ndarray]

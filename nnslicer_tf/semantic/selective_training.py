@@ -21,6 +21,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
@@ -164,6 +165,7 @@ def train_neurons(
         InputShapeError: if the samples have another shape.
     """
     im = maskable(model)
+    check_classifier(im, one_output=True)
     x, y = labelled(im, x, y, batch_size)
     masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)

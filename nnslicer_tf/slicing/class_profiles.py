@@ -10,6 +10,7 @@ from nnslicer_tf._checks import check_labels, counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.slicing.profile import Profile
 
 
@@ -45,12 +46,8 @@ class ClassProfiles(dict[int, Profile]):
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         im = instrumented(im)
+        check_classifier(im)
         x = im.check(x)
-        if im.classes.is_number:
-            raise InvalidArgumentError(
-                f"Model '{im.model.name}' predicts a number, so that its samples have no classes. "
-                f"{im.classes.remark}"
-            )
         predicted = im.classes.from_logits(im.logits(x, batch_size))
         used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
         return cls(

@@ -44,6 +44,11 @@ class SmoothSlices(CountWalk):
         steepness: Any = 1.0,
     ) -> None:
         plan = slicer.at_theta(0.0).plan(outputs)
+        if any("float" not in tensor.dtype for tensor in slicer.im.functional.inputs):
+            raise InvalidArgumentError(
+                "Smooth slices are functions of real inputs, but "
+                f"'{slicer.im.model.name}' takes integers. Give the model of the layers after them."
+            )
         if not applies(slicer.im, plan, 1):
             raise InvalidArgumentError(
                 "Smooth slices need rules at θ = 0 for all operations, and the granularity "

@@ -8,6 +8,7 @@ WHOLE = (
     "slicing/test_ray.py",
     "instrument/test_applications.py",
     "cli/test_processes.py",
+    "test_model_door.py",
     "test_notebooks.py",
 )
 WHOLE_TESTS = (
@@ -146,6 +147,8 @@ SAMPLED = {
         "slicing/test_sequences_against_oracle.py::test_random_models",
         "slicing/test_tensors.py::test_attention_embeddings_and_masks",
         "test_training.py::test_training_leaves_no_graphs",
+        # Of those that run something whole:
+        "test_model_door.py::test_it_answers_or_says_why_not",
     ),
 }
 
