@@ -5,12 +5,11 @@ embeddings, which are added up per token. A *unit* is hidden as a whole: a pixel
 all its channels, or a column.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
-from keras.backend import backend
 
 from nnslicer_tf._checks import check_points
 from nnslicer_tf.attributions.target import TargetLike, resolve_target
@@ -185,18 +184,9 @@ class Problem:
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled function of (inputs, features, weights), traced once for any batch."""
-        if backend() != "tensorflow":
-            return compiled_function(function)
-        import tensorflow as tf
-
-        def batches(shapes: Iterable[tuple[int, ...]]) -> list[Any]:
-            return [tf.TensorSpec((None, *shape), tf.float32) for shape in shapes]
-
-        inputs = batches(self.im.input_shapes.values())
-        features = batches(value.shape for value in self.x.values())
-        weights = tf.TensorSpec(self._weights.shape, tf.float32)
-        signature = (inputs, features, weights)
-        return tf.function(function, input_signature=signature, autograph=False)
+        inputs = [(None, *shape) for shape in self.im.input_shapes.values()]
+        features = [(None, *value.shape) for value in self.x.values()]
+        return compiled_function(function, (inputs, features, tuple(self._weights.shape)))
 
     def _tokens(self, count: int) -> list[Any]:
         """Return the sample's inputs, repeated; only tokens and masks are read from them."""

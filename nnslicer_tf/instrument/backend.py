@@ -36,8 +36,13 @@ def check_process() -> None:
         )
 
 
-def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of tensors, compiled if the backend supports it."""
+def compiled_function(
+    function: Callable[..., Any], signature: Sequence[Any] | None = None
+) -> Callable[..., Any]:
+    """Return a function of tensors, compiled if the backend supports it.
+
+    TensorFlow compiles it once for a `signature`, the shapes of its float32 tensors.
+    """
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -46,8 +51,11 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
         # Keras also runs models without AutoGraph; converting every called function takes
         # longer than tracing.
-        compiled = tf.function(function, reduce_retracing=True, autograph=False)
-        # TensorFlow counts tracings by a function's address, which a later model's function may get.
+        specs = signature and keras.tree.map_shape_structure(
+            lambda shape: tf.TensorSpec(shape, tf.float32), signature
+        )
+        compiled = tf.function(function, specs, reduce_retracing=True, autograph=False)
+        # TensorFlow counts tracings by the address of a function, which a later one may get.
         compiled._omit_frequent_tracing_warning = True
         compiled = taking_turns(compiled, tf.errors.AlreadyExistsError)
 

@@ -59,6 +59,9 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
                 copy(np.zeros((1, *shape[1:]), np.float32))
             _keep_functions(model, copy)
             transfer(model, copy, {})
+            # Keras has numbered the layers that the class creates.
+            for layer, same in zip(model._flatten_layers(), copy._flatten_layers(), strict=True):
+                same.name = layer.name
     check_copy(model, copy, input_shape)
     return copy
 

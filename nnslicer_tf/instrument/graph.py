@@ -188,15 +188,8 @@ class CaptureModel(keras.Model):
         products. Most processors then give the same bits for every batch size.
         """
         if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            shapes = [self._graph.operations[name].shape for name in self._graph.inputs]
-            signature = [[tf.TensorSpec((None, *shape), tf.float32) for shape in shapes]]
-
-            @tf.function(input_signature=signature, autograph=False)
-            def forward(x: Any) -> list[Any]:
-                return self(x, training=False)
-
+            shapes = [(None, *self._graph.operations[n].shape) for n in self._graph.inputs]
+            forward = compiled_function(lambda x: self(x, training=False), [shapes])
         else:
 
             def forward(x: Any) -> Any:

@@ -14,6 +14,12 @@ from nnslicer_tf.instrument.recurrence import Member
 
 LEVELS = ("synapse", "neuron", "channel", "input")
 
+# The score of a class is its logit less this share of the other classes' mean logit, weighted by a
+# softmax of logits in units of their spread. The log-odds (1, weights by the softmax of the logits)
+# see only the nearest rival, and lose answers that the logit alone keeps; the logit alone gives any
+# class that is asked for.
+_RIVALS = 0.75
+
 
 class MaskedUnits:
     """A model with a mask on each of its units: 1 keeps a unit, 0 replaces its value by its base.
@@ -25,12 +31,12 @@ class MaskedUnits:
     recurrent.
     """
 
-    def __init__(self, im: InstrumentedModel, logits: str, level: str, by_odds: bool) -> None:
+    def __init__(self, im: InstrumentedModel, logits: str, level: str, rivals: bool) -> None:
         self._im = im
         self._target = logits
         self._by_synapse = level == "synapse"
-        # The target is log p/(1 − p) of its class by the softmax, instead of a logit.
-        self._by_odds = by_odds
+        # Whether the score of a class depends on its rivals, too; else it is the logit.
+        self._by_rivals = rivals
         self._order = im.graph.ancestors([logits])
         # Kernel or operation → shape of its mask, in topological order.
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -105,8 +111,9 @@ class MaskedUnits:
             size = self._im[self._target].size  # not of the tensor, which may have free axes
             flat = ops.reshape(logits, (-1, size))
             one = ops.one_hot(neuron, size, dtype=logits.dtype)[None]
-            if self._by_odds:
-                vector = one - ops.softmax(flat - 1e9 * one, axis=-1)
+            if self._by_rivals:
+                spread = ops.std(flat, axis=-1, keepdims=True) + 1e-6
+                vector = one - _RIVALS * ops.softmax(flat / spread - 1e9 * one, axis=-1)
             else:
                 vector = ops.broadcast_to(one * sign, ops.shape(flat))
             return ops.reshape(vector, ops.shape(logits))

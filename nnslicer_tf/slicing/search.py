@@ -1,18 +1,19 @@
 """The search for decisive slices: the smallest that keep a model's answer.
 
 Units (synapses, neurons, channels or inputs) are ablated in rounds, those with the least effect
-first; effects are then estimated again. The effect of a unit is the absolute derivative of the
-answer's log-odds (without a softmax, of the logit) with respect to its mask. The sign is ignored: a
-slice selected by sign could be made to give any answer.
+first; effects are then estimated again. The effect of a unit is the absolute derivative of a score
+with respect to its mask: of the answer's logit less ¾ of its rivals' weighted mean (see
+`MaskedUnits`), without a softmax of the logit alone. The sign is ignored: a slice selected by sign
+could be made to give any answer.
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
 to 70. Threads search for several samples in parallel.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,7 @@ class Answers:
     """Answers of an output, their probabilities, and their divergences from the whole model's."""
 
     def __init__(self, im: InstrumentedModel, output: str | None, full: np.ndarray) -> None:
-        self._classes = classes = im.classes_of(output)
+        self.classes = classes = im.classes_of(output)
         self._outputs = partial(im.outputs_from, output=output)
         # Whether logits become probabilities by a softmax, or by a sigmoid; else by the model.
         self.by_softmax = classes.task == "multiclass" and classes.final in _OF_SOFTMAX
@@ -59,24 +60,28 @@ class Answers:
     @property
     def is_number(self) -> bool:
         """Whether the output is a number, not a class."""
-        return self._classes.is_number
+        return self.classes.is_number
+
+    def neuron(self, label: Any) -> tuple[int, int]:
+        """Return the index of a class's logit, and −1 if a smaller logit speaks for it, else 1."""
+        return (0, 1) if self.is_number else self.classes.neuron(int(label))
 
     def of(self, logits: np.ndarray) -> np.ndarray:
         """Return the answers, `(samples,)`: classes, or numbers."""
         if self.is_number:
             return self._outputs(logits.astype(np.float32)).reshape(-1).astype(np.float64)
-        return self._classes.from_logits(logits)
+        return self.classes.from_logits(logits)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the probability of each class, `(samples, classes)`; NaN for a number."""
         if self.is_number:
             return np.full((len(logits), 1), np.nan)
-        scores = self._classes.scores(logits).reshape(len(logits), -1).astype(np.float64)
+        scores = self.classes.scores(logits).reshape(len(logits), -1).astype(np.float64)
         if self.by_softmax:
             return softmax(scores)
         if self._by_sigmoid:
             return sigmoid(scores)
-        return self._classes.probabilities(self._outputs(logits)).reshape(len(logits), -1)
+        return self.classes.probabilities(self._outputs(logits)).reshape(len(logits), -1)
 
     def probability(self, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return the probability of each sample's target, `(samples,)`; NaN for a number."""
@@ -88,10 +93,36 @@ class Answers:
         if self.is_number:
             return np.abs(self.of(logits) - self.of(self.full[rows]))
         p, q = self.probabilities(self.full[rows]), self.probabilities(logits)
-        if self._classes.is_multi_label:
+        if self.classes.is_multi_label:
             p, q = (np.concatenate([v, 1 - v], axis=1) for v in (p, q))
         tiny = 1e-30
         return (p * (np.log(p + tiny) - np.log(q + tiny))).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What decisive slices have to keep, and of what they are: arguments of `Slicer.decisive`.
+
+    Raises InvalidArgumentError for values out of range.
+    """
+
+    level: str
+    ablation: str
+    min_probability: float | None
+    max_divergence: float | None
+    max_share: float
+    tolerance: float
+    together: bool
+
+    def __post_init__(self) -> None:
+        check_name("level", self.level, LEVELS)
+        check_name("ablation", self.ablation, ABLATIONS)
+        for name in ("min_probability", "max_divergence", "max_share", "tolerance"):
+            value, high = getattr(self, name), np.inf if name == "max_divergence" else 1.0
+            if value is not None and not 0 < value <= high:
+                raise InvalidArgumentError(
+                    f"{name} must be above 0 and at most {high}. Received: {value!r}"
+                )
 
 
 @dataclass
@@ -102,9 +133,17 @@ class _Search:
     x: list[np.ndarray]
     base: Mapping[str, Any]
     answers: Answers
+    rows: np.ndarray  # the samples' indices
+    targets: np.ndarray  # their answers, (samples,)
+    required: Requirements
     passes: int = 0
     # The size of each mask that was run, and the answers, (samples,).
     met: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    # What `decide` finds: the slice, whether it keeps the answer, the logits with nothing active.
+    members: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    kept: bool = False
+    empty: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    given: list[tuple[int, bool]] = field(default_factory=list)  # other classes asked, if given
 
     def logits(self, members: np.ndarray, removed: bool = False) -> np.ndarray:
         """Return the logits with only the units `members` active, or with them removed."""
@@ -116,34 +155,46 @@ class _Search:
             self.met.append((len(members), self.answers.of(logits)))
         return logits
 
-    def effects(
-        self, members: np.ndarray, target: tuple[int, int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def effects(self, members: np.ndarray, label: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits with only the units `members` active, and their effects' sizes."""
         mask = np.zeros(self.model.units, np.float32)
         mask[members] = 1
         self.passes += _ROUND
+        target = self.answers.neuron(label)
         logits, effects = self.model.effects(self.x, mask, self.base, *target)
         self.met.append((len(members), self.answers.of(logits)))
         return logits, np.abs(effects[members])
 
-    def smallest(self, target: tuple[int, int], keeps: Callable[[np.ndarray], bool]) -> np.ndarray:
-        """Return the units of the smallest slice found whose logits satisfy `keeps`, else all.
+    def keeps(self, logits: np.ndarray) -> bool:
+        """Whether logits keep the answers as required, for nearly all samples."""
+        required, divergence = self.required, self.answers.divergence(logits, self.rows)
+        if self.answers.is_number:
+            scale = float(self.answers.divergence(self.empty, self.rows).max())
+            return bool(np.mean(divergence <= required.tolerance * scale) >= _MIN_KEPT)
+        same = self.answers.of(logits) == self.targets
+        if required.min_probability is not None:
+            same &= self.answers.probability(logits, self.targets) >= required.min_probability
+        if required.max_divergence is not None:
+            same &= divergence <= required.max_divergence
+        return bool(same.mean() >= _MIN_KEPT)
 
-        `target` is the index of its logit, and −1 if a smaller logit speaks for it, else 1.
-        """
+    def decide(self) -> None:
+        """Find the smallest slice that keeps the answers; all units if there is none."""
+        self.empty = self.logits(np.zeros(0, int))
+        # Rounds of ablation, until the answer is lost for good.
         members = best = np.arange(self.model.units)
         sizes_of_best = np.zeros(len(best))
         counts = _counts(self.model.units)
         failures = 0
         for count in [*counts, 0]:
-            logits, sizes = self.effects(members, target)
+            logits, sizes = self.effects(members, self.targets[0])
             failures += 1
-            if keeps(logits):
+            if self.keeps(logits):
                 best, sizes_of_best, failures = members, sizes, 0
             if failures == _MAX_FAILURES:
                 break
             members = _largest(members, sizes, count)
+        # Bisection between the smallest that keeps the answer and the next.
         low, high = max([count for count in counts if count < len(best)], default=0), len(best)
         ranked, sizes = best, sizes_of_best
         for _ in range(_BISECTIONS):
@@ -151,21 +202,55 @@ class _Search:
             if not low < middle < high:
                 break
             members = _largest(ranked, sizes, middle)
-            if keeps(self.logits(members)):
+            if self.keeps(self.logits(members)):
                 best, high = members, middle
             else:
                 low = middle
-        return best
+        self.members = best
+        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
+        reached = self.required.min_probability is None or len(best) < self.model.units
+        self.kept = reached or self.keeps(self.answers.full[self.rows])
 
-    def of_size(self, target: tuple[int, int], size: int) -> np.ndarray:
-        """Return the units that rounds of ablation leave for a target at a size."""
+    def gives(self, label: int) -> bool:
+        """Whether a mask of at most the slice's size, met by a search, gives another class."""
+        size = len(self.members)
+        if any((met == label).mean() > 0.5 for count, met in self.met if count <= size):
+            return True
+        other = replace(self, passes=0, met=[])
         members = np.arange(self.model.units)
         for count in _counts(self.model.units):
-            _, sizes = self.effects(members, target)
+            _, sizes = other.effects(members, label)
             members = _largest(members, sizes, max(count, size))
             if count <= size:
                 break
-        return members
+        return bool((self.answers.of(other.logits(members)) == label).mean() > 0.5)
+
+    def certificate(self) -> dict[str, np.ndarray]:
+        """Return what running the model says of the slice, column → one value for each sample."""
+        answers, targets = self.answers, self.targets
+        alone = self.logits(self.members)
+        removed = self.logits(self.members, removed=True)
+        nothing = answers.of(self.empty)
+        share = len(self.members) / self.model.units
+        columns = {
+            "answer": targets,
+            "probability": answers.probability(answers.full[self.rows], targets),
+            "answer with slice alone": answers.of(alone),
+            "probability with slice alone": answers.probability(alone, targets),
+            "answer with slice removed": answers.of(removed),
+            "probability with slice removed": answers.probability(removed, targets),
+            "empty answer": nothing,
+            "probability of empty answer": answers.probability(self.empty, nothing),
+            "divergence": answers.divergence(alone, self.rows),
+            "size": len(self.members),
+            "share": share,
+            "kept": self.kept,
+            "found": share <= self.required.max_share and self.kept,
+            "other classes asked": len(self.given),
+            "other classes given": sum(is_given for _, is_given in self.given),
+            "passes": self.passes,
+        }
+        return {name: np.broadcast_to(v, (len(self.rows),)) for name, v in columns.items()}
 
 
 def _counts(units: int) -> list[int]:
@@ -191,31 +276,12 @@ def decisive_slices(
     profile: Profile,
     data: DataLike,
     outputs: Any,
-    level: str,
-    *,
-    ablation: str,
-    min_probability: float | None,
-    max_divergence: float | None,
-    max_share: float,
-    tolerance: float,
+    required: Requirements,
     others: int | None,
-    together: bool,
     rng: int | np.random.Generator,
     progress: bool,
 ) -> DecisiveSlices:
     """Return decisive slices; see `Slicer.decisive`."""
-    check_name("level", level, LEVELS)
-    check_name("ablation", ablation, ABLATIONS)
-    for name, value, high in (
-        ("min_probability", min_probability, 1.0),
-        ("max_divergence", max_divergence, np.inf),
-        ("max_share", max_share, 1.0),
-        ("tolerance", tolerance, 1.0),
-    ):
-        if value is not None and not 0 < value <= high:
-            raise InvalidArgumentError(
-                f"{name} must be above 0 and at most {high}. Received: {value!r}"
-            )
     generator = np.random.default_rng(rng)
     output = None
     if isinstance(outputs, Mapping):
@@ -235,149 +301,63 @@ def decisive_slices(
         raise CriterionError(
             f"Decisive slices need an output vector. '{name}' has shape {full.shape[1:]}."
         )
-    if ablation == "resample" and samples < 2:
+    if required.ablation == "resample" and samples < 2:
         raise InvalidArgumentError("ablation='resample' needs at least 2 samples. Received: 1")
-    classes = im.classes_of(output)
     answers = Answers(im, output, full)
-    if answers.is_number and classes.count > 1:
-        raise CriterionError(
-            f"A decisive slice keeps a class or one number; '{name}' has {classes.count} numbers. "
-            f"{classes.remark}"
-        )
-    targets = _targets(outputs, answers, together)
-    key = "masked units", name, level, answers.by_softmax
-    model = im.prepared(key, lambda: MaskedUnits(im, name, level, answers.by_softmax))
+    targets = _targets(outputs, answers, required)
+    key = "masked units", name, required.level, answers.by_softmax
+    model = im.prepared(key, lambda: MaskedUnits(im, name, required.level, answers.by_softmax))
 
     # One search for each sample, or one for all of them.
     donors = (np.arange(samples) + generator.integers(1, max(samples, 2), samples)) % samples
-    asked = [generator.permutation(classes.count) for _ in range(samples)]
+    asked = [generator.permutation(answers.classes.count) for _ in range(samples)]
     base = {n: profile.means[n][None].astype(np.float32) for n in model.bases}
-    if ablation == "zero":
+    if required.ablation == "zero":
         base = {n: 0 * mean for n, mean in base.items()}
     shared = model.base(base)
-    groups = [np.arange(samples)] if together else [np.array([i]) for i in range(samples)]
     searches = []
-    for rows in groups:
-        if ablation == "resample":
+    for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
+        if required.ablation == "resample":
             donor = donors[rows[:1]]
             shared = model.base(_values(im, [array[donor] for array in x], model.bases))
-        searches.append(_Search(model, [array[rows] for array in x], shared, answers))
+        own = [array[rows] for array in x]
+        searches.append(_Search(model, own, shared, answers, rows, targets[rows], required))
 
-    def target(label: Any) -> tuple[int, int]:
-        return (0, 1) if answers.is_number else classes.neuron(int(label))
-
-    empty: dict[int, np.ndarray] = {}  # logits with nothing active, for each search
-    kept: set[int] = set()  # the searches with a slice that keeps the answer
-    if min_probability is not None and not answers.is_number:
-        whole = answers.probability(full, targets)
-        below = np.flatnonzero(whole < min_probability)
-        if len(below):
-            listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
-            more = f" and {len(below) - 5} more" if len(below) > 5 else ""
-            warnings.warn(
-                f"The whole model gives its answer less than min_probability={min_probability:g} "
-                f"for {len(below)} of {samples} samples: {listed}{more}. A slice of them may not "
-                "reach it either; lower min_probability.",
-                stacklevel=3,
-            )
-
-    def smallest(index: int) -> np.ndarray:
-        search, rows = searches[index], groups[index]
-        empty[index] = search.logits(np.zeros(0, int))
-        scale = float(answers.divergence(empty[index], rows).max()) if answers.is_number else 1.0
-
-        def keeps(logits: np.ndarray) -> bool:
-            divergence = answers.divergence(logits, rows)
-            if answers.is_number:
-                return bool(np.mean(divergence <= tolerance * scale) >= _MIN_KEPT)
-            same = answers.of(logits) == targets[rows]
-            if min_probability is not None:
-                same &= answers.probability(logits, targets[rows]) >= min_probability
-            if max_divergence is not None:
-                same &= divergence <= max_divergence
-            return bool(same.mean() >= _MIN_KEPT)
-
-        one = search.smallest(target(targets[rows[0]]), keeps)
-        # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
-        if min_probability is None or len(one) < model.units or keeps(full[rows]):
-            kept.add(index)
-        return one
-
-    def is_given(index_and_label: tuple[int, int]) -> bool:
-        """Return whether a mask of at most this size, met by a search, gives another class."""
-        index, label = index_and_label
-        search, size = searches[index], len(members[index])
-
-        if any((met == label).mean() > 0.5 for count, met in search.met if count <= size):
-            return True
-        other = _Search(model, search.x, search.base, answers)
-        logits = other.logits(other.of_size(target(label), size))
-        return bool((answers.of(logits) == label).mean() > 0.5)
-
-    bar = tqdm(total=len(groups), desc="Deciding", unit="slice", disable=not progress, leave=False)
+    # All slices, then the same search for other classes.
+    bar = tqdm(
+        total=len(searches), desc="Deciding", unit="slice", disable=not progress, leave=False
+    )
     with ThreadPoolExecutor(available_cores()) as pool, bar:
-        members = []
-        for one in pool.map(smallest, range(len(groups))):
-            members.append(one)
+        for _ in pool.map(_Search.decide, searches):
             bar.update()
-        pairs = []
-        for index, rows in enumerate(groups):
-            if not answers.is_number and len(members[index]) < model.units:
-                labels = asked[rows[0]]
-                wanted = labels[labels != targets[rows[0]]][:others]
-                pairs += [(index, int(label)) for label in wanted]
+        pairs = [
+            (search, int(label))
+            for search in searches
+            if not answers.is_number and len(search.members) < model.units
+            for label in [c for c in asked[search.rows[0]] if c != search.targets[0]][:others]
+        ]
         bar.reset(len(pairs))
         bar.set_description("Other classes")
-        given = []
-        for is_one_given in pool.map(is_given, pairs):
-            given.append(is_one_given)
+        for (search, label), given in zip(
+            pairs, pool.map(lambda pair: pair[0].gives(pair[1]), pairs), strict=True
+        ):
+            search.given.append((label, given))
             bar.update()
+        parts = list(pool.map(_Search.certificate, searches))
 
-    # The certificate.
-    parts = []
-    owners = np.array([index for index, _ in pairs], int)
-    for index, (search, rows) in enumerate(zip(searches, groups, strict=True)):
-        alone = search.logits(members[index])
-        removed = search.logits(members[index], removed=True)
-        share = len(members[index]) / model.units
-        here = owners == index
-        nothing = answers.of(empty[index])
-        likelihoods = answers.probability(empty[index], nothing)
-        columns = {
-            "answer": targets[rows],
-            "probability": answers.probability(answers.full[rows], targets[rows]),
-            "answer with slice alone": answers.of(alone),
-            "probability with slice alone": answers.probability(alone, targets[rows]),
-            "answer with slice removed": answers.of(removed),
-            "probability with slice removed": answers.probability(removed, targets[rows]),
-            "empty answer": nothing,
-            "probability of empty answer": likelihoods,
-            "divergence": answers.divergence(alone, rows),
-            "size": len(members[index]),
-            "share": share,
-            "kept": index in kept,
-            "found": share <= max_share and index in kept,
-            "other classes asked": int(here.sum()),
-            "other classes given": int(np.array(given, bool)[here].sum()),
-            "passes": search.passes,
-        }
-        parts.append({name: np.broadcast_to(v, (len(rows),)) for name, v in columns.items()})
     certificate = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     info = {
-        "level": level,
-        "ablation": ablation,
-        "max_share": max_share,
-        "min_probability": min_probability,
-        "max_divergence": max_divergence,
-        "together": together,
+        "level": required.level,
+        "ablation": required.ablation,
+        "max_share": required.max_share,
+        "min_probability": required.min_probability,
+        "max_divergence": required.max_divergence,
+        "together": required.together,
         "number": answers.is_number,
-        "others": [
-            [[label, one] for (owner, label), one in zip(pairs, given, strict=True) if owner == i]
-            for i in range(len(groups))
-        ],
+        "others": [[list(pair) for pair in search.given] for search in searches],
         "fingerprint": profile.fingerprint,
     }
-    return DecisiveSlices(model.shapes, members, certificate, info)
+    return DecisiveSlices(model.shapes, [s.members for s in searches], certificate, info)
 
 
 def _values(
@@ -392,8 +372,13 @@ def _values(
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def _targets(outputs: Any, answers: Answers, together: bool) -> np.ndarray:
+def _targets(outputs: Any, answers: Answers, required: Requirements) -> np.ndarray:
     """Return the answer that each sample's slice has to keep."""
+    if answers.is_number and answers.classes.count > 1:
+        raise CriterionError(
+            f"A decisive slice keeps a class or one number; the output has "
+            f"{answers.classes.count} numbers. {answers.classes.remark}"
+        )
     given = targets = answers.of(answers.full)
     if not isinstance(outputs, str) or outputs != "predicted":
         wanted = np.asarray(outputs)
@@ -411,9 +396,22 @@ def _targets(outputs: Any, answers: Answers, together: bool) -> np.ndarray:
                 f"{given[index]}. Received: outputs={targets[index]}. Pass 'predicted', or only "
                 "samples that the model assigns to this class."
             )
-    if together and not answers.is_number and len(np.unique(targets)) > 1:
+    if required.together and not answers.is_number and len(np.unique(targets)) > 1:
         raise CriterionError(
             "One slice for all samples needs samples of one class. The model assigns these to "
             f"classes {np.unique(targets).tolist()}; pass those of one class, or together=False."
         )
+    least = required.min_probability
+    if least is not None and not answers.is_number:
+        whole = answers.probability(answers.full, targets)
+        below = np.flatnonzero(whole < least)
+        if len(below):
+            listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
+            more = f" and {len(below) - 5} more" if len(below) > 5 else ""
+            warnings.warn(
+                f"The whole model gives its answer less than min_probability={least:g} for "
+                f"{len(below)} of {len(given)} samples: {listed}{more}. A slice of them may not "
+                "reach it either; lower min_probability.",
+                stacklevel=4,
+            )
     return targets

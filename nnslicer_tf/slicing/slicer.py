@@ -63,7 +63,7 @@ from nnslicer_tf.slicing.explanation import (
     unusual_size,
 )
 from nnslicer_tf.slicing.profile import Profile
-from nnslicer_tf.slicing.search import decisive_slices
+from nnslicer_tf.slicing.search import Requirements, decisive_slices
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
@@ -374,22 +374,12 @@ class Slicer:
                 recurrent layer.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
+        required = Requirements(
+            level, ablation, min_probability, max_divergence, max_share, tolerance, together
+        )
         self._check_weights()
         return decisive_slices(
-            self.im,
-            self.profile,
-            x,
-            outputs,
-            level,
-            ablation=ablation,
-            min_probability=min_probability,
-            max_divergence=max_divergence,
-            max_share=max_share,
-            tolerance=tolerance,
-            others=others,
-            together=together,
-            rng=rng,
-            progress=self.progress,
+            self.im, self.profile, x, outputs, required, others, rng, self.progress
         )
 
     def explain(
@@ -423,7 +413,7 @@ class Slicer:
                 integrated gradients, which can take minutes, only by name), False for none.
                 Methods that do not apply to the model are left out, with the reason.
             decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
-                forward passes, and as many for each of three other classes.
+                forward passes, and as many for another class.
 
         Raises:
             InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
@@ -535,7 +525,7 @@ class Slicer:
             return None
         for level in ("synapse", "channel"):  # synapses of recurrent layers cannot be ablated
             try:
-                return self.decisive(batch, {outputs[target.answer]: PREDICTED}, level)
+                return self.decisive(batch, {outputs[target.answer]: PREDICTED}, level, others=1)
             except UnsupportedLayerError:
                 continue
         return None

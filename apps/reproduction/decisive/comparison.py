@@ -147,7 +147,7 @@ class Kept:
         return self._model.logits([_batch_of(x)], mask, self._base)
 
     def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits of one sample, and the log-odds' derivative by each mask entry."""
+        """Return the logits of one sample, and the score's derivative by each mask entry."""
         target = self.im.classes.neuron(int(label))
         return self._model.effects([_batch_of(x)], mask, self._base, *target)
 
@@ -232,7 +232,7 @@ def _contributions(
 
 
 def _learned(network: Kept, steps: int, x: np.ndarray, label: int) -> np.ndarray:
-    """Return a mask learned with Adam: hinge of the log-odds plus a price for each synapse."""
+    """Return a mask learned with Adam: raise the score to a margin, at a price per synapse."""
     place = np.zeros(network.units)
     first, second = np.zeros(network.units), np.zeros(network.units)
     for step in range(1, steps + 1):
