@@ -14,7 +14,7 @@ import numpy as np
 from gauntlet.models import CASES, Case
 
 import nnslicer_tf as nns
-from nnslicer_tf import deepxplore, dflare, exactline, pruning, semantic
+from nnslicer_tf import debugging, deepxplore, detection, dflare, exactline, pruning, semantic
 from nnslicer_tf.report.explorer.packing import unpack
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -31,9 +31,12 @@ class Subject:
 
     @cached_property
     def x(self) -> np.ndarray | list[np.ndarray]:
+        return self.samples(8, 0)
+
+    def samples(self, count: int, seed: int) -> np.ndarray | list[np.ndarray]:
         if not getattr(self.model, "inputs", None):  # a subclassed model of five columns
-            return np.random.default_rng(0).normal(size=(8, 5)).astype("f4")
-        return self.case.samples(self.model, 8, 0)
+            return np.random.default_rng(seed).normal(size=(count, 5)).astype("f4")
+        return self.case.samples(self.model, count, seed)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -49,10 +52,7 @@ class Subject:
 
     @cached_property
     def profile(self) -> nns.Profile:
-        x = self.x
-        if getattr(self.model, "inputs", None):
-            x = self.case.samples(self.model, 24, 1)
-        return nns.Profile.from_data(self.im, x, progress=False)
+        return nns.Profile.from_data(self.im, self.samples(24, 1), progress=False)
 
     def slicer(self, **options: object) -> nns.Slicer:
         return nns.Slicer(self.im, self.profile, workers=0, progress=False, **options)
@@ -68,6 +68,16 @@ class Subject:
         y = (model or self.model)(self.x if x is None else x, training=False)
         return [np.asarray(v, np.float32) for v in (y if isinstance(y, (list, tuple)) else [y])]
 
+    def labelled(self, count: int) -> tuple[object, np.ndarray]:
+        """Inputs, and the classes that Keras gives them, as equal in number as they can be."""
+        x = self.samples(8 * count, 2)
+        y = classes_of(self.outputs(x=x)[0].reshape(8 * count, -1)).astype(int)
+        turn = np.empty(len(y), int)  # 0 for the first sample of each class, and so on
+        for label in np.unique(y):
+            turn[y == label] = np.arange(np.sum(y == label))
+        rows = np.sort(np.argsort(turn, kind="stable")[:count])
+        return rows_of(x, rows), y[rows]
+
     @contextmanager
     def zeroed(self, masks: dict[str, np.ndarray]) -> Iterator[None]:
         """The model itself with the kernels' weights outside the masks set to 0 for a while."""
@@ -80,6 +90,10 @@ class Subject:
         finally:
             for name, variable in variables.items():
                 variable.assign(values[name])
+
+
+def rows_of(x: np.ndarray | list[np.ndarray], rows: np.ndarray | slice) -> object:
+    return [part[rows] for part in x] if isinstance(x, list) else x[rows]
 
 
 def same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -136,6 +150,20 @@ def amounts(s: Subject) -> None:
             np.testing.assert_allclose(received, given, rtol=2e-2, atol=2e-3)
 
 
+def decide(s: Subject) -> None:
+    """Keras gives the certified answer when the weights outside of a decisive slice are 0."""
+    x = rows_of(s.x, slice(2))
+    found = s.slicer().decisive(x, ablation="zero", others=1)
+    for index, answer in enumerate(found.certificate["answer with slice alone"]):
+        with s.zeroed(found.masks(index)):
+            outputs = s.outputs(x=x)[0]
+        alone = outputs.reshape(2, -1)[index : index + 1]
+        if s.im.classes.is_number:
+            np.testing.assert_allclose(alone[0, 0], answer, **CLOSE)
+        else:
+            assert classes_of(alone)[0] == answer
+
+
 def apply_slice(s: Subject) -> None:
     """A sliced copy answers as the model does whose other weights are 0."""
     one = s.slicer(theta=0.3).slice(s.x, s.target)
@@ -176,6 +204,19 @@ def compact(s: Subject) -> None:
     same(s.outputs(pruning.compact(s.im.like(pruned))), s.outputs(pruned))
 
 
+def shrink(s: Subject) -> None:
+    """A model for two classes is smaller, and as accurate as its table says."""
+    x, y = s.labelled(60)
+    small = pruning.shrink(s.im, x, y, classes=(0, 1), ratio=0.3, progress=False)
+    assert small.model.count_params() <= 0.75 * s.model.count_params()
+    among = np.flatnonzero(y < 2)
+    x = rows_of(x, among)
+    for model, accuracy in zip((s.model, small.model), small.accuracy, strict=True):
+        (outputs,) = s.outputs(model, x)
+        classes = classes_of(outputs if outputs.shape[-1] == 1 else outputs[:, :2])
+        np.testing.assert_allclose(np.mean(classes == y[among]), accuracy, atol=0.02)
+
+
 def lines(s: Subject) -> None:
     """Between the bends of an exact line, the model's logits are linear."""
     line = exactline.exact_line(s.im, s.x[0], s.x[1])
@@ -202,6 +243,33 @@ def cover(s: Subject) -> None:
         scaled = np.divide(values - low, high - low, out=0 * values, where=high > low)
         expected = (scaled > 0.5).any(axis=0)
         assert np.mean(expected.reshape(covered.shape) == covered) > 0.99, name
+
+
+def detect(s: Subject) -> None:
+    """Inputs are flagged by the distance of Keras's two largest logits."""
+    x, _ = s.labelled(120)
+    detector = detection.LogitMargin(s.im, false_positive_rate=0.2).fit(x)
+    logits = np.sort(s.im.logits(x).reshape(120, -1), axis=1)
+    margins = 2 * abs(logits[:, 0]) if logits.shape[1] == 1 else logits[:, -1] - logits[:, -2]
+    order = np.argsort(detector.score_samples(x))
+    np.testing.assert_allclose(margins[order], -np.sort(-margins), **CLOSE)
+    by_slices = detection.SliceDetector(s.slicer(theta=0.0), "paper", false_positive_rate=0.2)
+    flagged = by_slices.fit(x).predict(x)
+    alone = [by_slices.predict(x[i : i + 1])[0] for i in range(3)]
+    np.testing.assert_array_equal(flagged[:3], alone)
+
+
+def debug(s: Subject) -> None:
+    """Keras answers as the mended copy does when weights of suspicious synapses are 0."""
+    x, y = s.labelled(60)
+    wrong = np.arange(60) % 2 == 0
+    right = np.where(wrong, np.roll(np.unique(y), 1)[np.searchsorted(np.unique(y), y)], y)
+    runs = [(rows_of(x, part), right[part]) for part in (wrong, ~wrong)]
+    suspicion = debugging.suspicious(s.im, *runs, progress=False)
+    mended = debugging.mend(s.im, suspicion, x, right, "mask", channels=2)
+    masks = debugging.suspicious_synapses(s.im, suspicion, channels=2)
+    with s.zeroed({name: ~mask for name, mask in masks.items()}):
+        same(s.outputs(mended), s.outputs())
 
 
 def deviations(s: Subject) -> None:
@@ -290,14 +358,18 @@ ANALYSES: dict[str, Callable[[Subject], None]] = {
     "slice, θ = 0.3": slice_with_exclusion,
     "slice, channels": slice_channels,
     "amounts": amounts,
+    "decide": decide,
     "apply": apply_slice,
     "save, load": save_and_load,
     "explain": explain,
     "explore": explore,
     "prune": prune,
     "compact": compact,
+    "shrink": shrink,
     "semantic": semantic_slicing,
     "lines": lines,
     "cover": cover,
+    "detect": detect,
+    "debug": debug,
     "deviations": deviations,
 }

@@ -92,6 +92,29 @@ case("map of outputs")(
 )
 
 
+case("hard sigmoid", 2)(
+    lambda: stack((5,), layers.Dense(8, "relu"), layers.Dense(1, "hard_sigmoid"))
+)
+case("softmax of a 1 × 1 map", 3)(
+    lambda: stack(
+        (6, 6, 1), layers.Conv2D(3, 6), layers.Softmax(), layers.Reshape((3,), name="flat")
+    )
+)
+
+
+@case("falling sigmoid", 2)
+def falling_sigmoid() -> keras.Model:
+    x = keras.Input((5,))
+    return keras.Model(x, 1.0 - layers.Dense(1, "sigmoid")(layers.Dense(8, "relu")(x)))
+
+
+@case("ensemble", 3)
+def ensemble() -> keras.Model:
+    x = keras.Input((5,))
+    members = [layers.Dense(3, "softmax")(layers.Dense(8, "relu")(x)) for _ in range(3)]
+    return keras.Model(x, layers.Average()(members))
+
+
 @case("two outputs")
 def two_outputs() -> keras.Model:
     x = keras.Input((5,))
