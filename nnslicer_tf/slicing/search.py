@@ -232,7 +232,7 @@ class _Search:
         removed = self.logits(self.members, removed=True)
         nothing = answers.of(self.empty)
         share = len(self.members) / self.model.units
-        columns = {
+        columns: dict[str, Any] = {
             "answer": targets,
             "probability": answers.probability(answers.full[self.rows], targets),
             "answer with slice alone": answers.of(alone),

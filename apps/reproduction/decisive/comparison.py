@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.masked import MaskedUnits
 from nnslicer_tf.slicing.search import Answers
-from reproduction.decisive.settings import DecisiveSettings
+from reproduction.decisive.settings import DecisiveSettings, MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
@@ -54,12 +54,7 @@ class Method(NamedTuple):
 def compare(s: DecisiveSettings) -> ExperimentResult:
     """Compare rankings of a network's synapses."""
     # The network, its means, samples, their answers and other classes to ask for.
-    rng = np.random.default_rng(s.seed)
-    dataset = zoo.models.entry(s.model).dataset
-    im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, inputs_of(dataset, f"train[:{s.profile}]"))
-    x = inputs_of(dataset, s.split)
-    x = x[np.sort(rng.permutation(len(x))[: s.samples])]
+    rng, im, profile, x, head = drawn(s)
     network = Kept(im, profile)
     answers = network.answers(x)
     labels = answers.of(answers.full)
@@ -98,14 +93,8 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     means = ["kept", "probability", "KL", "other", "removed", "seconds", "passes"]
     certified = certified.join(certificates[means].mean()).round(4)
     certified = certified.rename_axis("procedure").reset_index()
-    head = {
-        "model": f"{s.model} on {dataset}",
-        "synapses": f"{network.units:,}",
-        "samples": f"{len(x)} of {s.split}, masks learned for {min(s.learned, len(x))}",
-        "profile": f"{s.profile} training samples",
-        "ablation": "mean",
-        "seed": s.seed,
-    }
+    head |= {"synapses": f"{network.units:,}", "ablation": "mean"}
+    head["samples"] += f", masks learned for {min(s.learned, len(x))}"
     title, named = f"{s.model}: synapses that decide", f"{s.model}: certificates of Slicer.decisive"
     shares = f"{s.model}: every share, with 95 % intervals"
     text = note("methods", shares=", ".join(f"{100 * share:g} %" for share in SHARES))
@@ -117,7 +106,22 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     return ExperimentResult(tables)
 
 
-def inputs_of(dataset: str, split: str) -> np.ndarray:
+def drawn(
+    s: MapSettings,
+) -> tuple[np.random.Generator, InstrumentedModel, Profile, np.ndarray, dict[str, Any]]:
+    """Return a generator, a network, its means, samples, and what a table says of them."""
+    rng = np.random.default_rng(s.seed)
+    dataset = zoo.models.entry(s.model).dataset
+    im = InstrumentedModel(zoo.load(s.model))
+    profile = Profile.from_data(im, _inputs(dataset, f"train[:{s.profile}]"))
+    x = _inputs(dataset, s.split)
+    x = x[np.sort(rng.permutation(len(x))[: s.samples])]
+    head = {"model": f"{s.model} on {dataset}", "samples": f"{len(x)} of {s.split}"}
+    head |= {"profile": f"{s.profile} training samples", "seed": s.seed}
+    return rng, im, profile, x, head
+
+
+def _inputs(dataset: str, split: str) -> np.ndarray:
     """Return the samples of a split; of sentences, the tokens."""
     if dataset == "sst2":
         return texts.vocabulary().encode(texts.load(dataset, split).text)

@@ -4,12 +4,10 @@ import time
 
 import numpy as np
 
-from nnslicer_tf import zoo
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import Profile, Slicer
-from reproduction.decisive.comparison import inputs_of
+from nnslicer_tf.slicing import Slicer
+from reproduction.decisive.comparison import drawn
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -20,12 +18,7 @@ _RESAMPLES = 10_000
 
 def maps(s: MapSettings) -> ExperimentResult:
     """Compare the orders of pixels or words by all methods, sample by sample."""
-    rng = np.random.default_rng(s.seed)
-    dataset = zoo.models.entry(s.model).dataset
-    im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, inputs_of(dataset, f"train[:{s.profile}]"))
-    x = inputs_of(dataset, s.split)
-    x = x[np.sort(rng.permutation(len(x))[: s.samples])]
+    rng, im, profile, x, head = drawn(s)
     labels = im.classes.from_logits(im.logits(x))
     slicer = Slicer(im, profile, _THETA, workers=0, progress=False)
 
@@ -42,7 +35,7 @@ def maps(s: MapSettings) -> ExperimentResult:
         counts = slicer.slice(one[None], [label]).neurons
         seconds["slice by counts"] = time.perf_counter() - start
         values["slice by counts"] = counts[im.input_operation].astype(float)
-        values["random"] = rng.normal(size=np.shape(values["slice by counts"]))
+        values["random"] = np.random.default_rng([s.seed, sample]).random(np.shape(one))
         deletion, insertion = metrics.curves(im, one, profile.means, label, values)
         return [
             {
@@ -60,7 +53,7 @@ def maps(s: MapSettings) -> ExperimentResult:
 
     # Each method's means, and 95 % intervals of its paired differences from the best one's.
     rows = found.groupby("method", sort=False)[["deletion", "insertion"]].mean()
-    drawn = rng.integers(0, len(x), (_RESAMPLES, len(x)))
+    resamples = rng.integers(0, len(x), (_RESAMPLES, len(x)))
     for metric, best in (
         ("deletion", rows["deletion"].idxmin()),
         ("insertion", rows["insertion"].idxmax()),
@@ -68,16 +61,10 @@ def maps(s: MapSettings) -> ExperimentResult:
         by_method = found.pivot(index="sample", columns="method", values=metric)
         for name in rows.index:
             difference = (by_method[name] - by_method[best]).to_numpy()
-            low, high = np.quantile(difference[drawn].mean(axis=1), [0.025, 0.975])
+            low, high = np.quantile(difference[resamples].mean(axis=1), [0.025, 0.975])
             rows.loc[name, [f"{metric}, from", f"{metric}, to"]] = low, high
             rows.loc[name, f"{metric}, tied"] = bool(low <= 0 <= high)
     rows["ms"] = 1000 * found.groupby("method", sort=False)["seconds"].median()
-    head = {
-        "model": f"{s.model} on {dataset}",
-        "samples": f"{len(x)} of {s.split}",
-        "profile": f"{s.profile} training samples",
-        "seed": s.seed,
-    }
     title = f"{s.model}: maps of the input by deletion and insertion"
     table = rows.round(4).reset_index()
     return ExperimentResult([ExperimentTable(f"maps-{s.model}", table, title, head, note("maps"))])
