@@ -240,7 +240,7 @@ class LayerComparison(ShownAsTable):
         `data` are samples of the profile, `theta` is θ of the exclusion; at most the `most` first
         deviating samples are sliced.
         """
-        twin = InstrumentedModel(self.twin)
+        twin = self.im.like(self.twin)
         found = []
         for im in (self.im, twin):
             profile = Profile.from_data(im, data, progress=progress)

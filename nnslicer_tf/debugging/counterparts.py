@@ -57,11 +57,10 @@ class Counterpart(ABC):
         Of a file it has only the kernels: biases and normalisations, which a file may fold into the
         kernels, are the original's. Activations are not rounded.
         """
-        twin = copy_model(self.im.model)
-        kernels = InstrumentedModel(twin).kernels
+        twin = self.im.copy()
         for name, values in self.kernels().items():
-            kernels[name].variable().assign(values)
-        return twin
+            twin.kernels[name].variable().assign(values)
+        return twin.model
 
     def _input_places(self, tensor: str, stored: str) -> list[Place]:
         name = self.im.input_operation
@@ -92,7 +91,7 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
     if isinstance(compressed, keras.Model):
         if any(getattr(layer, "quantization_mode", None) for layer in compressed.layers):
             return _QuantisedLayers(im, compressed)
-        compressed = InstrumentedModel(compressed)
+        compressed = im.like(compressed)
     if isinstance(compressed, InstrumentedModel):
         return _Copy(im, compressed)
     raise InvalidArgumentError(
@@ -177,12 +176,12 @@ class _QuantisedLayers(Counterpart):
         return {self.im.input_operation: x, **arrays}
 
     def kernels(self) -> dict[str, np.ndarray]:
-        kernels = InstrumentedModel(self.twin()).kernels
+        kernels = self.im.like(self.twin()).kernels
         return {name: kernel.kernel() for name, kernel in kernels.items()}
 
     def twin(self) -> keras.Model:
         """Return a copy of the original with all weights of the layers, dequantised."""
-        twin = copy_model(self.im.model)
+        twin = self.im.copy().model
         for layer in twin.layers:
             same = self._layers.get(layer.name)
             if same is not None:

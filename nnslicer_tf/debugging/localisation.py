@@ -21,7 +21,7 @@ from nnslicer_tf.debugging.evidence import (
     channel_scores,
 )
 from nnslicer_tf.debugging.runs import Labelled, Runs
-from nnslicer_tf.instrument import InstrumentedModel, Synapses, copy_model
+from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.slicing import Profile, Slicer
 
@@ -179,9 +179,9 @@ def mend(
     check_classifier(im, exclusive=True, one_output=True)
     y = check_labels(y, len(x), im.classes.count)
     masks = suspicious_synapses(im, suspicion, channels)
-    model = copy_model(im.model)
+    copy = im.copy()
+    model, kernels = copy.model, copy.kernels
     from_logits = im.classes.are_logits
-    kernels = InstrumentedModel(model).kernels
     if how == "train":
         for layer in model.layers:  # statistics stay fixed
             if isinstance(layer, keras.layers.BatchNormalization):

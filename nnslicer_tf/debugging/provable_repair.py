@@ -21,7 +21,7 @@ from keras import ops
 from nnslicer_tf._checks import check_labels, check_name, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses, copy_model
+from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
@@ -130,10 +130,10 @@ def repair(
         bounds.append(-values)
     change = np.zeros(shape, np.float32)
     change[chosen] = _least(np.concatenate(slopes), np.concatenate(bounds), size, most, kernel)
-    model = copy_model(im.model)
-    twin = InstrumentedModel(model).kernels[kernel]
+    copy = im.copy()
+    twin = copy.kernels[kernel]
     twin.variable().assign(twin.kernel() + change)
-    return ProvableRepair(model, kernel, change, len(x), margin)
+    return ProvableRepair(copy.model, kernel, change, len(x), margin)
 
 
 def _least(

@@ -219,22 +219,24 @@ def shrink(
         options: Any = {"learning_rate": rate, "batch_size": batch, "rng": generator}
         imitate(small, whole, x, epochs, progress=progress, **options)
 
-    accuracies = []
-    for one in (whole, small):
-        outputs = one.predict(test_x[tested], batch_size=256, verbose=0)
-        labels = test_y[tested]
-        if im.classes.is_binary and not other:
-            predicted = im.classes.from_outputs(outputs)
-        else:
-            predicted, labels = outputs.argmax(axis=1), _places(labels, targets)
-        accuracies.append(accuracy(predicted, labels))
+    labels, before = test_y[tested], im.predict(test_x[tested])
+    after = small.predict(test_x[tested], batch_size=256, verbose=0)
+    if im.classes.is_binary and not other:
+        predicted = [im.classes.from_outputs(outputs) for outputs in (before, after)]
+    else:
+        of_original = (
+            _places(im.classes.from_outputs(before), targets)
+            if other
+            else (before[:, targets].argmax(axis=1))
+        )
+        predicted, labels = [of_original, after.argmax(axis=1)], _places(labels, targets)
     return Shrunk(
         model=small,
         classes=tuple(targets),
         other=other,
         before=Costs(im, x[0]),
         after=Costs(small, x[0]),
-        accuracy=(accuracies[0], accuracies[1]),
+        accuracy=(accuracy(predicted[0], labels), accuracy(predicted[1], labels)),
     )
 
 

@@ -194,7 +194,7 @@ def test_one_output_without_a_sigmoid_is_no_classifier():
     """Its label would always be 0."""
     model = keras.Sequential([keras.Input((3,)), layers.Dense(1)])
     im, x = nns.InstrumentedModel(model), np.ones((4, 3), np.float32)
-    with pytest.raises(InvalidArgumentError, match=r"one class per sample.* shape \(1,\)"):
+    with pytest.raises(InvalidArgumentError, match=r"is not a classifier.* shape \(1,\)"):
         compare_layers(im, copy_model(model), x, progress=False)
 
 

@@ -15,6 +15,7 @@ from gauntlet.models import CASES, Case
 
 import nnslicer_tf as nns
 from nnslicer_tf import debugging, deepxplore, detection, dflare, exactline, pruning, semantic
+from nnslicer_tf.errors import NNSlicerError
 from nnslicer_tf.report.explorer.packing import unpack
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -28,6 +29,20 @@ class Subject:
         self.case: Case = CASES[name]
         self.folder = folder
         self.model = self.case.build()
+        if self.case.classes:
+            self.balance()
+
+    def balance(self) -> None:
+        """Shift the last bias so that all classes are predicted."""
+        bias = (self.model.trainable_variables or [None])[-1]
+        if bias is None or tuple(bias.shape) not in ((self.case.classes,), (1,)):
+            return
+        try:
+            shape = {} if self.shape is None else {"input_shape": self.shape}
+            logits = nns.InstrumentedModel(self.model, **shape).logits(self.samples(200, 3))
+        except NNSlicerError:
+            return
+        bias.assign(np.array(bias) - np.median(logits.reshape(200, -1), axis=0))
 
     @cached_property
     def x(self) -> np.ndarray | list[np.ndarray]:

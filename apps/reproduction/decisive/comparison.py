@@ -134,8 +134,8 @@ class Kept:
     def __init__(self, im: InstrumentedModel, profile: Profile) -> None:
         self.im = im
         self.profile = profile
-        by_odds = im.classes.count > 1 and im.classes.final != "sigmoid"
-        self._model = MaskedUnits(im, im.logit_operation_of(None), "synapse", by_odds)
+        rivals = im.classes.count > 1 and im.classes.final != "sigmoid"
+        self._model = MaskedUnits(im, im.logit_operation_of(None), "synapse", rivals)
         self._base = self._model.base({n: profile.means[n][None] for n in self._model.bases})
         self.kernels = list(self._model.shapes)
         self.units = self._model.units
@@ -148,16 +148,13 @@ class Kept:
         """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
         mask = np.zeros(self.units, np.float32)
         mask[members] = 1
-        return self._model.logits([_batch_of(x)], mask, self._base)
+        # Tokens are floating-point numbers, too, as everywhere in the package.
+        return self._model.logits([x[None].astype(np.float32)], mask, self._base)
 
     def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits of one sample, and the score's derivative by each mask entry."""
         target = self.im.classes.neuron(int(label))
-        return self._model.effects([_batch_of(x)], mask, self._base, *target)
-
-
-def _batch_of(x: np.ndarray) -> np.ndarray:
-    return x[None].astype(np.float32)  # tokens, too, as everywhere in the package
+        return self._model.effects([x[None].astype(np.float32)], mask, self._base, *target)
 
 
 def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:

@@ -14,6 +14,7 @@ from reproduction.rows import RowStore
 
 _THETA = 0.1
 _RESAMPLES = 10_000
+_COLUMNS = ("method", "deletion", "insertion", "seconds")
 
 
 def maps(s: MapSettings) -> ExperimentResult:
@@ -37,15 +38,8 @@ def maps(s: MapSettings) -> ExperimentResult:
         values["slice by counts"] = counts[im.input_operation].astype(float)
         values["random"] = np.random.default_rng([s.seed, sample]).random(np.shape(one))
         deletion, insertion = metrics.curves(im, one, profile.means, label, values)
-        return [
-            {
-                "method": name,
-                "deletion": deletion[name].area,
-                "insertion": insertion[name].area,
-                "seconds": seconds.get(name, np.nan),
-            }
-            for name in values
-        ]
+        rows = [(n, c.area, insertion[n].area, seconds.get(n)) for n, c in deletion.items()]
+        return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
     fields = ("split", "samples", "profile", "seed")
     store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, model=profile.fingerprint)
@@ -54,10 +48,8 @@ def maps(s: MapSettings) -> ExperimentResult:
     # Each method's means, and 95 % intervals of its paired differences from the best one's.
     rows = found.groupby("method", sort=False)[["deletion", "insertion"]].mean()
     resamples = rng.integers(0, len(x), (_RESAMPLES, len(x)))
-    for metric, best in (
-        ("deletion", rows["deletion"].idxmin()),
-        ("insertion", rows["insertion"].idxmax()),
-    ):
+    for metric, sign in (("deletion", 1), ("insertion", -1)):
+        best = (sign * rows[metric]).idxmin()
         by_method = found.pivot(index="sample", columns="method", values=metric)
         for name in rows.index:
             difference = (by_method[name] - by_method[best]).to_numpy()

@@ -191,10 +191,6 @@ def _layer_pruned(original: _Original, number: int) -> keras.Model:
     return compress(model, "prune", layers=[names[number - 1]])
 
 
-def _mutated(ratio: float, original: _Original) -> keras.Model:
-    return compress(original.load(), "mutate", ratio=ratio)
-
-
 COMPRESSORS: dict[str, Compressor] = {
     "dynamic": ("tflite", lambda original: compress(original.load(), "dynamic")),
     "integer": (
@@ -204,6 +200,9 @@ COMPRESSORS: dict[str, Compressor] = {
     "pruned": ("keras", lambda original: compress(original.load(), "prune")),
     "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
-    **{f"mutated{100 * r:.0f}": ("keras", partial(_mutated, r)) for r in (0.1, 0.2, 0.3, 0.4, 0.5)},
+    **{
+        f"mutated{r}": ("keras", lambda o, r=r: compress(o.load(), "mutate", ratio=r / 100))
+        for r in (10, 20, 30, 40, 50)
+    },
 }
 """Compressor name → file type, function of the original."""
