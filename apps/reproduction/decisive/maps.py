@@ -7,7 +7,7 @@ import numpy as np
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.slicing import Slicer
-from nnslicer_tf.slicing.explanation import EXACT
+from nnslicer_tf.slicing.explanation import methods_to_compare
 from reproduction.decisive.comparison import drawn
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
@@ -24,14 +24,12 @@ def maps(s: MapSettings) -> ExperimentResult:
     labels = im.classes.from_logits(im.logits(x))
     slicer = Slicer(im, profile, _THETA, workers=0, progress=False)
 
-    methods = {n: m for n, m in ATTRIBUTIONS.items() if s.exact or n != EXACT}
-
     def measured(sample: int) -> list[dict]:
         one, label, values, seconds = x[sample], int(labels[sample]), {}, {}
-        for name, method in methods.items():
+        for name in methods_to_compare(True):  # all but exact gradients, which take long
             start = time.perf_counter()
             try:
-                values[name] = method(im, one, profile.means, label)
+                values[name] = ATTRIBUTIONS[name](im, one, profile.means, label)
             except (InvalidArgumentError, UnsupportedLayerError):
                 continue  # the model has no such maps: no convolution, or bends
             seconds[name] = time.perf_counter() - start
@@ -44,7 +42,7 @@ def maps(s: MapSettings) -> ExperimentResult:
         rows = [(n, c.area, insertion[n].area, seconds.get(n)) for n, c in deletion.items()]
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
-    fields = ("split", "samples", "profile", "exact", "seed")
+    fields = ("split", "samples", "profile", "seed")
     store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, model=profile.fingerprint)
     found = store.fill([{"sample": i} for i in range(len(x))], measured, "Samples")
 

@@ -19,7 +19,6 @@ class MapSettings(Settings):
     model: Annotated[str, Option(help="A model of the zoo.")] = "lenet5"
     split: Annotated[str, Option(help="Split the samples are drawn from.")] = "train[95%:]"
     samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 200
-    exact: Annotated[bool, Option(help="Integrated gradients without samples, too.")] = True
     profile: Annotated[int, Option(help="First training samples, for the means.", min=1)] = 5000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     work: Annotated[Path, Option(help="Folder of finished parts.")] = Path("runs/decisive")
