@@ -13,7 +13,6 @@ from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
-_THETA = 0.1
 _RESAMPLES = 10_000
 _COLUMNS = ("method", "deletion", "insertion", "seconds")
 
@@ -22,7 +21,7 @@ def maps(s: MapSettings) -> ExperimentResult:
     """Compare the orders of pixels or words by all methods, sample by sample."""
     rng, im, profile, x, head = drawn(s)
     labels = im.classes.from_logits(im.logits(x))
-    slicer = Slicer(im, profile, _THETA, workers=0, progress=False)
+    slicer = Slicer(im, profile, 0.1, workers=0, progress=False)
 
     def measured(sample: int) -> list[dict]:
         one, label, values, seconds = x[sample], int(labels[sample]), {}, {}
@@ -42,8 +41,9 @@ def maps(s: MapSettings) -> ExperimentResult:
         rows = [(n, c.area, insertion[n].area, seconds.get(n)) for n, c in deletion.items()]
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
-    fields = ("split", "samples", "profile", "seed")
-    store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, model=profile.fingerprint)
+    fields, names = ("split", "samples", "profile", "seed"), methods_to_compare(True)
+    made_from = {"model": profile.fingerprint, "methods": names}
+    store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, **made_from)
     found = store.fill([{"sample": i} for i in range(len(x))], measured, "Samples")
 
     # Each method's means, and 95 % intervals of its paired differences from the best one's.
