@@ -30,7 +30,7 @@ def held_by_workers():
     pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"ray::" in path.read_bytes():
+            if path.read_bytes().startswith(b"ray::"):
                 pids.append(path.parent.name)
         except OSError:  # it has ended
             pass
