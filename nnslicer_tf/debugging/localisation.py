@@ -21,8 +21,10 @@ from nnslicer_tf.debugging.evidence import (
     channel_scores,
 )
 from nnslicer_tf.debugging.runs import Labelled, Runs
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.slicing import Profile, Slicer
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
@@ -126,9 +128,16 @@ def suspicious(
         InvalidArgumentError: for an unknown method, samples that do not fail or pass as claimed,
             or classes that cannot be compared.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
-        UnsupportedLayerError: if a method on slices has no rule for an operation.
+        UnsupportedLayerError: if a method on slices has no rule for an operation, or one on
+            gradients gets a recurrent layer.
     """
     check_name("method", method, METHODS)
+    recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
+    if recurrent and method.startswith("gradient"):
+        raise UnsupportedLayerError(
+            f"Layer '{recurrent[0]}' is recurrent: its gates have no gradients here. Use "
+            "method='patching', or a method on slices, such as 'tarantula'."
+        )
     runs = Runs.of(im, failing, passing)
     if method == "random":
         scores = chance(im, np.random.default_rng(rng))
