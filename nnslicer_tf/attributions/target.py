@@ -80,6 +80,11 @@ def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
             f"Output {names} is a map of shape {shape}. Name a pixel or a region of it: "
             f"target=np.s_[{', '.join('0' for _ in shape)}]. Received: {target!r}"
         )
+    if target is None:
+        raise InvalidArgumentError(
+            f"The model answers with {shape[0]} numbers: choose one, target=0 … {shape[0] - 1}. "
+            f"{im.classes.remark}"
+        )
     check_target(target, im.classes.count)
     neuron, sign = im.classes.neuron(int(target))
     label = int(target) if is_classifier(im) else None
@@ -95,7 +100,7 @@ def _neurons(chosen: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         indexed = every.reshape(shape)[chosen] if isinstance(chosen, tuple) else every[chosen]
     except (IndexError, TypeError) as error:
         raise InvalidArgumentError(
-            f"{name} has neurons of shape {shape}. Received: {chosen!r} ({error})"
+            f"{name} has neurons of shape {shape}. Give an index, or 'all'. Received: {chosen!r}"
         ) from error
     if not np.size(indexed):
         raise InvalidArgumentError(f"{name}: no neuron is chosen by {chosen!r}.")

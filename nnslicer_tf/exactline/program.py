@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Transformer, build_transformer
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
 from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
@@ -57,6 +58,11 @@ def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
 
 
 def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
+    if len(im.output_operations) > 1:
+        raise InvalidArgumentError(
+            f"Exact lines and planes are of one output; '{im.model.name}' has "
+            f"{', '.join(im.outputs)}. Choose one: keras.Model(model.inputs, model.outputs[0])."
+        )
     steps: list[LineStep] = []
     same: dict[str, str] = {}  # operations that change at most the shape, which curves ignore
     for operation in im.graph.ancestors([im.logit_operation]):

@@ -407,6 +407,10 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     elif hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
         return _Items(data, data.num_batches), None
     elif isinstance(data, Iterable):
+        if hasattr(data, "cardinality") and int(data.cardinality()) == -1:
+            raise InputShapeError(
+                "The tf.data.Dataset repeats without an end. Leave .repeat() out, or .take(n)."
+            )
         return data, None
     elif isinstance(data, Sized) and hasattr(data, "__getitem__"):  # a data set of PyTorch
         return _Items(data, len(data)), None

@@ -231,6 +231,13 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
     heads = unit_parts.head_of_channels(operation)
     if heads is not None:
         return {"num_heads": len(set(heads[kept[operation.name]]))}
+    if isinstance(layer, layers.Normalization):  # constants, such as the means of a pruned layer
+        given = {"mean": layer.input_mean, "variance": layer.input_variance}
+        return {
+            name: np.compress(kept[operation.name], value, axis=-1).tolist()
+            for name, value in given.items()
+            if np.ndim(value) and np.shape(value)[-1] == operation.shape[-1]
+        }
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
         return {"target_shape": (*operation.shape[:-1], count)}
     if is_reader(operation) and not operation.params.order:

@@ -12,6 +12,7 @@ Cost: slices of a few hundred samples, two forward passes and a linear system fo
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +244,17 @@ def shrink(
 def _check(
     im: InstrumentedModel, classes: Iterable[int], ratio: float, quota: str, other: bool
 ) -> list[int]:
-    if not 0 < ratio < 1:
+    if not isinstance(ratio, Real) or not 0 < ratio < 1:
         raise InvalidArgumentError(
             f"ratio is the share of the parameters to remove, between 0 and 1. Received: {ratio!r}"
         )
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
+    whole = isinstance(classes, Iterable) and all(
+        isinstance(c, Integral) and not isinstance(c, bool) for c in classes
+    )
+    if not whole:
+        raise InvalidArgumentError(f"classes are integers, such as [0, 3]. Received: {classes!r}")
     targets = sorted(set(classes))
     if targets and not 0 <= targets[0] <= targets[-1] < count:
         raise InvalidArgumentError(

@@ -243,7 +243,9 @@ class Explanation(ShownAsTable):
             more = f", {said(self.whole)}" if label != self.predicted else ""
             lines = [f"The model answers {answer}{more}."]
         if self.decisive is not None:
-            names = self.classes or [str(i) for i in range(len(self.whole))]
+            names = self.classes or (
+                [] if label is None else list(map(str, range(len(self.whole))))
+            )
             lines.append(f"Decisive slice: {self.decisive.summary(0, names)}")
         synapses = self.slice.to_vector()
         lines += [

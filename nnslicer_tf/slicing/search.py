@@ -290,6 +290,11 @@ def decisive_slices(
                 f"A decisive slice is of one output. Received: outputs for {list(outputs)}."
             )
         ((output, outputs),) = outputs.items()
+    elif len(im.output_operations) > 1:
+        raise CriterionError(
+            f"A decisive slice is of one output; '{im.model.name}' has {', '.join(im.outputs)}. "
+            f"Name one: {{'{next(iter(im.outputs))}': 'predicted'}}."
+        )
 
     # The samples (each is run many times, so all are kept), and the answers to keep.
     batches = [arrays_of(batch) for batch in im.samples(data).batches(_BATCH)]
@@ -377,7 +382,8 @@ def _targets(outputs: Any, answers: Answers, required: Requirements) -> np.ndarr
     if answers.is_number and answers.classes.count > 1:
         raise CriterionError(
             f"A decisive slice keeps a class or one number; the output has "
-            f"{answers.classes.count} numbers. {answers.classes.remark}"
+            f"{answers.classes.count} numbers. Build a model of one of them. "
+            f"{answers.classes.remark}"
         )
     given = targets = answers.of(answers.full)
     if not isinstance(outputs, str) or outputs != "predicted":

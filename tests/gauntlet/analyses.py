@@ -168,7 +168,8 @@ def amounts(s: Subject) -> None:
 def decide(s: Subject) -> None:
     """Keras gives the certified answer when the weights outside of a decisive slice are 0."""
     x = rows_of(s.x, slice(2))
-    found = s.slicer().decisive(x, ablation="zero", others=1)
+    output = {next(iter(s.im.outputs)): "predicted"} if len(s.im.outputs) > 1 else "predicted"
+    found = s.slicer().decisive(x, output, ablation="zero", others=1)
     for index, answer in enumerate(found.certificate["answer with slice alone"]):
         with s.zeroed(found.masks(index)):
             outputs = s.outputs(x=x)[0]

@@ -291,3 +291,11 @@ def test_keras_models_are_taken_where_instrumented_ones_are():
     assert np.array_equal(exactline.exact_line(model, digits.x[0], digits.x[1]).ratios, expected)
     weights = pruning.scores(model, "weight")
     assert np.array_equal(weights["conv1"], np.abs(im.kernels["conv1"].kernel()))
+
+
+def test_data_without_an_end_are_refused():
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices(X).batch(2)
+    assert len(Samples(data, X.shape[1:]).array()) == len(X)
+    with pytest.raises(InputShapeError, match="repeats without an end"):
+        Samples(data.repeat(), X.shape[1:])

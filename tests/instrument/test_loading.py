@@ -126,3 +126,18 @@ def test_weights_are_no_model(model, tmp_path):
     model.save_weights(tmp_path / "only.weights.h5")
     with pytest.raises(nns.errors.CorruptFileError, match="load_weights"):
         load_model(tmp_path / "only.weights.h5")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [np.s_[:, -1], np.s_[:, 1:3], np.s_[:, ::-1], np.s_[..., :2], np.s_[:, None], np.s_[:, :, 0]],
+    ids=str,
+)
+def test_indexing_after_loading(part, tmp_path):
+    """Keras reads the tuple of an index back as a list."""
+    x = keras.Input((5, 6))
+    model = keras.Model(x, layers.Dense(4)(x)[part])
+    model.save(tmp_path / "model.keras")
+    values = np.random.default_rng(0).normal(size=(3, 5, 6)).astype(np.float32)
+    im = nns.InstrumentedModel(keras.saving.load_model(tmp_path / "model.keras"))
+    np.testing.assert_allclose(im.predict(values), model.predict(values, verbose=0), atol=1e-6)

@@ -327,3 +327,22 @@ def test_functions_that_change_the_shape_are_no_activations(function):
     model = keras.Model(x, Applied(function, name="own")(x))
     with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own' .* maps samples of shape"):
         nns.InstrumentedModel(model)
+
+
+FAR_KINKS = {
+    "clip at 5,000": (lambda v: ops.clip(v, -5000.0, 5000.0), (-5000, 5000)),
+    "kink at 1,000": (lambda v: ops.where(v > 1000, 900 + 0.1 * v, ops.relu(v)), (0, 1000)),
+    "bump at 13.3": (lambda v: ops.relu(v) + 20 * ops.maximum(0.0, 0.1 - ops.abs(v - 13.3)), None),
+    "relu": (lambda v: ops.relu(v), (0,)),
+    "clip at 20,000": (lambda v: ops.clip(v, -2e4, 2e4), (-20000, 20000)),
+}
+
+
+@pytest.mark.parametrize("name", FAR_KINKS)
+def test_kinks_that_are_far_away_or_close_together(name):
+    """A function is known by its values of all magnitudes: kinks are found, or none is named."""
+    function, kinks = FAR_KINKS[name]
+    x = keras.Input((1,))
+    im = nns.InstrumentedModel(keras.Model(x, layers.Dense(1)(layers.Activation(function)(x))))
+    (params,) = [o.params for o in im.operations if o.kind in ("elementwise", "rectify")]
+    assert (params.knots is None) if kinks is None else params.knots == pytest.approx(kinks)

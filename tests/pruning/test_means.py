@@ -157,3 +157,16 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(nns.errors.UnsupportedLayerError, match="nested"):
         pruning.prune(nested.model, pruning.scores(nested, "weight"), 0.5, means=profile)
     assert im is not other
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.9])
+def test_compacted_with_means(ratio):
+    """The constants of the means are cut with the units that they belong to."""
+    model, x = zoo.load("digits_cnn"), datasets.load("digits", "train[:200]").x
+    profile = nns.Profile.from_data(model, x, progress=False)
+    pruned = pruning.prune(model, pruning.scores(model, "weight"), ratio, means=profile)
+    small = pruning.compact(pruned)
+    assert ratio < 0.9 or small.count_params() < pruned.count_params()
+    np.testing.assert_allclose(
+        small.predict(x, verbose=0), pruned.predict(x, verbose=0), rtol=1e-4, atol=1e-4
+    )

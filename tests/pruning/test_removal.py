@@ -233,3 +233,21 @@ def test_a_real_architecture_becomes_smaller():
 def test_bad_masks_are_refused(keep, message):
     with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.remove_units(residual_model(), keep)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Block(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = layers.Dense(6, activation="relu")
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_a_block_that_makes_its_layers_is_refused_by_name():
+    x = keras.Input((6,))
+    model = keras.Model(x, layers.Dense(3)(Block()(x)))
+    pruned = pruning.prune(model, pruning.scores(model, "random"), 0.9)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"\(Block\) creates its"):
+        pruning.compact(pruned)

@@ -204,3 +204,11 @@ def test_a_model_without_hidden_units_cannot_shrink(digits):
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), layers.Dense(10)])
     with pytest.raises(UnsupportedLayerError, match="No unit"):
         pruning.shrink(model, digits[0], classes=[3, 5], by="weight", progress=False)
+
+
+@pytest.mark.parametrize("classes", ["0,1", 0, [True, False], [0.0, 1.0]])
+def test_classes_that_are_none(classes):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(5, "relu"), layers.Dense(3)])
+    x, y = np.zeros((6, 4), np.float32), np.arange(6) % 3
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"classes are integers"):
+        pruning.shrink(model, x, y, classes=classes)

@@ -372,3 +372,17 @@ def test_certificates_have_the_probabilities_that_the_model_gives(name):
     np.testing.assert_allclose(
         slices.certificate["probability with slice alone"][0], given[0, answer], atol=1e-5
     )
+
+
+def test_of_several_outputs_one_is_named():
+    x = keras.Input((5,))
+    outputs = {name: layers.Dense(3, name=name)(x) for name in ("first", "second")}
+    im = nns.InstrumentedModel(keras.Model(x, outputs))
+    data = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, data, progress=False), progress=False)
+    with pytest.raises(nns.errors.CriterionError, match=r"Name one: \{'first': 'predicted'\}"):
+        slicer.decisive(data[:1])
+    with pytest.raises(nns.errors.InvalidArgumentError, match="are of one output"):
+        nns.exactline.exact_line(im, data[0], data[1])
+    found = slicer.decisive(data[:1], {"second": "predicted"})
+    assert found.certificate["answer"][0] == np.argmax(im.model(data[:1])["second"])

@@ -396,3 +396,16 @@ def test_a_single_token_is_drawn(tmp_path):
     slicer = slicer_of(model, np.arange(5))
     slicer.explain(np.int64(2)).save(tmp_path / "why.png")
     assert (tmp_path / "why.png").stat().st_size > 1000
+
+
+def test_a_sigmoid_by_name():
+    keras.utils.set_random_seed(0)
+    hidden, last = layers.Dense(6, activation="relu"), layers.Dense(1, "sigmoid", name="out")
+    model = keras.Sequential([keras.Input((6,)), hidden, last])
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    for sample in x[:4]:
+        why = nns.Slicer(model, profile, progress=False).explain(sample, {"out": 0})
+        answer = float(model(sample[None])[0, 0])
+        assert f"The model answers out = {answer:.4g}" in why.summary()
+        assert f"class {int(answer > 0.5)}" in why.summary()

@@ -27,7 +27,6 @@ _KNOWN = (
     *("relu6", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign", "mish"),
     *("exponential", "hard_sigmoid", "hard_silu", "hard_tanh", "soft_shrink", "log_sigmoid"),
 )
-MIN_PROBED_VALUES = 4096
 CHANGES = (0.1, -0.2, 1.0, -2.0, 30.0, -60.0)  # with a sum, or means of a batch would stay
 MAX_CHANGED_ALONE = 64
 MAX_PROBED_VALUES = 1 << 22
@@ -154,20 +153,26 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
 
 def _elementwise_step(function: Function, compute: Callable, shape: Shape, name: str) -> Step:
     """Return the step of an elementwise function, with its name and knots if they are known."""
-    near = np.linspace(-8, 8, 65)
-    grid = np.concatenate([near, near / 100, (-1000, -30, 30, 1000)])
-    rows = max(8, -(-MIN_PROBED_VALUES // max(1, int(np.prod(shape)))))
-    x = np.random.default_rng(1).choice(grid, (rows, *shape))
+    # A name is accepted on values of all magnitudes: kinks may be far away, or close together.
+    near, far = np.linspace(-64, 64, 1025), np.geomspace(64, 1e6, 60)
+    grid = np.concatenate([near, near / 1000, far, -far])
+    rows = max(8, -(-4 * len(grid) // max(1, int(np.prod(shape)))))
+    x = np.random.default_rng(1).permutation(np.resize(grid, rows * int(np.prod(shape))))
+    x = x.reshape(rows, *shape)
     y = function(x)
     at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, 1, -1, -FAR, FAR)}
     # An identity or an affine function
-    if _equal(y, x * (at[1] - at[0]) + at[0]):
+    if _equal(y, x * ((at[FAR] - at[-FAR]) / (2 * FAR)) + at[0]):
         same = np.array_equal(y, x.astype(np.float32))  # x + 1e-7 is not
         return Step("routing", compute) if same else affine_of(compute, shape)
     # A ReLU or another clip
-    low, high, slope = at[-FAR], at[FAR], -at[-1]
-    if _equal(y, np.clip(x, low, np.maximum(low, high))) and np.ptp(low) == np.ptp(high) == 0:
-        ends = (float(low.flat[0]), float(high.flat[0]))
+    low, high = (
+        np.where(at[-FAR] > -FAR, at[-FAR], -np.inf),
+        np.where(at[FAR] < FAR, at[FAR], np.inf),
+    )
+    ends, slope = (float(low.flat[0]), float(high.flat[0])), -at[-1]
+    same = (low == ends[0]).all() and (high == ends[1]).all()
+    if same and _equal(y, np.clip(x, low, np.maximum(low, high))):
         knots = tuple(end for end in ends if abs(end) < FAR)
         if ends[0] == 0:
             return Step("rectify", compute, Elementwise("relu", knots, mixes=False))

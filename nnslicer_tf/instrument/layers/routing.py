@@ -32,6 +32,10 @@ def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the step of `x[…]` with constant indices that keep the batch axis."""
     key = call.constants[1]
+    if isinstance(key, list) and any(
+        part is None or part is Ellipsis or isinstance(part, slice) for part in key
+    ):
+        key = tuple(key)  # in a model from a file
     batch = key[0] if isinstance(key, tuple) else key
     if batch is not Ellipsis and batch != slice(None):
         raise UnsupportedLayerError(
