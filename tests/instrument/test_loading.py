@@ -141,3 +141,11 @@ def test_indexing_after_loading(part, tmp_path):
     values = np.random.default_rng(0).normal(size=(3, 5, 6)).astype(np.float32)
     im = nns.InstrumentedModel(keras.saving.load_model(tmp_path / "model.keras"))
     np.testing.assert_allclose(im.predict(values), model.predict(values, verbose=0), atol=1e-6)
+
+
+def test_a_saved_model_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(
+        nns.errors.InvalidArgumentError, match=r"is a SavedModel.*save it as \.keras"
+    ):
+        load_model(tmp_path)
