@@ -58,6 +58,7 @@ def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
 
 
 def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
+    _ = im.input_shape  # raises an error for several inputs
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
             f"Exact lines and planes are of one output; '{im.model.name}' has "

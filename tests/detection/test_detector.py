@@ -376,8 +376,8 @@ def test_one_sigmoid_is_two_classes(preset, contribution):
 def test_independent_labels_and_numbers_are_refused():
     x = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
     for activation, units, message in (
-        ("sigmoid", 3, "3 sigmoids"),
-        (None, 1, "has none. Give"),
+        ("sigmoid", 3, "a sigmoid for each of 3 labels"),
+        (None, 1, "is not a classifier"),
     ):
         model = keras.Sequential([keras.Input((6,)), layers.Dense(units, activation=activation)])
         with pytest.raises(InvalidArgumentError, match=message):
