@@ -103,11 +103,13 @@ HOLDS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(request, tmp_path_factory):
     """Name → a copy being executed; two at a time, since one hardly keeps two cores busy."""
     folder = tmp_path_factory.mktemp("notebooks")
+    names = " ".join(item.name for item in request.session.items if "it_runs" in item.name)
+    chosen = [path for path in PATHS if f"[{path.stem}]" in names]
     with ThreadPoolExecutor(2) as pool:
-        yield {path.stem: pool.submit(_run, path, folder) for path in PATHS}
+        yield {path.stem: pool.submit(_run, path, folder) for path in chosen}
 
 
 def _run(path, folder):
