@@ -1,14 +1,13 @@
 """Fingerprints of models, which are equal if the architecture and the weights are."""
 
-import ast
 import hashlib
+import importlib.util
 import inspect
 import json
-import textwrap
 import warnings
 import zlib
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import keras
@@ -43,13 +42,40 @@ def weights_checksum(model: keras.Model) -> tuple[int, ...]:
     return tuple(zlib.crc32(array.view(np.uint8).data) for array in arrays)
 
 
+def own_code(model: keras.Model) -> str:
+    """Return the version of Python's bytecode, and a hash of the user's own layers' code.
+
+    "" if there are no such layers. It is apart from the fingerprint, as only codes of one version
+    can be compared. The source is not read: its file may have been edited since it was loaded.
+    """
+    calls = [type(layer).call for layer in model._flatten_layers()]
+    libraries = "keras.", "nnslicer_tf."
+    own = [c for c in calls if not (c.__module__ or "").startswith(libraries)]
+    if not own:
+        return ""
+    text = repr([_compiled(inspect.unwrap(c).__code__, c.__doc__) for c in own])
+    return f"{importlib.util.MAGIC_NUMBER.hex()} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _compiled(code: CodeType, doc: str | None = None) -> tuple:
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_compiled(value))
+        elif isinstance(value, frozenset):  # its order differs between processes
+            constants.append(sorted(map(repr, value)))
+        elif doc is None or value != doc:
+            constants.append(value)
+    return code.co_code, code.co_names, constants
+
+
 def _architecture(layer: keras.layers.Layer) -> Any:
     try:
         config = layer.get_config()
     except NotImplementedError:
         config = {}
     if not isinstance(layer, keras.Model):
-        found = [type(layer).__name__, _without_names(config, {}), *_own_code(layer)]
+        found = [type(layer).__name__, _without_names(config, {})]
         functions = [
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
@@ -61,8 +87,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
     parts = [part for part in config.get("layers", []) if isinstance(part, dict)]
     positions = {part.get("name", ""): position for position, part in enumerate(parts)}
     wiring = [_without_names(part.get("inbound_nodes", []), positions) for part in parts]
-    inner_layers = [_architecture(inner) for inner in layer.layers]
-    found = [type(layer).__name__, inner_layers, wiring, *_own_code(layer)]
+    found = [type(layer).__name__, [_architecture(inner) for inner in layer.layers], wiring]
     names = {inner.name for inner in layer.layers}
     operations = [
         [positions[part["name"]], part["class_name"], _without_names(part.get("config"), {})]
@@ -70,17 +95,6 @@ def _architecture(layer: keras.layers.Layer) -> Any:
         if "name" in part and part["name"] not in names  # `x + y` or `keras.ops.relu(x)`
     ]
     return [*found, operations] if operations else found
-
-
-def _own_code(layer: keras.layers.Layer) -> list[str]:
-    """Return what a user's own layer computes, as code without comments; empty if unknown."""
-    call = type(layer).call
-    if call.__module__.startswith(("keras.", "nnslicer_tf.")):
-        return []
-    try:
-        return [ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(call))))]
-    except (OSError, TypeError, SyntaxError):
-        return []
 
 
 def _behaviour(function: Callable) -> list[float]:

@@ -31,7 +31,7 @@ from nnslicer_tf.instrument.data import (
     check_class_order,
     read_labelled,
 )
-from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_checksum
+from nnslicer_tf.instrument.fingerprint import model_fingerprint, own_code, weights_checksum
 from nnslicer_tf.instrument.graph import CaptureModel, GradientFunction, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import Operation, Synapses
@@ -227,6 +227,11 @@ class InstrumentedModel(ShownAsTable):
     def fingerprint(self) -> str:
         """Hash of the model's architecture and current weights."""
         return model_fingerprint(self.functional)
+
+    @property
+    def own_code(self) -> str:
+        """Version of Python's bytecode and hash of the user's own layers' code; "" without any."""
+        return own_code(self.model)
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""

@@ -41,6 +41,7 @@ class Profile(ShownAsTable):
         input_means: Smallest and largest mean of a single sample's values; None without an
             `input_range` and in files of older versions.
         columns: Names of a table's columns; empty for other data.
+        own_code: What `InstrumentedModel.own_code` was; "" in files of older versions.
     """
 
     means: dict[str, np.ndarray]
@@ -50,6 +51,7 @@ class Profile(ShownAsTable):
     positions: str = "each"
     input_means: tuple[float, float] | None = None
     columns: tuple[str, ...] = ()
+    own_code: str = ""
 
     @classmethod
     def from_data(
@@ -136,7 +138,8 @@ class Profile(ShownAsTable):
         seen: list[tuple[float, float] | None] = [None, None]  # those of tokens mean nothing
         if len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None:
             seen = [(float(low), float(high)) for low, high in ranges]
-        return cls(means, samples, im.fingerprint, seen[0], positions, seen[1], opened.columns)
+        of_data = seen[0], positions, seen[1], opened.columns
+        return cls(means, samples, im.fingerprint, *of_data, im.own_code)
 
     def per_channel(self) -> "Profile":
         """Return a profile with the mean of each channel at all its positions.
@@ -156,6 +159,12 @@ class Profile(ShownAsTable):
                 f"The profile is of another model (fingerprint {self.fingerprint[:12]}…) than "
                 f"'{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
                 "Profile this model with Profile.from_data."
+            )
+        before, now = self.own_code.split(), im.own_code.split()
+        if before[:1] == now[:1] and before != now:  # of one version of bytecode
+            raise ProfileMismatchError(
+                f"The code of a layer of '{im.model.name}' has changed since the profile was made. "
+                "Profile the model again with Profile.from_data."
             )
         missing = [o.name for o in im.operations if o.name not in self.means]
         if missing:
@@ -186,6 +195,7 @@ class Profile(ShownAsTable):
             "positions": self.positions,
             "input_means": self.input_means,
             "columns": list(self.columns),
+            "own_code": self.own_code,
         }
         means = [np.asarray(mean, np.float64) for mean in self.means.values()]
         arrays = {f"mean{i}": mean for i, mean in enumerate(means)}
@@ -205,12 +215,15 @@ class Profile(ShownAsTable):
             columns = file.header.get("columns", [])
             is_list = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
             file.check(is_list, f"its columns are {columns!r}")
+            code = file.header.get("own_code", "")
+            file.check(isinstance(code, str), f"its code is {code!r}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
             for pair in filter(None, pairs):
                 low, high = map(float, pair)
                 file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
-        return cls(means, samples, fingerprint, input_range, positions, input_means, tuple(columns))
+        of_data = input_range, positions, input_means, tuple(columns)
+        return cls(means, samples, fingerprint, *of_data, code)
 
     def __repr__(self) -> str:
         return (

@@ -6,7 +6,6 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
 def build(activation="relu", strides=1, swapped=False, epsilon=1e-3):
@@ -48,37 +47,6 @@ def test_operations_without_a_layer_count_by_what_they_do():
     assert found == fingerprint(of_operations(lambda a, b: a * b))
     assert found != fingerprint(of_operations(lambda a, b: a + b))
     assert found != fingerprint(of_operations(lambda a, b: a * (b * 2.0)))
-
-
-def test_the_code_of_own_layers_counts():
-    """Of two layers of equal name, configuration and weights, each computes something else."""
-
-    def of_halves():
-        class Own(layers.Layer):
-            def call(self, x):
-                return x * 0.5
-
-        return Own
-
-    def of_squares():
-        class Own(layers.Layer):
-            def call(self, x):
-                return x * x
-
-        return Own
-
-    def of_squares_too():
-        class Own(layers.Layer):
-            def call(self, x):  # a remark changes nothing
-                return x * x
-
-        return Own
-
-    def found(own):
-        keras.utils.set_random_seed(0)
-        return model_fingerprint(keras.Sequential([keras.Input((3,)), own(), layers.Dense(2)]))
-
-    assert found(of_squares()) == found(of_squares_too()) != found(of_halves())
 
 
 def test_compiling_and_freezing_do_not_matter():

@@ -1,5 +1,7 @@
 """Profiles: scalars, constant positions of texts, and names of a table's columns."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pandas as pd
@@ -130,3 +132,47 @@ def test_a_pickled_slicer_knows_the_columns_and_the_task(frame):
     other = pickle.loads(pickle.dumps(nns.Slicer(im, profile, progress=False)))
     assert other.im.columns == tuple(NAMES)
     assert other.im.classes.is_binary
+
+
+def of_code(code, factor=2.0):
+    """A model with a layer `Own`, whose source is `code`, in a file that is gone."""
+    names = {"layers": layers, "factor": factor, "ops": keras.ops}
+    exec(code, names)
+    nns.register_layer(names["Own"], lambda layer, call: [nns.Step("elementwise", layer.call)])
+    keras.utils.set_random_seed(0)
+    return nns.InstrumentedModel(
+        keras.Sequential(
+            [keras.Input((3,), name="x"), names["Own"](name="own"), layers.Dense(2, name="y")]
+        )
+    )
+
+
+OWN = """
+class Own(layers.Layer):
+    def call(self, x):
+        return x * ops.sigmoid(x)
+"""
+
+
+def test_a_profile_knows_the_code_of_own_layers(tmp_path):
+    """Name, configuration and weights of the layers are equal; their code is not."""
+    im, other = of_code(OWN), of_code(OWN.replace("sigmoid", "tanh"))
+    profile = nns.Profile.from_data(im, X, progress=False)
+    profile.save(tmp_path / "profile.npz")
+    for one in (profile, profile.per_channel(), nns.Profile.load(tmp_path / "profile.npz")):
+        one.check_model(im)
+        remarked = OWN.replace("    def", "    # A remark.\n\n    def")
+        one.check_model(of_code(remarked))
+        with pytest.raises(nns.errors.ProfileMismatchError, match="code of a layer"):
+            one.check_model(other)
+        with pytest.raises(nns.errors.ProfileMismatchError, match="code of a layer"):
+            nns.Slicer(other, one)
+
+
+def test_codes_of_different_versions_of_python_are_not_compared():
+    im = of_code(OWN)
+    profile = nns.Profile.from_data(im, X, progress=False)
+    version, code = profile.own_code.split()
+    for known in ("", f"{version[::-1]}ff {code}", f"{version[::-1]}ff other"):
+        dataclasses.replace(profile, own_code=known).check_model(im)
+    assert nns.Profile.from_data(table_model(), X, progress=False).own_code == ""
