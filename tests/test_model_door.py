@@ -73,6 +73,8 @@ def subclassed():
 
 
 MODELS = {
+    "classifier": lambda: stack((5,), "hidden", layers.Dense(3, activation="softmax")),
+    "logits": lambda: stack((5,), "hidden", layers.Dense(3)),
     "number": lambda: stack((5,), "hidden", layers.Dense(1)),
     "numbers": lambda: stack((5,), "hidden", layers.Dense(2), loss="mse"),
     "labels": lambda: stack((5,), "hidden", layers.Dense(3, activation="sigmoid")),
@@ -115,18 +117,25 @@ class Subject:
         keras.utils.set_random_seed(0)
         rng = np.random.default_rng(0)
         self.im = nns.InstrumentedModel(MODELS[name]())
-        self.model = self.im.model
+        self.model, other = self.im.model, self.im.copy()
+        for variable in other.model.trainable_variables:
+            variable.assign(np.array(variable) + rng.normal(size=variable.shape))
+        self.other = other.model
         parts = []
         for tensor in self.im.functional.inputs:
             shape, integer = (COUNT, *tensor.shape[1:]), "int" in tensor.dtype
             values = rng.integers(0, 9, shape) if integer else rng.normal(size=shape)
             parts.append(values.astype(tensor.dtype))
         self.x = parts if len(parts) > 1 else parts[0]
+        logits, bias = self.im.logits(self.x), self.model.trainable_variables[-1]
+        if bias.shape == logits.shape[1:]:  # all classes are predicted
+            bias.assign(np.array(bias) - np.median(logits, axis=0))
         predicted = self.im.classes.from_logits(self.im.logits(self.x)).reshape(COUNT, -1)
         known = not self.im.classes.is_number
         self.y = predicted[:, 0].astype(int) if known else np.arange(COUNT) % 3
         self.profile = nns.Profile.from_data(self.im, self.x, progress=False)
         self.few = self.rows(np.arange(COUNT) < 4)
+        self.alike = self.rows(self.y == self.y[0])
         self.one = [part[0] for part in self.x] if isinstance(self.x, list) else self.x[0]
 
     def rows(self, mask):
@@ -148,7 +157,13 @@ class Subject:
         return pruning.scores(self.im, "weight", self.x, self.y)
 
     def pair(self):
-        return dflare.ModelPair(self.model, self.model)
+        return dflare.ModelPair(self.model, self.other)
+
+    def attributed(self, name):
+        x = self.one
+        if isinstance(x, list):
+            x = dict(zip(self.im.input_operations, x, strict=True))
+        return attributions.ATTRIBUTIONS[name](self.im, x, self.profile.means, 0)
 
 
 def suspicious(method):
@@ -182,47 +197,42 @@ CALLS = {
         f"decisive, {level}": lambda s, level=level: s.slicer().decisive(s.few, level=level)
         for level in ("synapse", "neuron", "channel", "input")
     },
-    "decisive, together": lambda s: s.slicer().decisive(s.few, together=True),
+    "decisive, together": lambda s: s.slicer().decisive(s.alike, together=True),
     "explain": explained(),
     "explain, compared": explained(compare=True),
     "explore": lambda s: nns.explore(s.slicer().slice_each(s.few), s.im, s.few, progress=False),
     **{
         f"scores, {name}": lambda s, name=name: pruning.scores(s.im, name, s.x, s.y)
-        for name in ("weight", "nnslicer", "taylor", "random")
+        for name in ("weight", "nnslicer", "effective_path", "channel", "random")
     },
     "fine_tune": lambda s: pruning.fine_tune(
         pruning.prune(s.model, s.weights(), 0.3), s.x, s.y, epochs=1
     ),
-    "remove_units": lambda s: pruning.remove_units(s.im, {"hidden": [0]}),
+    "remove_units": lambda s: pruning.remove_units(s.im, {"hidden": np.arange(8) == 0}),
     "shrink": lambda s: pruning.shrink(s.im, s.x, s.y, classes=[0, 1], ratio=0.3, progress=False),
     **{f"suspicious, {method}": suspicious(method) for method in debugging.METHODS},
     **{f"mend, {how}": mend(how) for how in ("mask", "scale", "train")},
     "repair": lambda s: debugging.repair(s.im, list(s.im.kernels)[-1], s.x, s.y),
     "static_slice": lambda s: debugging.static_slice(s.im, [0]),
-    "compare_layers": lambda s: debugging.compare_layers(s.im, s.model, s.few, progress=False),
+    "compare_layers": lambda s: debugging.compare_layers(s.im, s.other, s.x, progress=False),
     "restructure": lambda s: semantic.restructure(s.model, s.critical()),
     "readapt": lambda s: semantic.readapt(s.model, s.critical(), s.x, s.y, s.x, epochs=1),
     "develop": lambda s: semantic.develop(s.model, s.critical(), s.x, s.y, learned=[0], epochs=1),
     "hide": lambda s: protection.hide(s.model, protection.select(s.weights(), 0.3)),
-    "generate": lambda s: deepxplore.generate([s.im, s.im], s.few, max_iterations=1),
+    "generate": lambda s: deepxplore.generate(
+        [s.im, s.im.like(s.other)], np.clip(s.few, 0, 1), max_iterations=1, progress=False
+    ),
     "coverage": lambda s: deepxplore.NeuronCoverage(s.im, 0.3).update(s.x),
     **{
-        f"attribution, {name}": lambda s, method=method: method(
-            s.im,
-            dict(zip(s.im.input_operations, s.one, strict=True))
-            if isinstance(s.one, list)
-            else s.one,
-            s.profile.means,
-            None,
-        )
-        for name, method in attributions.ATTRIBUTIONS.items()
+        f"attribution, {name}": lambda s, name=name: s.attributed(name)
+        for name in attributions.ATTRIBUTIONS
     },
     "exact_line": lambda s: exactline.exact_line(s.im, s.x[0], s.x[1]),
     "exact_plane": lambda s: exactline.exact_plane(s.im, s.x[:3]),
     "fit": lambda s: detection.SliceDetector(s.slicer(), "paper", false_positive_rate=0.3).fit(s.x),
     "fit, margin": lambda s: detection.LogitMargin(s.im, false_positive_rate=0.3).fit(s.x),
     "attack": lambda s: detection.attacks.generate(
-        s.model, "FGSM", np.clip(s.x[:4], 0, 1), s.y[:4], progress=False
+        s.model, "FGSM_4", np.clip(s.x[:4], 0, 1), s.y[:4], progress=False
     ),
     "inspect": lambda s: deepbase.inspect(s.im, s.x, {"class": s.y}, progress=False),
     "compress": lambda s: dflare.compress(s.model, "int8", s.x),
@@ -239,12 +249,19 @@ CALLS = {
 def test_it_answers_or_says_why_not(name):
     subject, failed = Subject(name), {}
     for what, call in CALLS.items():
-        if name == "two inputs" and what in ("smooth", "attack"):  # these take one array
+        if name == "two inputs" and what in (
+            "smooth",
+            "attack",
+            "generate",
+        ):  # these take one array
             continue
         try:
             call(subject)
         except nns.errors.NNSlicerError as error:
             assert len(str(error)) > 20, what
+            # Of this one only convolutions are missing: every other call is known to work.
+            if name == "classifier" and "Grad-CAM" not in what:
+                failed[what] = str(error)
         except Exception as error:  # any other is what this test is for
             failed[what] = f"{type(error).__name__}: {error}"
     assert not failed

@@ -82,8 +82,7 @@ def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
         )
     if target is None:
         raise InvalidArgumentError(
-            f"The model answers with {shape[0]} numbers: choose one, target=0 … {shape[0] - 1}. "
-            f"{im.classes.remark}"
+            f"Choose one of the {shape[0]} values of {names}: target=0 … {shape[0] - 1}."
         )
     check_target(target, im.classes.count)
     neuron, sign = im.classes.neuron(int(target))

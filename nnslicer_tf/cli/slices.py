@@ -221,19 +221,22 @@ def slice_(
     result: Any
     if decisive:
         if outputs != "predicted":
-            raise InvalidArgumentError("--decisive keeps the predicted class: omit --outputs.")
+            raise InvalidArgumentError(
+                "--decisive always keeps the predicted class. Omit --outputs."
+            )
         result = slicer.decisive(x)
-        print(result.summary() if len(x) == 1 else result.to_frame().to_string(index=False))
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
         result = slicer.slice(x, chosen, checkpoint=checkpoint)
-    result.save(output)
+    result.save(output)  # before it is printed, as a closed pipe ends the command
+    if decisive:
+        print(result.summary() if len(x) == 1 else result.to_frame().to_string(index=False))
     print(f"{result!r}\nWritten to {output}")
 
 
 def show(
-    file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive ones, .npz.")],
+    file: Annotated[Path, Argument(help="A profile, slice, set of slices or decisive slices.")],
     plot: Annotated[Path | None, inputs.file_option("a picture of a slice", *_PICTURES)] = None,
     sample: Annotated[
         int | None, Option(help="For a set of slices: show only this sample's, from 0.")
@@ -261,7 +264,7 @@ def show(
 
 
 def explore(
-    files: Annotated[list[Path], Argument(help="Slices, sets of slices, decisive ones, .npz.")],
+    files: Annotated[list[Path], Argument(help="Slices, sets of slices or decisive slices.")],
     model: inputs.ModelOption,
     data: Annotated[
         str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
@@ -309,7 +312,7 @@ def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Decisiv
         if of_slices and isinstance(result, Profile):
             raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
         if of_slices == "drawn" and isinstance(result, DecisiveSlices):
-            raise InvalidArgumentError(f"'{path}' has decisive slices; look at them with explore.")
+            raise InvalidArgumentError(f"'{path}' holds decisive slices: see 'nnslicer explore'.")
         return result
     raise CorruptFileError(
         f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"

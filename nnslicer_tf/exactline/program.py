@@ -61,7 +61,7 @@ def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
     _ = im.input_shape  # raises an error for several inputs
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
-            f"Exact lines and planes are of one output; '{im.model.name}' has "
+            f"Exact lines and planes need a model with one output; '{im.model.name}' has "
             f"{', '.join(im.outputs)}. Choose one: keras.Model(model.inputs, model.outputs[0])."
         )
     steps: list[LineStep] = []

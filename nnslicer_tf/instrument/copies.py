@@ -280,8 +280,8 @@ def transfer(
         for variable, new in zip(_own_variables(part), _own_variables(twin), strict=False):
             if tuple(values.get(id(variable), variable).shape) != tuple(new.shape):
                 raise UnsupportedLayerError(
-                    f"'{layer.name}' ({type(layer).__name__}) creates its layers itself, so that "
-                    "no unit inside of it can be removed. Build it as a functional model: "
+                    f"'{layer.name}' ({type(layer).__name__}) creates its own layers, so no unit "
+                    "inside it can be removed. Build it as a functional model: "
                     "keras.Model(inputs, outputs)."
                 )
             # A copy: JAX's compiled calls delete the arrays that they are given.

@@ -409,7 +409,7 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     elif isinstance(data, Iterable):
         if hasattr(data, "cardinality") and int(data.cardinality()) == -1:
             raise InputShapeError(
-                "The tf.data.Dataset repeats without an end. Leave .repeat() out, or .take(n)."
+                "The tf.data.Dataset repeats endlessly. Drop its .repeat(), or add .take(n)."
             )
         return data, None
     elif isinstance(data, Sized) and hasattr(data, "__getitem__"):  # a data set of PyTorch

@@ -56,8 +56,8 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     path = Path(path)
     if (path / "saved_model.pb").is_file():
         raise InvalidArgumentError(
-            f"'{path}' is a SavedModel, a compiled function whose layers cannot be seen. Build the "
-            "model by its code, copy the weights from tf.saved_model.load, and save it as .keras."
+            f"'{path}' is a SavedModel, a compiled function without visible layers. Build the "
+            "model from its code, copy the weights from tf.saved_model.load, and save it as .keras."
         )
     if path.suffix not in (".keras", ".h5", ".hdf5"):
         raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")

@@ -417,8 +417,8 @@ def masked_copy(
         if difference(expected[name], output, tolerance=0.1 if halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
-                f"output '{name}'. A nested model may be called more than once, each time with "
-                "other means, or be inside a subclassed one. Leave the means out, or build the "
-                "model without nested models."
+                f"output '{name}'. Perhaps a nested model is called more than once, with different "
+                "means, or is part of a subclassed model. Leave the means out, or build the model "
+                "without nested models."
             )
     return copy

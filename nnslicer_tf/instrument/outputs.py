@@ -206,7 +206,7 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
     Args:
         im: An `InstrumentedModel`.
         exclusive: Also reject independent labels, of which a sample can have several.
-        one_output: Also reject a model with further outputs.
+        one_output: Also reject a model with several outputs.
 
     Raises InvalidArgumentError.
     """
@@ -218,13 +218,13 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
         )
     if exclusive and classes.is_multi_label:
         raise InvalidArgumentError(
-            f"The classes have to exclude each other, but '{name}' has a sigmoid for each of "
+            f"This needs classes that exclude each other; '{name}' has a sigmoid for each of "
             f"{classes.count} labels. Give a model that ends in logits, a softmax or one sigmoid. "
             f"{classes.remark}"
         )
     if one_output and len(im.output_operations) > 1:
         raise InvalidArgumentError(
-            f"This takes a model with one output; '{name}' has {len(im.output_operations)}: "
+            f"This needs a model with one output; '{name}' has {len(im.output_operations)}: "
             f"{', '.join(im.outputs)}. Choose one: keras.Model(model.inputs, model.outputs[0])."
         )
     return classes.count

@@ -60,7 +60,7 @@ def fine_tune(
     shape = functional.output_shape
     if not isinstance(shape, tuple) or len(shape) != 2:
         raise InvalidArgumentError(
-            "Fine-tuning takes a classifier with one output (samples, classes). "
+            "Fine-tuning needs a classifier with one output, of shape (samples, classes). "
             f"'{model.name}' has outputs of shape {shape}."
         )
     y = check_labels(y, len(x), max(2, shape[1]))

@@ -223,21 +223,20 @@ def shrink(
     labels, before = test_y[tested], im.predict(test_x[tested])
     after = small.predict(test_x[tested], batch_size=256, verbose=0)
     if im.classes.is_binary and not other:
-        predicted = [im.classes.from_outputs(outputs) for outputs in (before, after)]
+        answers = [im.classes.from_outputs(outputs) for outputs in (before, after)]
+    elif other:
+        answers = [_places(im.classes.from_outputs(before), targets), after.argmax(axis=1)]
     else:
-        of_original = (
-            _places(im.classes.from_outputs(before), targets)
-            if other
-            else (before[:, targets].argmax(axis=1))
-        )
-        predicted, labels = [of_original, after.argmax(axis=1)], _places(labels, targets)
+        answers = [before[:, targets].argmax(axis=1), after.argmax(axis=1)]
+    if other or not im.classes.is_binary:
+        labels = _places(labels, targets)
     return Shrunk(
         model=small,
         classes=tuple(targets),
         other=other,
         before=Costs(im, x[0]),
         after=Costs(small, x[0]),
-        accuracy=(accuracy(predicted[0], labels), accuracy(predicted[1], labels)),
+        accuracy=(accuracy(answers[0], labels), accuracy(answers[1], labels)),
     )
 
 
@@ -250,11 +249,13 @@ def _check(
         )
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
-    whole = isinstance(classes, Iterable) and all(
+    are_integers = isinstance(classes, Iterable) and all(
         isinstance(c, Integral) and not isinstance(c, bool) for c in classes
     )
-    if not whole:
-        raise InvalidArgumentError(f"classes are integers, such as [0, 3]. Received: {classes!r}")
+    if not are_integers:
+        raise InvalidArgumentError(
+            f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
+        )
     targets = sorted(set(classes))
     if targets and not 0 <= targets[0] <= targets[-1] < count:
         raise InvalidArgumentError(

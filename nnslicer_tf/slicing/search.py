@@ -287,12 +287,12 @@ def decisive_slices(
     if isinstance(outputs, Mapping):
         if len(outputs) != 1:
             raise CriterionError(
-                f"A decisive slice is of one output. Received: outputs for {list(outputs)}."
+                f"A decisive slice keeps one output. Received: outputs for {list(outputs)}."
             )
         ((output, outputs),) = outputs.items()
     elif len(im.output_operations) > 1:
         raise CriterionError(
-            f"A decisive slice is of one output; '{im.model.name}' has {', '.join(im.outputs)}. "
+            f"A decisive slice keeps one output; '{im.model.name}' has {', '.join(im.outputs)}. "
             f"Name one: {{'{next(iter(im.outputs))}': 'predicted'}}."
         )
 
@@ -381,8 +381,8 @@ def _targets(outputs: Any, answers: Answers, required: Requirements) -> np.ndarr
     """Return the answer that each sample's slice has to keep."""
     if answers.is_number and answers.classes.count > 1:
         raise CriterionError(
-            f"A decisive slice keeps a class or one number; the output has "
-            f"{answers.classes.count} numbers. Build a model of one of them. "
+            "A decisive slice keeps a class or one number; the output has "
+            f"{answers.classes.count} numbers. Make a model that returns one of them. "
             f"{answers.classes.remark}"
         )
     given = targets = answers.of(answers.full)

@@ -176,9 +176,9 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     assert nnslicer("explore", output, *common, *data, "--output", page)[0] == 0
     assert page.stat().st_size > 1e5
     code, _, errors = nnslicer("show", output, "--plot", tmp_path / "slice.png")
-    assert code == 2 and "has decisive slices" in errors
+    assert code == 2 and "holds decisive slices" in errors
     code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)
-    assert code == 2 and "omit --outputs" in errors
+    assert code == 2 and "Omit --outputs" in errors
 
 
 def test_prune_writes_a_smaller_model(nnslicer, files, tmp_path):

@@ -297,5 +297,5 @@ def test_data_without_an_end_are_refused():
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.from_tensor_slices(X).batch(2)
     assert len(Samples(data, X.shape[1:]).array()) == len(X)
-    with pytest.raises(InputShapeError, match="repeats without an end"):
+    with pytest.raises(InputShapeError, match="repeats endlessly"):
         Samples(data.repeat(), X.shape[1:])

@@ -249,5 +249,5 @@ def test_a_block_that_makes_its_layers_is_refused_by_name():
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(3)(Block()(x)))
     pruned = pruning.prune(model, pruning.scores(model, "random"), 0.9)
-    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"\(Block\) creates its"):
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"\(Block\) creates its own"):
         pruning.compact(pruned)

@@ -382,7 +382,7 @@ def test_of_several_outputs_one_is_named():
     slicer = nns.Slicer(im, nns.Profile.from_data(im, data, progress=False), progress=False)
     with pytest.raises(nns.errors.CriterionError, match=r"Name one: \{'first': 'predicted'\}"):
         slicer.decisive(data[:1])
-    with pytest.raises(nns.errors.InvalidArgumentError, match="are of one output"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="need a model with one output"):
         nns.exactline.exact_line(im, data[0], data[1])
     found = slicer.decisive(data[:1], {"second": "predicted"})
     assert found.certificate["answer"][0] == np.argmax(im.model(data[:1])["second"])

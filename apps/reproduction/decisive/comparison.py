@@ -109,7 +109,7 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
 def drawn(
     s: MapSettings,
 ) -> tuple[np.random.Generator, InstrumentedModel, Profile, np.ndarray, dict[str, Any]]:
-    """Return a generator, a network, its means, samples, and what a table says of them."""
+    """Return what both comparisons need: generator, network, profile, samples, table head."""
     rng = np.random.default_rng(s.seed)
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))

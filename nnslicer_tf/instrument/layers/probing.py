@@ -153,7 +153,7 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
 
 def _elementwise_step(function: Function, compute: Callable, shape: Shape, name: str) -> Step:
     """Return the step of an elementwise function, with its name and knots if they are known."""
-    # A name is accepted on values of all magnitudes: kinks may be far away, or close together.
+    # Values of all magnitudes, since kinks may be far away or close together
     near, far = np.linspace(-64, 64, 1025), np.geomspace(64, 1e6, 60)
     grid = np.concatenate([near, near / 1000, far, -far])
     rows = max(8, -(-4 * len(grid) // max(1, int(np.prod(shape)))))
@@ -166,10 +166,8 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
         same = np.array_equal(y, x.astype(np.float32))  # x + 1e-7 is not
         return Step("routing", compute) if same else affine_of(compute, shape)
     # A ReLU or another clip
-    low, high = (
-        np.where(at[-FAR] > -FAR, at[-FAR], -np.inf),
-        np.where(at[FAR] < FAR, at[FAR], np.inf),
-    )
+    low = np.where(at[-FAR] > -FAR, at[-FAR], -np.inf)
+    high = np.where(at[FAR] < FAR, at[FAR], np.inf)
     ends, slope = (float(low.flat[0]), float(high.flat[0])), -at[-1]
     same = (low == ends[0]).all() and (high == ends[1]).all()
     if same and _equal(y, np.clip(x, low, np.maximum(low, high))):

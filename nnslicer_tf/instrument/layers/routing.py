@@ -35,7 +35,7 @@ def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     if isinstance(key, list) and any(
         part is None or part is Ellipsis or isinstance(part, slice) for part in key
     ):
-        key = tuple(key)  # in a model from a file
+        key = tuple(key)  # Keras reads the tuple back from a file as a list
     batch = key[0] if isinstance(key, tuple) else key
     if batch is not Ellipsis and batch != slice(None):
         raise UnsupportedLayerError(

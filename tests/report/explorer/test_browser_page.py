@@ -28,6 +28,16 @@ def test_names_cannot_inject_anything(opened):
     assert evil in page.text("table.says td")
 
 
+def test_a_decisive_slice_shows_its_certificate(opened):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4, "relu"), layers.Dense(2)])
+    x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    found = nns.Slicer(model, profile, progress=False).decisive(x[:2])
+    page = opened(nns.explore(found, model, x[:2], progress=False))
+    assert page.text("p.certificate") == found.summary(0)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 900, 1600])
 def test_light_and_dark_narrow_and_wide(two_thetas, dark, width):
