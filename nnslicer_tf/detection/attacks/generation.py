@@ -180,8 +180,8 @@ def _checked(model: keras.Model, x: Any) -> np.ndarray:
         raise InvalidArgumentError(f"Attacks need one input, '{model.name}' has {len(inputs)}.")
     if inputs and "float" not in inputs[0].dtype:
         raise InvalidArgumentError(
-            f"Attacks need a model of real inputs; '{model.name}' takes {inputs[0].dtype}. Give the "
-            "model of the layers after the conversion."
+            f"Attacks need a model of real inputs; '{model.name}' takes {inputs[0].dtype}. Give "
+            "the model of the layers after the conversion."
         )
     if inputs and not shape_fits(x.shape, inputs[0].shape):
         raise InputShapeError(
