@@ -25,7 +25,7 @@ from nnslicer_tf.pruning.class_scores import ClassScores
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
-OPTIONAL |= {"seeds", "truth", "confidences", "columns"}
+OPTIONAL |= {"seeds", "truth", "confidences", "columns", "own_code"}
 
 
 @pytest.fixture(scope="module")

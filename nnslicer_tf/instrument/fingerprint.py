@@ -50,10 +50,11 @@ def own_code(model: keras.Model) -> str:
     """
     calls = [type(layer).call for layer in model._flatten_layers()]
     libraries = "keras.", "nnslicer_tf."
-    own = [c for c in calls if not (c.__module__ or "").startswith(libraries)]
+    own = [inspect.unwrap(c) for c in calls if not (c.__module__ or "").startswith(libraries)]
+    own = [c for c in own if inspect.isfunction(c)]  # other callables have no code of their own
     if not own:
         return ""
-    text = repr([_compiled(inspect.unwrap(c).__code__, c.__doc__) for c in own])
+    text = repr([_compiled(c.__code__, c.__doc__) for c in own])
     return f"{importlib.util.MAGIC_NUMBER.hex()} {hashlib.sha256(text.encode()).hexdigest()}"
 
 

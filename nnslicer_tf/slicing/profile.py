@@ -5,6 +5,7 @@ activations, whatever the size of the data set.
 """
 
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -216,7 +217,8 @@ class Profile(ShownAsTable):
             is_list = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
             file.check(is_list, f"its columns are {columns!r}")
             code = file.header.get("own_code", "")
-            file.check(isinstance(code, str), f"its code is {code!r}")
+            is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
+            file.check(is_code, f"its code is {code!r}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
             for pair in filter(None, pairs):
                 low, high = map(float, pair)
