@@ -77,8 +77,8 @@ def rebuild(
 ) -> keras.Model:
     """Return a copy of a functional or sequential model with some variables and layers changed.
 
-    Nested models are copied, too. With `after`, sequential models become functional. Errors as in
-    `copy_model`.
+    Nested models are copied, too. With `after`, sequential and nested subclassed models become
+    functional. Errors as in `copy_model`.
     """
     builder = _Builder(values or {}, configs or {}, dict(replacements or {}), after)
     return builder.model(model, None if shapes is None else flat_shapes(shapes))
@@ -233,14 +233,18 @@ class _Builder:
         """Return the copy of a layer, which is made at its first call."""
         if id(layer) in self._copies:
             return self._copies[id(layer)]
-        copy = layer
-        if isinstance(layer, keras.layers.Layer) and has_graph(layer):
+        copy: keras.Operation = layer
+        graph = layer
+        if self._after is not None and isinstance(layer, keras.Model):
+            given = keras.tree.map_structure(lambda value: tuple(value.shape[1:]), args[0])
+            graph = as_functional(layer, given)
+        if isinstance(graph, keras.layers.Layer) and has_graph(graph):
             # Axes without a size stay so; others may be smaller in the copy.
             shapes = [
                 tuple(a and b for a, b in zip(tensor.shape[1:], value.shape[1:], strict=True))
-                for tensor, value in zip(layer.inputs, keras.tree.flatten(args), strict=True)
+                for tensor, value in zip(graph.inputs, keras.tree.flatten(args), strict=True)
             ]
-            copy = self.model(layer, shapes)
+            copy = self.model(graph, shapes)
         elif isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
             copy = _created(layer, self._configs.get(id(layer), {}))
         self._copies[id(layer)] = copy
@@ -249,7 +253,7 @@ class _Builder:
     def _fill(self, layer: keras.Operation, copy: keras.Operation) -> None:
         """Give a copied layer the state of the original, once it is built."""
         is_own = copy is not layer and id(copy) not in self._replaced
-        if is_own and id(copy) not in self._filled and not has_graph(layer):
+        if is_own and id(copy) not in self._filled and not has_graph(copy):
             self._filled.add(id(copy))
             transfer(layer, copy, self._values)
 

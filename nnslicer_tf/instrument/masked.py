@@ -418,7 +418,6 @@ def masked_copy(
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}'. Perhaps a nested model is called more than once, with different "
-                "means, or is part of a subclassed model. Leave the means out, or build the model "
-                "without nested models."
+                "means. Leave the means out, or build the model without nested models."
             )
     return copy

@@ -67,22 +67,35 @@ class Subclassed(keras.Model):
         return self.out(self.hidden(x))
 
 
+def functional(base):
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, base(inputs))
+
+
 @pytest.mark.parametrize("with_means", [False, True])
-def test_a_subclassed_model_without_a_config(with_means):
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_subclassed_model_without_a_config(nested, with_means):
     data = np.random.default_rng(0).random((20, 6), np.float32)
     model = Subclassed(3)
     model(data)
-    profile = nns.Profile.from_data(model, data, progress=False)
-    one = nns.Slicer(model, profile, workers=0, progress=False).slice(data)
+    if nested:
+        model = keras.Sequential([keras.Input((6,)), functional(model)])
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, data, progress=False)
+    one = nns.Slicer(im, profile, workers=0, progress=False).slice(data)
 
-    applied = one.apply(model, profile if with_means else None)
+    if nested and not with_means:
+        with pytest.raises(nns.errors.UnsupportedLayerError, match="cannot be copied"):
+            one.apply(im)
+        return
+    applied = one.apply(im, profile if with_means else None)
 
     keep = one.synapse_mask()
-    kernels = {n: k.kernel() * keep[n] for n, k in nns.InstrumentedModel(model).kernels.items()}
-    means = {name: mean if with_means else 0 * mean for name, mean in profile.means.items()}
-    inner, outer = means["input_layer"], means["hidden"]
-    hidden = (data - inner) @ kernels["hidden"] + means["hidden:pre"]
-    expected = (np.maximum(hidden, 0) - outer) @ kernels["out"] + means["out"]
+    first, second = im.kernels.values()
+    inner, kernel = (k.kernel() * keep[k.name] for k in (first, second))
+    names = [o.name for o in im.operations]  # input, sum, activation, output
+    x, total, hidden, out = (profile.means[n] if with_means else 0.0 for n in names)
+    expected = (np.maximum((data - x) @ inner + total, 0) - hidden) @ kernel + out
     np.testing.assert_allclose(applied(data).numpy(), expected, atol=1e-5)
 
 
