@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, TypeIs
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
@@ -44,11 +44,16 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in tuple(vowels) else 'a'} {noun}"
 
 
+def is_int(value: object) -> TypeIs[int]:
+    """Whether a value is an integer of Python or NumPy; a bool, an int for Python, is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     """Return `rng` as a NumPy Generator; reject all but non-negative ints and Generators."""
     if isinstance(rng, np.random.Generator):
         return rng
-    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
+    if is_int(rng) and rng >= 0:
         return np.random.default_rng(int(rng))
     raise InvalidArgumentError(
         f"rng must be a non-negative int or a numpy.random.Generator. Received: {rng!r}"
@@ -57,7 +62,7 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 
 def check_count(name: str, value: object) -> None:
     """Raise `InvalidArgumentError` unless the argument `name` is an int of at least 1."""
-    if not isinstance(value, (int, np.integer)) or value < 1:
+    if not is_int(value) or value < 1:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
 
 
@@ -148,7 +153,7 @@ def check_points(
 
 def check_target(target: int, logits: int) -> None:
     """Raise `InvalidArgumentError` unless `target` is the index of one of `logits` logits."""
-    if not isinstance(target, (int, np.integer)) or not 0 <= target < logits:
+    if not is_int(target) or not 0 <= target < logits:
         raise InvalidArgumentError(
             f"target must be the index of one of {logits} logits. Received: {target!r}"
         )

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -83,22 +83,24 @@ def require(package: str, what: str, instead: str = "") -> ModuleType:
 def import_keras_quietly() -> None:
     """Import Keras without its backend's messages, which would bury a command's output."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # They come from C++ before its log level takes effect, so standard error goes to a file.
+    with hidden_stderr():  # they come before the log level takes effect
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # looks for a GPU and prints messages
+            tf.get_logger().setLevel("ERROR")  # it warns of compiling different functions
+
+
+@contextmanager
+def hidden_stderr() -> Iterator[None]:
+    """Hide what is written to standard error, also from C++, past Python's `sys.stderr`."""
     standard_error = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
-            import keras
-
-            if keras.backend.backend() == "tensorflow":
-                import tensorflow as tf
-
-                tf.config.list_physical_devices()  # looks for a GPU and prints messages
-                tf.get_logger().setLevel("ERROR")  # it warns of compiling different functions
-        except BaseException:
-            hidden.seek(0)
-            os.write(standard_error, hidden.read())
-            raise
+            yield
         finally:
             os.dup2(standard_error, 2)
             os.close(standard_error)

@@ -96,6 +96,8 @@ def _neurons(chosen: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if isinstance(chosen, str) and chosen == "all":
         return tuple(every.tolist())
     try:
+        if isinstance(chosen, (bool, np.bool_)):
+            raise TypeError("a bool would choose all neurons")
         indexed = every.reshape(shape)[chosen] if isinstance(chosen, tuple) else every[chosen]
     except (IndexError, TypeError) as error:
         raise InvalidArgumentError(

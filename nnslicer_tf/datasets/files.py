@@ -174,6 +174,11 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
         frame = pd.read_csv(path, comment="#")
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
+    if "Unnamed: 0" in frame:
+        raise CorruptFileError(
+            f"'{path}': its first column has no name. If it is the index of a DataFrame, write the "
+            "file with to_csv(path, index=False); else name the column."
+        )
     x, y, names = split_frame(frame, f"'{path}'")
     label = _label_column(frame, f"'{path}'")
     columns = tuple(str(name) for name in frame if name != label)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_count
+from nnslicer_tf._checks import check_count, is_int
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
@@ -86,7 +86,7 @@ def inspect(
         raise InvalidArgumentError(f"error must be above 0, or None. Received: {error!r}")
     if not 0 < confidence < 1:
         raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
-    if not isinstance(workers, int) or workers < 0:
+    if not is_int(workers) or workers < 0:
         raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
     check_count("block_size", block_size)
     if not isinstance(models, Mapping):

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, as_generator, check_name
+from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
@@ -143,7 +144,7 @@ def _converted(
     if calibration is not None:
         converter.representative_dataset = lambda: ([sample[None]] for sample in calibration)
     experimental = tf.lite.experimental
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
+    with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         if keep:
             warnings.simplefilter("ignore")
             options = experimental.QuantizationDebugOptions(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import counted, is_int
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -73,7 +73,7 @@ def least_margin(values: np.ndarray, label: int | None, first: int) -> tuple[int
         )
     if label is None:
         label = int(values[first].argmax())
-    if not isinstance(label, (int, np.integer)) or not 0 <= label < values.shape[1]:
+    if not is_int(label) or not 0 <= label < values.shape[1]:
         raise InvalidArgumentError(
             f"label must be one of {counted(values.shape[1], 'class')}. Received: {label!r}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import as_generator, check_name
+from nnslicer_tf._checks import as_generator, check_name, is_int
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
@@ -271,8 +271,7 @@ def simulate_attacks(
 
 
 def _check_budget(budget: int, samples: int) -> None:
-    is_number = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
-    if not is_number or not 0 < budget <= samples:
+    if not is_int(budget) or not 0 < budget <= samples:
         raise InvalidArgumentError(
             f"budget is a number of samples, 1 to {samples}. Received: {budget!r}"
         )

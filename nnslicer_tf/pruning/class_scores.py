@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_array, check_labels, counted
+from nnslicer_tf._checks import as_array, check_labels, counted, is_int
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -88,7 +88,7 @@ def check_classes(
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")
     count = check_classifier(im)
     for target in targets:
-        if not isinstance(target, (int, np.integer)) or not 0 <= target < count:
+        if not is_int(target) or not 0 <= target < count:
             raise InvalidArgumentError(
                 f"The model has no class {target!r}: its classes are 0 … {count - 1}."
             )

@@ -14,6 +14,7 @@ from io import StringIO
 import keras
 import numpy as np
 
+from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -104,7 +105,7 @@ def to_litert(model: keras.Model) -> bytes:
     import tensorflow as tf
     from tensorflow.lite.python.convert_phase import ConverterError
 
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
+    with hidden_stderr(), redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return tf.lite.TFLiteConverter.from_keras_model(model).convert()

@@ -107,7 +107,7 @@ def test_the_deletion_curve_of_the_best_order(linear):
     assert curve.area < worst.area
 
 
-@pytest.mark.parametrize("target", [-1, 3, 1.0])
+@pytest.mark.parametrize("target", [-1, 3, 1.0, True])
 def test_targets_that_do_not_exist_are_refused(linear, target):
     for name in ATTRIBUTIONS:
         with pytest.raises(InvalidArgumentError, match=f"Received: {target}"):

@@ -174,6 +174,9 @@ def test_tables_of_values(tmp_path):
         found = datasets.load_data(tmp_path / "t.csv", shape=X.shape[1:])
     assert np.array_equal(found.x, X) and np.array_equal(found.y, Y)
     assert found.class_names == ("a", "b", "c")
+    frame.to_csv(tmp_path / "index.csv")
+    with pytest.raises(CorruptFileError, match=r"no name.* to_csv\(path, index=False\)"):
+        datasets.load_data(tmp_path / "index.csv")
     with pytest.raises(InputShapeError, match="has 6 columns"):
         datasets.load_data(tmp_path / "t.csv", shape=(5,))
     frame.assign(name="x").to_csv(tmp_path / "words.csv", index=False)

@@ -57,7 +57,7 @@ def test_multiply_adds_are_those_of_the_layers():
     assert multiply_adds(model) == expected
 
 
-def test_costs_of_a_model_that_cannot_be_converted(tmp_path):
+def test_costs_of_a_model_that_cannot_be_converted(tmp_path, capfd):
     """TensorFlow's converter does not take this LSTM: there is no LiteRT, and nothing is lost."""
     keras.utils.set_random_seed(0)
     stack = [layers.LSTM(4), layers.Dense(64, "relu"), layers.Dense(64, "relu"), layers.Dense(3)]
@@ -71,6 +71,7 @@ def test_costs_of_a_model_that_cannot_be_converted(tmp_path):
     with pytest.raises(UnsupportedLayerError, match="TensorFlow cannot convert"):
         found.save(tmp_path / "small.tflite")
     assert not (tmp_path / "small.tflite").exists()
+    assert "error" not in capfd.readouterr().err  # of the converter, for the measured costs
 
 
 def test_a_model_of_no_fixed_size_is_shrunk_for_a_given_one():
