@@ -255,10 +255,15 @@ def _check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | No
         _check_scale(pair, seeds, answers.original, truth)
     if len(seeds) < _MIN_SEEDS:
         return
-    remedy = (
-        "Pass as preprocess what the models were trained with, such as "
-        "lambda x: x.astype('float32') / 255."
-    )
+    if isinstance(pair.domain, TextDomain):
+        remedy = "Encode the words with the vocabulary that the models were trained with."
+    else:
+        scaling = "x.astype('float32') / 255"
+        if not isinstance(pair.domain, ImageDomain):
+            scaling = "(x - mean) / std"
+        remedy = (
+            f"Pass as preprocess what the models were trained with, such as lambda x: {scaling}."
+        )
     right = 1.0 if truth is None else float((answers.labels[:, 0] == truth).mean())
     if right < _MIN_RIGHT:
         raise InvalidArgumentError(

@@ -203,3 +203,10 @@ def test_models_that_disagree_on_most_seeds_are_refused(seeds):
     swapped = lambda x: other(x)[:, ::-1]  # noqa: E731
     with pytest.raises(InvalidArgumentError, match="disagree on 100%"):
         find(other, swapped, seeds, progress=False)
+
+
+def test_the_remedy_for_a_table_is_not_that_for_images():
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    answers = lambda x: np.stack([x[:, 0] > 0, x[:, 0] <= 0], axis=1).astype(np.float32)  # noqa: E731
+    with pytest.raises(InvalidArgumentError, match=r"disagree on 100%.* \(x - mean\) / std"):
+        find(answers, lambda x: answers(-x), rows, progress=False)
