@@ -1,16 +1,18 @@
 """A model with some synapses or neurons ablated, as a differentiable function of masks."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
-from nnslicer_tf.instrument.operations import Lookup
-from nnslicer_tf.instrument.recurrence import Member
+from nnslicer_tf.instrument.operations import Lookup, Operation
+from nnslicer_tf.instrument.recurrence import SEQUENCE, Gate, Member, before, split_inputs
 
 LEVELS = ("synapse", "neuron", "channel", "input")
 
@@ -25,10 +27,9 @@ class MaskedUnits:
     """A model with a mask on each of its units: 1 keeps a unit, 0 replaces its value by its base.
 
     Synapses are those of weighted sums; with weight w, an ablated one contributes w · (base of its
-    input). Neurons and channels are those of weighted sums, except the logits, and of recurrent
-    layers. Inputs are positions, with all their channels; for tokens, positions of the embedding.
-    UnsupportedLayerError is raised if there is nothing to mask, or for synapses if a layer is
-    recurrent.
+    input), in recurrent layers at every step. Neurons and channels are those of weighted sums, but
+    not the logits, and of recurrent layers. Inputs are positions, with all their channels; for
+    tokens, positions of the embedding. UnsupportedLayerError is raised if there is nothing to mask.
     """
 
     def __init__(self, im: InstrumentedModel, logits: str, level: str, rivals: bool) -> None:
@@ -42,16 +43,18 @@ class MaskedUnits:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._masked: dict[str, str] = {}  # operation → name of its mask
         self._spread: dict[str, tuple[int, ...]] = {}  # operation → shape that fits its values
+        read: dict[str, None] = {}  # the operations whose base values are needed
         has_tokens = any(o.kind == "lookup" for o in self._order)
         for operation in self._order:
             name, shape, params = operation.name, operation.shape, operation.params
             is_unit = operation.kind == "weighted_sum" or isinstance(params, Member)
             if level == "synapse" and isinstance(params, Member):
-                raise UnsupportedLayerError(
-                    f"Layer '{operation.layer}' is recurrent: its synapses are used at every time "
-                    "step. Use level='neuron', 'channel' or 'input'."
-                )
-            if level == "synapse" and is_unit and not isinstance(params, Lookup):
+                cell = params.unrolled.cell
+                self.shapes |= {kernel.name: kernel.shape for o in cell for kernel in o.kernels}
+                sequence, initial, _ = split_inputs(operation.inputs, params.unrolled.masked)
+                start = name.removesuffix(params.operation.name)
+                read |= dict.fromkeys((sequence, *initial, *(start + o.name for o in cell)))
+            elif level == "synapse" and is_unit and not isinstance(params, Lookup):
                 self._masked[name] = params.name
                 self.shapes[params.name] = params.shape
             elif level == "input" and (
@@ -72,9 +75,8 @@ class MaskedUnits:
             )
         self._sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         self.units = sum(self._sizes)
-        read = (im[name].inputs[0] if self._by_synapse else name for name in self._masked)
-        # The operations whose base values are needed.
-        self.bases = tuple(dict.fromkeys(read))
+        read |= {im[name].inputs[0] if self._by_synapse else name: None for name in self._masked}
+        self.bases = tuple(read)
         self._forward = compiled_function(self._logits)
         self._gradients = compiled_function(self._effects)
         self._constants = compiled_function(
@@ -143,7 +145,10 @@ class MaskedUnits:
                 value = values[name]
             elif isinstance(params, Member):
                 if params.unrolled not in through_time:
-                    through_time[params.unrolled] = params.unrolled.run(*inputs)
+                    run = params.unrolled.run
+                    if self._by_synapse:
+                        run = partial(self._run_masked, operation, masks, base[""])
+                    through_time[params.unrolled] = run(*inputs)
                 value = through_time[params.unrolled][params.operation.name]
             else:
                 value = operation.compute(*inputs)
@@ -152,3 +157,35 @@ class MaskedUnits:
                 value = base[name] + here * (value - base[name])
             values[name] = value
         return values[self._target]
+
+    def _run_masked(
+        self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], *inputs: Any
+    ) -> dict[str, Any]:
+        """Return the values of a recurrent layer of which some synapses are masked."""
+        unrolled = operation.params.unrolled
+        sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+        # What the gates read when nothing is active, (time, …).
+        start = operation.name.removesuffix(operation.params.operation.name)
+        usual = {o.name: base[start + o.name][0] for o in unrolled.cell}
+        usual[SEQUENCE] = unrolled.in_order(base[sequence])[0]
+        for place, state in enumerate(unrolled.states):
+            first = base[initial[place]] if initial else 0 * usual[state][:1]
+            usual[before(state)] = ops.concatenate([first, usual[state][:-1]])
+
+        def sums() -> dict[str, Any]:
+            gates = [o for o in unrolled.cell if isinstance(o.params, Gate)]
+            return {
+                gate.name: sum(
+                    weights.apply(usual[source])
+                    for weights, source in zip(gate.params.weights, gate.inputs, strict=True)
+                )
+                for gate in gates
+            }
+
+        # Masked synapses add their share of the usual sums.
+        whole = sums()
+        variables = {k.name: k.variable() for o in unrolled.cell for k in o.kernels}
+        masked = [(v, v * ops.cast(masks[name], v.dtype)) for name, v in variables.items()]
+        with keras.StatelessScope(masked):
+            added = {name: (whole[name] - value)[None] for name, value in sums().items()}
+            return unrolled.run(*inputs, added=added)

@@ -370,8 +370,7 @@ class Slicer:
         Raises:
             InvalidArgumentError: if an argument is out of range.
             CriterionError: if the output is no vector, or `outputs` is not what the model answers.
-            UnsupportedLayerError: if the model has no units at this level, or, for synapses, a
-                recurrent layer.
+            UnsupportedLayerError: if the model has no units at this level.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         required = Requirements(
@@ -523,12 +522,10 @@ class Slicer:
         is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
         if target.answer not in outputs or len(shape) != 1 or not is_answer:
             return None
-        for level in ("synapse", "channel"):  # synapses of recurrent layers cannot be ablated
-            try:
-                return self.decisive(batch, {outputs[target.answer]: PREDICTED}, level, others=1)
-            except UnsupportedLayerError:
-                continue
-        return None
+        try:
+            return self.decisive(batch, {outputs[target.answer]: PREDICTED}, others=1)
+        except UnsupportedLayerError:  # it has no synapses
+            return None
 
     @cached_property
     def _by_amounts(self) -> "Slicer":
