@@ -133,15 +133,16 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
 def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return contributions to the wrong class's rise minus those to the right one's.
 
-    Contributions to an output that fell from the profile are negative.
+    Counted contributions to an output that fell from the profile are negative, as amounts are.
     """
     samples, im = runs.failing, slicer.im
     mean = slicer.profile.means[im.logit_operation]
     changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
-    rose = np.sign(changes[np.arange(len(samples)), samples.predicted]) / len(samples)
+    signs = np.sign(changes) if slicer.contribution == "count" else np.ones_like(changes)
+    rose = signs[np.arange(len(samples)), samples.predicted] / len(samples)
     neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
     for label, rows in samples.by_class():
-        fell = -np.sign(changes[rows, label]) / len(samples)
+        fell = -signs[rows, label] / len(samples)
         parts = _weighted(slicer, samples.x[rows], [im.classes.neuron(label)[0]], fell)
         for sums, part in zip((neurons, synapses), parts, strict=True):
             for name, values in part.items():

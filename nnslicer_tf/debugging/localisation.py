@@ -97,6 +97,7 @@ def suspicious(
     *,
     profile: Profile | None = None,
     theta: float = 0.3,
+    contribution: str = "count",
     rng: int = 0,
     progress: bool = True,
 ) -> Suspicion:
@@ -121,6 +122,7 @@ def suspicious(
             - "random": for comparison.
         profile: For methods on slices: the model's profile; by default of the passing samples.
         theta: For methods on slices: threshold θ of the exclusion. At 0 membership says little.
+        contribution: For "contrast" and "wrong_minus_right": "count" or "amount", as of `Slicer`.
         rng: Seed of "random".
         progress: Show progress bars.
 
@@ -146,7 +148,8 @@ def suspicious(
     else:
         if profile is None:
             profile = Profile.from_data(im, runs.passing.x, progress=progress)
-        scores = OF_SLICES[method](Slicer(im, profile, theta, progress=progress), runs)
+        slicer = Slicer(im, profile, theta, contribution=contribution, progress=progress)
+        scores = OF_SLICES[method](slicer, runs)
     return Suspicion(im, method, scores)
 
 

@@ -58,10 +58,12 @@ def test_spectra_of_slices_and_of_activations(im, pairs, runs, name):
     np.testing.assert_allclose(found.synapses["inner"], np.broadcast_to(channels, (3, 3, 4, 4)))
 
 
-def test_contrast(im, pairs, runs):
+@pytest.mark.parametrize("contribution", ["count", "amount"])
+def test_contrast(im, pairs, runs, contribution):
     profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
-    slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
-    found = suspicious(im, *pairs, "contrast", profile=profile, theta=0.3, progress=False)
+    options = {"theta": 0.3, "contribution": contribution, "progress": False}
+    slicer = nns.Slicer(im, profile, workers=0, **options)
+    found = suspicious(im, *pairs, "contrast", profile=profile, **options)
     expected = 0
     for label in range(3):
         means = []
@@ -73,10 +75,12 @@ def test_contrast(im, pairs, runs):
     np.testing.assert_allclose(found.synapses["inner"], expected, atol=1e-9)
 
 
-def test_wrong_minus_right(im, pairs, runs):
+@pytest.mark.parametrize("contribution", ["count", "amount"])
+def test_wrong_minus_right(im, pairs, runs, contribution):
     profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
-    slicer = nns.Slicer(im, profile, 0.0, progress=False)
-    found = suspicious(im, *pairs, "wrong_minus_right", profile=profile, theta=0.0, progress=False)
+    options = {"theta": 0.0, "contribution": contribution, "progress": False}
+    slicer = nns.Slicer(im, profile, **options)
+    found = suspicious(im, *pairs, "wrong_minus_right", profile=profile, **options)
     totals = {"neurons": 0, "synapses": 0}
     for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
         change = im.logits(x[None])[0] - profile.means["logits"]
@@ -84,13 +88,15 @@ def test_wrong_minus_right(im, pairs, runs):
             one = slicer.slice(x[None], [int(label)])
             for kind in totals:
                 own = getattr(one, kind)["first" if kind == "synapses" else "out"]
-                totals[kind] = totals[kind] + sign * np.sign(change[label]) * own
+                rose = np.sign(change[label]) if contribution == "count" else 1
+                totals[kind] = totals[kind] + sign * rose * own
     count = len(runs.failing)
     for own, total in (
         (found.neurons["out"], totals["neurons"]),
         (found.synapses["first"], totals["synapses"]),
     ):
-        np.testing.assert_allclose(own, np.abs(total / count), atol=1e-9)
+        rounding = 1e-9 if contribution == "count" else 1e-6  # amounts are of float32
+        np.testing.assert_allclose(own, np.abs(total / count), atol=rounding)
 
 
 @pytest.mark.parametrize("method", ["gradient", "gradient_contrast"])

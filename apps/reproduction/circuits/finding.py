@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer
-from reproduction.amounts import Amounts
+from reproduction.amounts import amounts
 from reproduction.circuits import recurrent_networks, settings, transformer_networks
 from reproduction.circuits.recurrent_networks import Planted
 from reproduction.plots import put_finding
@@ -109,8 +108,7 @@ def _methods(
     names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
     weights = [np.array(variable) for variable in variables]
     predicted = planted.model.predict(x, verbose=0).argmax(axis=1)
-    if not any(kind_of(operation).through_time for operation in im.operations):
-        yield "amounts", Amounts(im, of_channels, kernels=names)(x, predicted)[1]
+    yield "amounts", amounts(im, of_channels, x, predicted, kernels=names)
 
     @tf.function(autograph=False)
     def compute(x: tf.Tensor) -> list[tf.Tensor]:

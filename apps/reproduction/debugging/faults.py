@@ -12,6 +12,10 @@ KINDS = ("noise", "scale", "negate", "synapses")
 """Kinds of faults: noise on all weights of a channel, all of them scaled, all of them negated, and
 one weight in ten of them set to a large value."""
 
+OTHER_KINDS = ("zero", "copy", "bias")
+"""Kinds on which no method was chosen: all weights are zero, or those of the next channel, or the
+bias moves by the strength, in standard deviations of the kernel's weights × √(weights)."""
+
 STRENGTHS = (1.0, 2.0, 4.0)
 """For noise and large values: in standard deviations of the kernel's weights, times 2. For scaling:
 the factor is 1 + strength."""
@@ -35,7 +39,9 @@ class FaultyModel:
 
     def __init__(self, model: keras.Model) -> None:
         self.im = InstrumentedModel(copy_model(model))
-        self._kernels = {name: kernel.kernel() for name, kernel in self.im.kernels.items()}
+        kernels = self.im.kernels.values()
+        variables = [v for k in kernels for v in (k.variable(), k.bias()) if v is not None]
+        self._whole = [(variable, keras.ops.copy(variable.value)) for variable in variables]
 
     @property
     def hidden(self) -> list[Operation]:
@@ -44,12 +50,15 @@ class FaultyModel:
         return [o for o in found if o.name != self.im.logit_operation]
 
     def draw(
-        self, rng: np.random.Generator, strengths: Sequence[float] = STRENGTHS
+        self,
+        rng: np.random.Generator,
+        strengths: Sequence[float] = STRENGTHS,
+        kinds: Sequence[str] = KINDS,
     ) -> Iterator[Fault]:
         """Yield random faults: first a layer, then a channel, a kind and a strength."""
         while True:
             operation = self.hidden[rng.integers(len(self.hidden))]
-            channel, kind = int(rng.integers(operation.shape[-1])), KINDS[rng.integers(len(KINDS))]
+            channel, kind = int(rng.integers(operation.shape[-1])), kinds[rng.integers(len(kinds))]
             strength = strengths[int(rng.integers(len(strengths)))]
             yield Fault(operation.name, channel, kind, strength, int(rng.integers(1 << 31)))
 
@@ -66,16 +75,25 @@ class FaultyModel:
             changed = own * (1 + fault.strength)
         elif fault.kind == "negate":
             changed = -fault.strength * own
+        elif fault.kind in OTHER_KINDS:
+            changed = own if fault.kind == "bias" else 0 * own
+            if fault.kind == "copy":
+                changed = weights[..., (fault.channel + 1) % weights.shape[-1]]
         else:
             large = spread * 3 * rng.choice([-1.0, 1.0], own.shape)
             changed = np.where(rng.random(own.shape) < _SHARE, large, own)
         weights[..., fault.channel] = changed
         kernel.variable().assign(kernel.to_kernel(weights))
+        bias = kernel.read_bias()
+        if fault.kind == "bias" and bias is not None:
+            size = fault.strength * kernel.matrix().std() * np.sqrt(own.size)
+            bias[fault.channel] += size * rng.choice([-1.0, 1.0])
+            kernel.bias().assign(bias)
 
     def heal(self) -> None:
         """Restore the model's original weights."""
-        for name, weights in self._kernels.items():
-            self.im.kernels[name].variable().assign(weights)
+        for variable, value in self._whole:
+            variable.assign(value)
 
 
 def rank(scores: dict[str, np.ndarray], operation: str, channel: int) -> float:

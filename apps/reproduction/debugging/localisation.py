@@ -19,7 +19,7 @@ from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from reproduction.debugging import settings
-from reproduction.debugging.faults import Fault, FaultyModel, rank
+from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel, rank
 from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
 from reproduction.result import (
@@ -40,11 +40,11 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     """Rank the faulty channel among all hidden ones, by every method."""
     methods = s.methods.split(",")
     for method in methods:
-        check_name("method", method, METHODS)
+        check_name("method", method.removesuffix(":amount"), METHODS)
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
-    name = f"faults_{s.model}"
+    name = f"faults_{s.model}" + ("" if s.kinds == ",".join(KINDS) else "_others")
     store = fault_rows(name, "method", faulty, s)
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
@@ -54,8 +54,11 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
             failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
             made = []
             for method in methods:
-                options = {"progress": False, "rng": fault.seed}
-                found = suspicious(faulty.im, failing, passing, method, **options)
+                options: dict = {"progress": False, "rng": fault.seed}
+                by, _, contribution = method.partition(":")
+                if contribution:  # amounts are of all neurons
+                    options |= {"contribution": contribution, "theta": 0.0}
+                found = suspicious(faulty.im, failing, passing, by, **options)
                 hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
                 row = {"fault": index, "method": method, **asdict(fault), "cost": cost}
                 del row["seed"]
@@ -75,7 +78,12 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
         differ = ours is not None and (own != ours).any()
         summary.append(row | {"p": wilcoxon(own, ours).pvalue if differ else np.nan})
     head = {"model": s.model, "faults": s.faults, "cost_points": s.cost, "strengths": s.strengths}
-    head |= {"test_samples": len(data), "compared": s.samples, "hidden_channels": channels}
+    head |= {
+        "kinds": s.kinds,
+        "test_samples": len(data),
+        "compared": s.samples,
+        "hidden_channels": channels,
+    }
     head["seed"] = s.seed
     title = f"Planted faults in {s.model}: which method finds the channel"
     table = ExperimentTable(name, pd.DataFrame(summary), title, head, note("faults"))
@@ -92,7 +100,7 @@ def fault_rows(
     name: str, compared: str, faulty: FaultyModel, s: settings.FaultSettings
 ) -> RowStore:
     """Return the store of an experiment's rows, one for each fault and value of `compared`."""
-    fields = ("images", "samples", "cost", "strengths", "seed")
+    fields = ("images", "samples", "cost", "strengths", "kinds", "seed")
     return RowStore.of(s, name, ("fault", compared), *fields, weights=faulty.im.fingerprint)
 
 
@@ -109,8 +117,11 @@ def costly(
     def accuracy() -> float:
         return float((faulty.im.logits(data.x).argmax(axis=1) == data.y).mean())
 
+    kinds = s.kinds.split(",")
+    for kind in kinds:
+        check_name("kind of fault", kind, (*KINDS, *OTHER_KINDS))
     whole = accuracy()
-    drawn = faulty.draw(np.random.default_rng(s.seed), strengths)
+    drawn = faulty.draw(np.random.default_rng(s.seed), strengths, kinds)
     for _ in track(range(s.faults), "Faults"):
         for _ in range(_MOST_DRAWN):
             fault = next(drawn)
@@ -133,9 +144,10 @@ def plot(name: str, rows: pd.DataFrame) -> Figure:
     early = {}
     for method, part in rows.groupby("method", sort=False):
         ranks = np.sort(part["rank"] / part["channels"])
-        style = "--" if str(method).startswith("deepfault") else "-"
+        dashed = str(method).startswith("deepfault") or ":" in str(method)
+        style = "--" if dashed else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
-        label, colour = str(method).replace("_", " "), COLOURS[str(method)]
+        label, colour = str(method).replace("_", " "), COLOURS[str(method).partition(":")[0]]
         axis.step(ranks, shares, style, where="post", label=label, color=colour)
         # With fewer than a hundred channels, only the first one counts.
         early[label] = np.mean(part["rank"] <= np.maximum(1, _EARLY * part["channels"]))

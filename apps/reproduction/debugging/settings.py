@@ -6,11 +6,12 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
+from reproduction.debugging.faults import KINDS
 from reproduction.settings import Settings
 
 _METHODS = (
     *("gradient_contrast", "patching", "gradient", "wrong_minus_right", "contrast"),
-    *("tarantula", "ochiai", "dstar"),
+    *("contrast:amount", "wrong_minus_right:amount", "tarantula", "ochiai", "dstar"),
     *("deepfault_tarantula", "deepfault_ochiai", "deepfault_dstar", "random"),
 )
 
@@ -30,6 +31,7 @@ class FaultSettings(Settings):
     samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 100
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
+    kinds: Annotated[str, Option(help="Kinds of faults, separated by commas.")] = ",".join(KINDS)
     seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
     work: Work = Path("runs/debugging")
 
@@ -39,7 +41,9 @@ class LocalisationSettings(FaultSettings):
     """Plant faults in a model, and rank its channels by how suspicious they are."""
 
     trial: ClassVar = {"faults": 3, "images": 300}
-    methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
+    methods: Annotated[str, Option(help="Names, by commas; with :amount, by amounts.")] = ",".join(
+        _METHODS
+    )
 
 
 @dataclass(frozen=True)

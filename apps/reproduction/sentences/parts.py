@@ -16,7 +16,7 @@ from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
-from reproduction.amounts import Amounts
+from reproduction.amounts import amounts
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 from reproduction.sentences.settings import PartSettings
@@ -83,8 +83,8 @@ def head_scores(
         each = slicer.slice_each(x, kernels=(), operations=names)
         totals = [np.concatenate([one.neurons[n].sum(axis=(0, 2)) for n in names]) for one in each]
         found[name] = np.stack(totals) * rose(im, profile, x, labels)[:, None]
-    amounts = Amounts(im, profile, names)(x, labels)[0]
-    found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
+    own = amounts(im, profile, x, labels, names)
+    found["amounts"] = np.concatenate([own[n].sum(axis=(1, 3)) for n in names], axis=1)
     values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
     effects = [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names]
     found["gradient × change"] = np.concatenate(effects, axis=1)
@@ -141,8 +141,8 @@ def synapse_scores(
         each = slicer.slice_each(x, kernels=names, operations=())
         found[name] = by_slice(each)
         found[f"{name}, × |weight|"] = by_slice(each, sizes)
-    amounts = Amounts(im, profile, kernels=names)(x, labels)[1]
-    found["amounts"] = lambda i: _joined({n: amounts[n][i] for n in names}, names)
+    own = amounts(im, profile, x, labels, kernels=names)
+    found["amounts"] = lambda i: _joined({n: own[n][i] for n in names}, names)
     gradients = {}
     sums = [o for o in im.operations if o.kind == "weighted_sum"]
     slopes = im.gradients(x, of=labels.tolist(), wrt=[o.name for o in sums])

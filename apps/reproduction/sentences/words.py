@@ -7,6 +7,7 @@ second (Petsiuk et al., "RISE", BMVC 2018).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -21,11 +22,10 @@ from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.report import plot_words
 from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
-from reproduction.amounts import Amounts
+from reproduction.amounts import amounts
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.sentences.settings import SentenceSettings, WordSettings
@@ -127,9 +127,8 @@ def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, 
             slicer = Slicer(im, profile, theta, progress=False, product=product)
             found[f"{name}, θ = {theta}"] = _by_slice(slicer)
             found[f"{name}, × |Δ|, θ = {theta}"] = _by_slice(slicer, sized=True)
-    if not any(kind_of(operation).through_time for operation in im.operations):
-        amounts = Amounts(im, profile, [_EMBEDDING])
-        found["amounts"] = lambda x, labels: amounts(x, labels)[0][_EMBEDDING].sum(axis=-1)
+    of_words = partial(amounts, im, profile, neurons=[_EMBEDDING])
+    found["amounts"] = lambda x, labels: of_words(x, labels)[_EMBEDDING].sum(axis=-1)
     found["gradient × input"] = _by_gradient(im, profile, 1)
     found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
     if any(operation.kind == "softmax" for operation in im.operations):

@@ -5,7 +5,7 @@ import pytest
 
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
-from reproduction.amounts import Amounts
+from reproduction.amounts import amounts
 from reproduction.circuits.finding import NET, deletion_effects, transformers
 from reproduction.circuits.settings import Reading, TransformerCircuitSettings
 from reproduction.circuits.transformer_networks import CIRCUITS, plant
@@ -61,7 +61,8 @@ def test_amounts_add_up_and_are_gradients_where_the_network_is_linear(small):
     profile = Profile.from_data(im, usual, progress=False)
     classes = im.logits(x).argmax(axis=1)
     kernels = ["logits", "block0/output", "block0/query"]
-    neurons, synapses = Amounts(im, profile, ["logits", "block0/context"], kernels)(x, classes)
+    neurons = amounts(im, profile, x, classes, ["logits", "block0/context"])
+    synapses = amounts(im, profile, x, classes, kernels=kernels)
     change = im.logits(x) - profile.means["logits"]
     rows = np.arange(3)
     np.testing.assert_allclose(neurons["logits"][rows, classes], change[rows, classes], atol=1e-4)

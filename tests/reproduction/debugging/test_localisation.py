@@ -8,7 +8,7 @@ import pytest
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.debugging import Runs, suspicious
-from reproduction.debugging.faults import FaultyModel
+from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel
 from reproduction.debugging.localisation import costly, localisation
 from reproduction.debugging.settings import LocalisationSettings
 
@@ -55,3 +55,24 @@ def test_rows_of_other_faults_are_not_taken_for_these(tmp_path):
     assert (found["cost"] >= 15).all()
     fresh = localisation(replace(costly, work=tmp_path / "fresh"))
     pd.testing.assert_frame_equal(found, fresh.table("faults_digits_cnn_ranks"))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHER_KINDS])
+def test_a_fault_changes_its_channel_alone_and_heals(kind):
+    faulty = FaultyModel(zoo.load("digits_cnn"))
+    layer = faulty.im.model.get_layer("conv2")
+    whole = [array.copy() for array in faulty.im.model.get_weights()]
+    kernel, bias = layer.get_weights()
+    faulty.plant(Fault("conv2", 3, kind, 2.0, 0))
+    changed, changed_bias = layer.get_weights()
+    others = np.arange(kernel.shape[-1]) != 3
+    assert np.array_equal(changed[..., others], kernel[..., others])
+    assert np.array_equal(changed_bias[others], bias[others])
+    assert (changed_bias[3] != bias[3]) == (kind == "bias")
+    expected = {"zero": 0 * kernel[..., 3], "copy": kernel[..., 4], "bias": kernel[..., 3]}
+    expected |= {"scale": 3 * kernel[..., 3], "negate": -2 * kernel[..., 3]}
+    if kind in expected:
+        np.testing.assert_allclose(changed[..., 3], expected[kind], rtol=1e-6)
+    faulty.heal()
+    for before, now in zip(whole, faulty.im.model.get_weights(), strict=True):
+        assert np.array_equal(before, now)
