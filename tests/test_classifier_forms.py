@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import detection, dflare, pruning, semantic
+from nnslicer_tf.report.explorer.packing import unpack
 
 X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
 
@@ -116,3 +117,18 @@ def test_deviations_are_those_of_probabilities(pair, labels):
         dflare.ModelPair(*models), X[:6], search=dflare.DFlare(max_queries=20), progress=False
     )
     assert not found.found.any()
+
+
+def test_a_probability_without_a_logit_is_explored():
+    """The mean of two sigmoids; the page shows the operation that is added for it, too."""
+    x = keras.Input((5,))
+    model = keras.Model(x, layers.Average()([layers.Dense(1, "sigmoid")(x) for _ in range(2)]))
+    of_mean = slicer(nns.InstrumentedModel(model), workers=0)
+    one = of_mean.slice(X[:3])
+    page = nns.explore(one, of_mean.im, X[:3], profile=of_mean.profile, progress=False)
+    header, arrays = unpack(page.data)
+    names = [operation["name"] for operation in header["operations"]]
+    (part,) = header["exhibits"][0]["parts"]
+    for place, reference in part["neurons"].items():
+        np.testing.assert_array_equal(arrays[reference], one.neurons[names[int(place)]])
+    assert of_mean.im.logit_operation in names

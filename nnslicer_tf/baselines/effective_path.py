@@ -47,8 +47,7 @@ def effective_paths(
     Args:
         im: The model.
         x: `(samples, *input_shape)`.
-        theta: Share θ of a neuron's value that its contributors must reach, above 0
-            and at most 1.
+        theta: Share θ of a neuron's value that its contributors must reach, above 0 and at most 1.
         kernels: Names of the kernels whose synapses are returned; all by default.
         progress: Show a progress bar.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
@@ -127,6 +128,7 @@ def suite(
 ) -> None:
     """Write deviations as tests that a future compressed model has to pass."""
     inputs.writable(output / "test_deviations.py")
+    import_keras_quietly()
     from nnslicer_tf import dflare
 
     result = dflare.DeviationSet.load(file)

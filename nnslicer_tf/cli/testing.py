@@ -214,9 +214,8 @@ def _points(
         size = int(np.prod(im.input_shape))
         if len(values) != size:
             raise InvalidArgumentError(
-                f"{option} has {counted(len(values), 'value')}; a sample of the "
-                f"model has {size}. For a "
-                "sample's index, give --data."
+                f"{option} has {counted(len(values), 'value')}; a sample of the model has {size}. "
+                "For a sample's index, give --data."
             )
         points.append(values.reshape(im.input_shape))
     return points

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_class_indices, counted
-from nnslicer_tf.datasets.named import Dataset, load
+from nnslicer_tf._checks import as_class_indices, check_name, counted
+from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def load_data(
             does not fit the shape.
         DatasetUnavailableError: as in `load`.
     """
+    check_name("normalisation", normalise, NORMALISATIONS)
     path = Path(spec)
     is_image = path.is_dir() or path.suffix.lower() in _IMAGES
     is_file = is_image or path.suffix in (".npz", ".npy", ".csv")
@@ -172,13 +173,26 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 
     try:
         frame = pd.read_csv(path, comment="#")
+        for separator in ";\t":
+            if frame.shape[1] == 1 and separator in str(frame.columns[0]):
+                frame = pd.read_csv(path, comment="#", sep=separator)
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
+    # Names may be numbers such as wavelengths; others are a first row, which would be lost.
+    numbers = pd.to_numeric(frame.columns.to_series(), errors="coerce").dropna().to_numpy()
+    steps, problem = np.diff(numbers), ""
+    is_scale = (steps > 0).all() and (len(steps) > 5 or np.allclose(steps, steps[:1]))
     if "Unnamed: 0" in frame:
-        raise CorruptFileError(
-            f"'{path}': its first column has no name. If it is the index of a DataFrame, write the "
-            "file with to_csv(path, index=False); else name the column."
+        problem = (
+            ": its first column has no name. If it is the index of a DataFrame, write the file "
+            "with to_csv(path, index=False); else name the column."
         )
+    elif 2 * len(numbers) > frame.shape[1] and not is_scale:
+        problem = f" begins with numbers, {', '.join(frame)[:80]}. Add a line of columns' names."
+    elif frame.empty:
+        problem = " has no rows."
+    if problem:
+        raise CorruptFileError(f"'{path}'{problem}")
     x, y, names = split_frame(frame, f"'{path}'")
     label = _label_column(frame, f"'{path}'")
     columns = tuple(str(name) for name in frame if name != label)
@@ -197,13 +211,17 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names."""
+    import pandas as pd
+
     label = _label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)
-    words = [name for name in values if values[name].dtype.kind not in "fiub"]
-    if words:
-        raise CorruptFileError(
-            f"{what}: column {words[0]!r} does not hold numbers. Leave it out, or call it 'label'."
-        )
+    for name in values:
+        if values[name].dtype.kind not in "fiub":
+            wrong = pd.to_numeric(values[name], errors="coerce").isna() & values[name].notna()
+            raise CorruptFileError(
+                f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
+                f"{values[name].iloc[wrong.argmax()]!r}. Leave it out, or call it 'label'."
+            )
     x = values.to_numpy(np.float32)
     if label is None:
         return x, _NO_LABELS, ()
@@ -289,8 +307,7 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
     y, classes = y.astype(np.int64), tuple(folder.name for folder in folders)
-    named = bool(classes)
-    return Dataset(x, y, str(path), "", normalise, len(classes), classes, alphabetical=named)
+    return Dataset(x, y, str(path), "", normalise, len(classes), classes, (), bool(classes))
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:

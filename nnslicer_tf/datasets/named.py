@@ -93,9 +93,8 @@ class Dataset:
     def __repr__(self) -> str:
         split = f"[{self.split}]" if self.split else ""
         return (
-            f"Dataset({self.name}{split}: {counted(len(self), 'input')} "
-            f"{self.x.shape[1:]} {self.x.dtype}, {counted(self.classes, 'class')}, "
-            f"normalise={self.normalise!r})"
+            f"Dataset({self.name}{split}: {counted(len(self), 'input')} {self.x.shape[1:]} "
+            f"{self.x.dtype}, {counted(self.classes, 'class')}, normalise={self.normalise!r})"
         )
 
     def to_tf(self, batch_size: int = 256) -> "tf.data.Dataset":

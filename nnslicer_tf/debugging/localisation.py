@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_count, check_labels, check_name
+from nnslicer_tf._checks import as_generator, check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import (
     classification_loss,
@@ -187,9 +187,8 @@ def mend(
     check_name("way of mending", how, ("mask", "scale", "train"))
     check_count("channels", channels)
     check_count("epochs", epochs)
-    x = im.check(x)
     check_classifier(im, exclusive=True, one_output=True)
-    y = check_labels(y, len(x), im.classes.count)
+    x, y = im.labelled(x, y)
     masks = suspicious_synapses(im, suspicion, channels)
     copy = im.copy()
     model, kernels = copy.model, copy.kernels

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from keras import ops
 
-from nnslicer_tf._checks import check_labels, check_name, counted
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses
@@ -97,10 +97,8 @@ def repair(
     check_name("kernel", kernel, im.kernels)
     if not margin > 0:
         raise InvalidArgumentError(f"margin must be above 0. Received: {margin!r}")
-    _ = im.input_shape  # raises an error for several inputs
-    x = im.check(x)
     check_classifier(im, exclusive=True)
-    y = check_labels(y, len(x), im.classes.count)
+    x, y = im.labelled(x, y)
     patterns = np.arange(len(x)) if groups is None else np.asarray(groups)
     if patterns.shape != (len(x),) or patterns.dtype.kind not in "iu":
         raise InvalidArgumentError(

@@ -64,10 +64,8 @@ class Recipe(ShownAsTable):
     def layers(self) -> tuple[str, ...]:
         """Names of the original's layers that are left in floating point."""
         kernels = {place.kernel for place in self.places}
-        layers = []
-        for operation in self.comparison.im.operations:
-            if kernels & {kernel.name for kernel in operation.kernels}:
-                layers.append(operation.layer)
+        operations = self.comparison.im.operations
+        layers = [o.layer for o in operations if kernels & {kernel.name for kernel in o.kernels}]
         return tuple(dict.fromkeys(layers))
 
     def tensors(self, file: str | os.PathLike | bytes | None = None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, check_labels
+from nnslicer_tf._checks import ArrayLike
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -112,5 +112,4 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
         raise InvalidArgumentError(f"There are no {name} samples.")
     check_classifier(im, exclusive=True)
     x, y = im.labelled(x, y)
-    y = check_labels(y, len(x), im.classes.count)
     return ClassifiedSamples(x, y, im.classes.from_logits(im.logits(x)))

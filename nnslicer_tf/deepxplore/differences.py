@@ -155,10 +155,10 @@ def retrain(
         rng: Seed or generator of the order, and of dropout.
 
     Raises:
-        InvalidArgumentError: if inputs and classes differ in number, or a class is negative.
+        InvalidArgumentError: if inputs and classes differ in number, or the model lacks a class.
     """
-    y = check_labels(y, len(x))
     im = InstrumentedModel(model)
+    y = check_labels(y, len(x), im.classes.count)
     copy = copy_model(model)
     from_logits = im.classes.are_logits
     optimizer = keras.optimizers.Adam(learning_rate)

@@ -68,7 +68,7 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
     inputs = as_array(x)
     if inputs.ndim == 0 or not len(inputs):
         raise InputShapeError("There are no inputs: pass at least one.")
-    truth = None if y is None else check_labels(y, len(inputs))
     answers = pair.ask(inputs)
+    truth = None if y is None else check_labels(y, len(inputs), max(2, answers.original.shape[1]))
     distance = np.abs(answers.original.astype(np.float64) - answers.compressed).max(axis=1)
     return Agreement(answers.labels, answers.deviates, distance, truth)

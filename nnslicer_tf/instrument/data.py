@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -43,6 +44,7 @@ Bounds: TypeAlias = tuple[float, float]
 """Smallest and largest value of an input."""
 
 _KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+_EMPTY = "The data set is empty: no samples were given."
 _LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
 
 
@@ -72,16 +74,14 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
     """
     array = _dense(x)
     if array.dtype.kind not in "fiub":
-        text = " Turn text into numbers first, as for training." if array.dtype.kind in "US" else ""
-        raise InputShapeError(
-            f"Data must be real numbers. Received an array of {array.dtype}.{text}"
-        )
+        raise InputShapeError(f"Data must be real numbers. Received an array of {array.dtype}.")
     if array.ndim != len(shape) + 1 or array.shape[1:] != tuple(shape):
         expected = ", ".join(["samples", *map(str, shape)])
         raise InputShapeError(
             f"The model takes data of shape ({expected}). Received shape {array.shape}."
         )
-    array = np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # such values are infinite, which is checked
+        array = np.ascontiguousarray(array, dtype=np.float32)
 
     def sample_of(bad: np.ndarray) -> int:
         """Return the place of the first sample with a bad value."""
@@ -90,7 +90,7 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
     if not np.isfinite(array).all():
         raise NonFiniteActivationError(
             f"Sample {first + sample_of(~np.isfinite(array))} of the data has NaN or infinite "
-            "values. Remove or repair it."
+            "values (in float32). Remove or repair it."
         )
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
         raise InputRangeError(
@@ -137,6 +137,9 @@ class Samples:
         self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
         self._bounds: Any = {"": bounds} if self._is_single else bounds or {}
         self._aliases = dict(aliases or {})
+        # A list for a dict, whose order may be meant, would be exchanged where shapes are equal.
+        is_sorted = list(self._aliases.values()) in ([], list(self._shapes))
+        self._by_name_only = not is_sorted and len(set(self._shapes.values())) < len(self._shapes)
         self._whole: Any = None
         self._stream: Iterable[Any] = ()
         self.count: int | None = None  # number of samples, if it is known in advance
@@ -185,7 +188,7 @@ class Samples:
         if waiting:
             yield self._checked(joined(), first)
         elif first == 0:
-            raise _empty()
+            raise InvalidArgumentError(f"{_EMPTY} A generator can be read only once.")
 
     def array(self) -> Any:
         """Return all samples as one float32 array or `Inputs`; errors as in `batches`."""
@@ -204,13 +207,14 @@ class Samples:
             element = element[0]
         if not isinstance(element, (Mapping, list, tuple)):
             raise InputShapeError(f"{self._expected()} Received one {type(element).__name__}.")
-        arrays = self._by_name(element)
-        ranks = {name: len(shape) for name, shape in self._shapes.items()}
-        return {name: a[None] if a.ndim == ranks[name] else a for name, a in arrays.items()}
+        return {
+            name: self._about(name, _pair, array, self._shapes[name])[0]
+            for name, array in self._by_name(element).items()
+        }
 
     def _by_name(self, data: Any) -> dict[str, np.ndarray]:
         if not isinstance(data, Mapping):
-            if len(data) != len(self._shapes):
+            if self._by_name_only or len(data) != len(self._shapes):
                 raise InvalidArgumentError(f"{self._expected()} Received {len(data)}.")
             data = dict(zip(self._shapes, data, strict=True))
         data = {self._aliases.get(key, key): value for key, value in data.items()}
@@ -231,10 +235,10 @@ class Samples:
         if len(set(lengths.values())) > 1:
             raise InvalidArgumentError(f"Inputs have different numbers of samples: {lengths}")
         if not any(lengths.values()):
-            raise _empty()
+            raise InvalidArgumentError(_EMPTY)
         return checked[""] if self._is_single else Inputs(checked)
 
-    def _about(self, name: str, check: Any, *arguments: Any) -> np.ndarray:
+    def _about(self, name: str, check: Any, *arguments: Any) -> Any:
         """Check an array; the message begins with the name of the input if there are several."""
         try:
             return check(*arguments)
@@ -247,7 +251,7 @@ class Samples:
         described = ", ".join(f"'{name}' {shape}" for name, shape in self._shapes.items())
         return (
             f"The model has {len(self._shapes)} inputs: {described}. Give an array for each, as a "
-            "dict by name or as a list in this order."
+            f"dict by name{'' if self._by_name_only else ' or as a list in this order'}."
         )
 
 
@@ -257,33 +261,33 @@ def read_labelled(
     shape: Shape,
     bounds: Bounds | None = None,
     columns: Sequence[str] = (),
+    classes: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
 
     `y` are integers or one-hot; without it, `data` must have labels: a `Dataset`, a pair `(x, y)`,
     a name that `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
 
-    Raises InvalidArgumentError unless there is a label for each sample, and errors of `Samples`.
+    Raises InvalidArgumentError unless there is a label, below the number of `classes` if that is
+    known, for each sample, and errors of `Samples`.
     """
     if y is not None:
         x = Samples(data, shape, bounds, columns=columns).array()
-        return x, check_labels(y, len(x))
+        return x, check_labels(y, len(x), classes)
     data = aligned(_loaded(data, tuple(shape), labels=True), columns)
     samples, labels = _opened(data, tuple(shape))
     if not isinstance(samples, np.ndarray):
         pairs = [_pair(element, tuple(shape)) for element in samples]
-        parts = [label for _, label in pairs]
-        labels = None if any(part is None for part in parts) else np.zeros(0, np.int64)
-        samples = np.concatenate([x for x, _ in pairs]) if pairs else np.zeros((0, *shape))
-        if parts and labels is not None:
-            labels = np.concatenate([part for part in parts if part is not None])
+        xs, ys = zip(*(pairs or [(np.zeros((0, *shape)), np.zeros(0, np.int64))]), strict=True)
+        samples, complete = np.concatenate(xs), all(y is not None for y in ys)
+        labels = np.concatenate(ys) if complete else None
     if labels is None or (len(samples) and not len(labels)):
         raise InvalidArgumentError(
             "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "
             f"iterable of pairs (x, y). Received: {type(data).__name__}"
         )
     x = Samples(samples, shape, bounds).array()
-    return x, check_labels(labels, len(x))
+    return x, check_labels(labels, len(x), classes)
 
 
 def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> None:
@@ -322,9 +326,7 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
 
 def column_names(data: Any) -> tuple[str, ...]:
     """Return the column names of a DataFrame, its row or a `Dataset`; () unless they are texts."""
-    names = getattr(data, "columns", ())
-    if hasattr(data, "iloc") and not hasattr(data, "columns"):
-        names = data.index
+    names = getattr(data, "columns", data.index if hasattr(data, "iloc") else ())
     is_named = all(isinstance(name, str) for name in names) if np.ndim(names) == 1 else False
     return tuple(names) if is_named and len(names) else ()
 
@@ -338,8 +340,8 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     if not names or not columns or names == columns:
         return data
     missing = [name for name in columns if name not in names]
-    if missing or len(set(names)) < len(names):
-        unknown = [name for name in names if name not in columns]
+    unknown = [name for name in names if name not in columns]
+    if missing or unknown or len(set(names)) < len(names):
         raise InputShapeError(
             f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
             f"Missing here: {missing}, unknown: {unknown}. Name the columns as there, or pass an "
@@ -354,10 +356,6 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     if isinstance(data, Dataset):
         return replace(data, x=np.asarray(data.x)[:, order], columns=columns)
     return data.iloc[..., order] if hasattr(data, "columns") else data.iloc[order]
-
-
-def _empty() -> InvalidArgumentError:
-    return InvalidArgumentError("The data set is empty: no samples were given.")
 
 
 def _dense(x: Any) -> np.ndarray:
@@ -376,7 +374,19 @@ def _dense(x: Any) -> np.ndarray:
         remedy = "has masked values, which analyses would read; pass x.filled(value)"
     if remedy:
         raise InputShapeError(f"Data must be dense arrays. This {kind} {remedy}.")
-    return as_array(x)
+    array = as_array(x)
+    if array.dtype.kind not in "OSU":
+        return array
+    # Python's numbers are read, as from a data frame whose columns have several dtypes.
+    for index, value in np.ndenumerate(array):
+        if not isinstance(value, (Real, np.bool_)):
+            columns = column_names(x)
+            place = f"Column {columns[index[-1]]!r}" if columns else f"Place {list(index)}"
+            raise InputShapeError(
+                f"Data must be real numbers. {place} has {str(value)!r}. Turn text into numbers "
+                "first, as for training."
+            )
+    return array.astype(np.float64)
 
 
 def _loaded(data: Any, shape: tuple[int, ...], labels: bool) -> Any:
@@ -397,7 +407,8 @@ def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
             return x, None
     elif isinstance(data, (list, tuple)):  # of samples, batches or pairs, or one pair (x, y)
         ranks = [_rank(item) for item in data]
-        of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
+        is_pair = len(ranks) == 2 or ranks[2:] == [1]  # perhaps with the weights of samples
+        of_batch = is_pair and ranks[0] == len(shape) + 1
         if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
             return _dense(data[0]), data[1]
         has_keys = any(isinstance(item, Mapping) for item in data)
@@ -464,12 +475,12 @@ def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray 
         x = _dense(element[0] if is_pair else element)
         y = element[1] if is_pair and len(element) > 1 else None
     labels = None if y is None else as_array(y)
-    if x.ndim == len(shape):
+    if x.shape == shape:
         return x[None], None if labels is None else labels[None]
-    if x.ndim != len(shape) + 1:
+    if x.shape[1:] != shape:
         raise InputShapeError(
-            f"The model takes samples of shape {shape}, alone or in batches. Received an element "
-            f"of shape {x.shape}."
+            f"The model takes samples of shape {tuple(shape)}, alone or in batches. Received an "
+            f"element of shape {x.shape}."
         )
     return x, labels
 

@@ -78,6 +78,7 @@ class Graph:
                 "of layers."
             )
         self.operations[operation.name] = operation
+        vars(self).pop("consumers", None)
         self.wrappers[operation.name] = InstrumentedOperation(layer, _function_of(operation))
         self._functions[operation.name] = self.wrappers[operation.name]
 

@@ -277,8 +277,8 @@ class InstrumentedModel(ShownAsTable):
             y: Their labels, integers or one-hot; None if `data` has them.
 
         Raises:
-            InvalidArgumentError: if there are no labels, not one for each sample, or if labels that
-                are names were numbered alphabetically and the model counts otherwise.
+            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks, or
+                if they are names, numbered alphabetically, and the model counts otherwise.
             InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         if y is None:
@@ -287,7 +287,9 @@ class InstrumentedModel(ShownAsTable):
             if isinstance(data, Dataset):
                 check_class_order(self, data)
         bounds = self._bounds[self.input_operation]
-        return read_labelled(data, y, self.input_shape, bounds, self.columns)
+        is_vector = len(self[self.logit_operation].shape) == 1
+        classes = self.classes.count if is_vector and not self.classes.is_number else None
+        return read_labelled(data, y, self.input_shape, bounds, self.columns, classes)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None

@@ -164,9 +164,8 @@ class Step:
 
     Attributes:
         kind: One of `KINDS`, or a kind that was registered with its own rule.
-        compute: Maps the step's input tensors to its output tensor, written with
-            `keras.ops`; it keeps the dtype of its inputs, so that an analysis can run
-            it in float64.
+        compute: Maps the step's input tensors to its output tensor, written with `keras.ops`; it
+            keeps the dtype of its inputs, so that an analysis can run it in float64.
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         suffix: Appended to the layer's name; empty for the layer's last step.
         sources: Inputs of the step: an int is the index of an input of the layer, a str the

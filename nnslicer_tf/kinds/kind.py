@@ -183,7 +183,7 @@ class Layout:
         """Return the means of an operation's neurons."""
         mean = self.means[name]
         if self.granularity == "channel":
-            return mean.reshape(-1, mean.shape[-1]).mean(axis=0)
+            return mean.reshape(-1, *mean.shape[-1:]).mean(axis=0)
         return mean
 
 

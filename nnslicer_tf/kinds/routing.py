@@ -32,7 +32,7 @@ def _table(operation: Operation, layout: Layout) -> list[_Links]:
     moved = sources != INSERTED
     sources, targets = sources[moved], targets[moved]
     if by_channel:
-        targets = targets % operation.shape[-1]
+        targets = targets % (1, *operation.shape)[-1]  # a value without axes is one channel
     links = []
     first = 0
     for shape in operation.input_shapes:
@@ -40,7 +40,7 @@ def _table(operation: Operation, layout: Layout) -> list[_Links]:
         of_input = (sources >= first) & (sources < first + size)
         source, target = sources[of_input] - first, targets[of_input]
         if by_channel:
-            source, target = np.unique(np.stack([source % shape[-1], target]), axis=1)
+            source, target = np.unique(np.stack([source % (1, *shape)[-1], target]), axis=1)
         one_to_one = len(np.unique(source)) == len(source)
         links.append(_Links(layout.shape(shape), source, target, one_to_one))
         first += size

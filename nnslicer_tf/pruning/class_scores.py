@@ -82,11 +82,11 @@ def check_classes(
     im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
 ) -> list[int]:
     """Return the target classes in order, by default all of `y`; reject unknown and unseen ones."""
-    present = np.unique(check_labels(y, len(as_array(y))))
+    count = check_classifier(im)
+    present = np.unique(check_labels(y, len(as_array(y)), count))
     targets = present.tolist() if classes is None else sorted(set(classes))
     if not targets:
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")
-    count = check_classifier(im)
     for target in targets:
         if not is_int(target) or not 0 <= target < count:
             raise InvalidArgumentError(

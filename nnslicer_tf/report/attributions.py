@@ -301,9 +301,8 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: Axes | None = None)
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) < len(words) or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            f"A sentence of {counted(len(words), 'word')} needs at least as many "
-            "finite values. Received: "
-            f"{values.dtype} of shape {values.shape}"
+            f"A sentence of {counted(len(words), 'word')} needs at least as many finite values. "
+            f"Received: {values.dtype} of shape {values.shape}"
         )
     ax = figures.new_axes(ax)
     size = 9  # in points; a letter of a monospaced font is 0.602 as wide

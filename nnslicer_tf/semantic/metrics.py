@@ -203,21 +203,17 @@ def _stream(
         for x in im.samples(data).batches(batch_size):
             yield x, np.zeros(len(x), np.int64)
         return
-    classes = check_classifier(im)
-    samples: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
-    empty = True
+    check_classifier(im)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    element = None
     for element in data:
-        x, y = im.labelled([element])
-        samples.append(x)
-        labels.append(check_labels(y, len(x), classes))
-        empty = False
-        if len(x) > 1 or len(samples) == batch_size:
-            yield np.concatenate(samples), np.concatenate(labels)
-            samples, labels = [], []
-    if samples:
-        yield np.concatenate(samples), np.concatenate(labels)
-    if empty:
+        parts.append(im.labelled([element]))
+        if len(parts[-1][0]) > 1 or len(parts) == batch_size:
+            yield np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+            parts.clear()
+    if parts:
+        yield np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    if element is None:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
 
 

@@ -352,7 +352,7 @@ def _chain(operation: Operation, im: InstrumentedModel, repeated: set[str]) -> t
             elif reader.kind == "weighted_sum":
                 one_to_one = params.axes == DEPTHWISE and params.shape[-1] == 1
                 keeps = one_to_one and reader.layer not in repeated
-            elif reader.kind == "routing" and reader.shape[-1] == shape[-1]:
+            elif reader.kind == "routing" and reader.shape[-1:] == shape[-1:]:
                 # Every value of an output channel is of the same input channel, or padding.
                 numbers = np.arange(1, shape[-1] + 1, dtype=np.float32)
                 x = keras.ops.convert_to_tensor(np.broadcast_to(numbers, (1, *shape)))

@@ -196,9 +196,8 @@ class SemanticSlicer:
         neurons = sum(layer.units for layer in self._layers.values())
         metric = f"{self.metric}, centred" if self.centred else self.metric
         return (
-            f"SemanticSlicer({self._im.model.name!r}, {metric}, "
-            f"{counted(len(self._x), 'sample')} in "
-            f"{len(self.categories)} categories, {counted(neurons, 'neuron')} in "
+            f"SemanticSlicer({self._im.model.name!r}, {metric}, {counted(len(self._x), 'sample')} "
+            f"in {len(self.categories)} categories, {counted(neurons, 'neuron')} in "
             f"{counted(len(self._layers), 'layer')})"
         )
 

@@ -116,7 +116,7 @@ class Collector:
         """Return the predicted classes, or the largest outputs' indices; −1 for numbers."""
         if self.classes is not None and self.classes.is_number:
             return np.full(len(logits), -1)
-        if self.classes is not None and self.classes.is_binary:
+        if self.classes is not None and self.classes.is_binary and logits.size == len(logits):
             return self.classes.from_logits(logits).reshape(len(logits))
         return logits.reshape(len(logits), -1).argmax(axis=1)
 

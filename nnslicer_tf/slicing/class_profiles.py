@@ -46,10 +46,10 @@ class ClassProfiles(dict[int, Profile]):
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
         im = instrumented(im)
-        check_classifier(im)
+        count = check_classifier(im)
         x = im.check(x)
         predicted = im.classes.from_logits(im.logits(x, batch_size))
-        used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
+        used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x), count)
         return cls(
             {
                 int(c): Profile.from_data(im, x[used & (predicted == c)], batch_size, progress)

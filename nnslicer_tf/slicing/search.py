@@ -381,9 +381,8 @@ def _targets(outputs: Any, answers: Answers, required: Requirements) -> np.ndarr
     """Return the answer that each sample's slice has to keep."""
     if answers.is_number and answers.classes.count > 1:
         raise CriterionError(
-            "A decisive slice keeps a class or one number; the output has "
-            f"{answers.classes.count} numbers. Make a model that returns one of them. "
-            f"{answers.classes.remark}"
+            f"A decisive slice keeps a class or one number; the output has {answers.classes.count} "
+            f"numbers. Make a model that returns one of them. {answers.classes.remark}"
         )
     given = targets = answers.of(answers.full)
     if not isinstance(outputs, str) or outputs != "predicted":

@@ -90,6 +90,28 @@ def test_cross_attention_with_a_mask_of_pairs():
     assert im["cross"].mask is None
 
 
+@pytest.mark.parametrize("lead", [(), (1,)])
+def test_a_mask_of_keys_holds_for_all_queries_and_heads(lead):
+    keras.utils.set_random_seed(2)
+    x, keys = keras.Input((LENGTH, 4)), keras.Input((LENGTH,), dtype="bool")
+    pairs = ops.reshape(keys, (-1, *lead, 1, LENGTH))
+    layer = layers.MultiHeadAttention(2, 3, name="attention")
+    model = keras.Model([x, keys], layer(x, x, attention_mask=pairs))
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(3, LENGTH, 4)).astype("f4"), TOKENS != 0]
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(data), model.predict(data, verbose=0), atol=1e-6)
+    probabilities = im.capture(data)["attention/probabilities"]
+    assert (probabilities[0, :, :, 3:] == 0).all() and (probabilities[1] > 0).all()
+
+
+def test_a_mask_of_each_head_is_refused():
+    x, pairs = keras.Input((LENGTH, 4)), keras.Input((2, LENGTH, LENGTH), dtype="bool")
+    y = layers.MultiHeadAttention(2, 3, name="attention")(x, x, attention_mask=pairs)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'attention'.*one mask"):
+        nns.InstrumentedModel(keras.Model([x, pairs], y))
+
+
 @pytest.mark.parametrize(
     "mask",
     [

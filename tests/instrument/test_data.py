@@ -30,6 +30,23 @@ def test_every_form_gives_the_same_labels(form):
     assert np.array_equal(x, X) and np.array_equal(y, Y) and y.dtype == np.int64
 
 
+def test_weights_of_samples_are_left_out():
+    rows, labels = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
+    x, y = read_labelled((rows, labels, np.ones(4)), None, (2,))
+    assert np.array_equal(x, rows) and np.array_equal(y, labels)
+    assert np.array_equal(Samples((rows, labels, np.ones(4)), (2,)).array(), rows)
+
+
+def test_columns_of_several_dtypes_are_numbers():
+    frame = pd.DataFrame({"a": [True, False], "b": [0.5, 1], "c": pd.array([1, 2], "Int64")})
+    expected = [[1, 0.5, 1], [0, 1, 2]]
+    assert Samples(frame, (3,)).array().tolist() == expected
+    assert Samples(frame.astype(object), (3,)).array().tolist() == expected
+    for column in (["x", "y"], [1, pd.NA], pd.Categorical(["x", "y"]), ["1", "2"]):
+        with pytest.raises(InputShapeError, match=r"Column 'b' has '(x|1|<NA>)'"):
+            Samples(frame.assign(b=column), (3,)).array()
+
+
 def test_lists_of_rows_are_samples_not_pairs():
     rows = [[1, 2], [3, 4], [5, 6]]
     assert np.array_equal(Samples(rows, (2,)).array(), rows)
@@ -45,6 +62,8 @@ def test_lists_of_rows_are_samples_not_pairs():
         (3, "must be an array, list"),
         (np.float32(3), "must be an array, list"),
         ([1, 2, 3], "takes data of shape"),
+        ([X[:2], X[:2, :2]], "element of shape"),
+        ((x for x in [X[:1], X[:1, :2]]), "element of shape"),
         ([[1, 2], [3]], "element of shape"),
         ([X[0], X[0, :2]], "of one shape each"),
         ({"sound": X}, "samples are looked for under"),
@@ -180,8 +199,32 @@ def test_tables_of_values(tmp_path):
     with pytest.raises(InputShapeError, match="has 6 columns"):
         datasets.load_data(tmp_path / "t.csv", shape=(5,))
     frame.assign(name="x").to_csv(tmp_path / "words.csv", index=False)
-    with pytest.raises(CorruptFileError, match="'name' does not hold numbers"):
+    with pytest.raises(CorruptFileError, match="'name' does not hold numbers: row 1 has 'x'"):
         datasets.load_data(tmp_path / "words.csv")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_of_tables(tmp_path, separator):
+    frame = pd.DataFrame({"a": [1.5, 2], "b": [3, 4.5], "label": [0, 1]})
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=separator)
+    found = datasets.load_data(tmp_path / "t.csv")
+    assert found.x.tolist() == frame[["a", "b"]].to_numpy().tolist()
+    assert found.columns == ("a", "b") and found.y.tolist() == [0, 1]
+
+
+def test_files_without_names_of_columns_or_without_rows_are_refused(tmp_path):
+    """Their first row would be taken for names, and be missing."""
+    for names in (range(4), [400.5, 401, 401.5, 402]):  # of pandas, and wavelengths
+        frame = pd.DataFrame(np.arange(12).reshape(3, 4), columns=names)
+        frame.to_csv(tmp_path / "numbered.csv", index=False)
+        assert datasets.load_data(tmp_path / "numbered.csv", labels=False).x.shape == (3, 4)
+    for rows in ("5.1,3.5,1.4,setosa\n4.9,3,1.4,setosa\n", "7,0,0,1\n3,0,0,1\n", "1,2,4\n1,2,4\n"):
+        (tmp_path / "plain.csv").write_text(rows)
+        with pytest.raises(CorruptFileError, match="Add a line of columns' names"):
+            datasets.load_data(tmp_path / "plain.csv", labels=False)
+    (tmp_path / "empty.csv").write_text("a,b,label\n")
+    with pytest.raises(CorruptFileError, match="no rows"):
+        datasets.load_data(tmp_path / "empty.csv")
 
 
 def read_table(tmp_path, labels, column="label"):

@@ -241,6 +241,22 @@ def test_nested_and_subclassed_models_with_several_inputs(x):
     assert any(o.name.endswith("/conv") for o in im.operations)
 
 
+def test_a_list_for_a_dict_is_refused_where_inputs_could_be_exchanged():
+    """Keras sorts the names of a dict; a list in the order of the dict would be taken wrongly."""
+    b, a = keras.Input((4,), name="b"), keras.Input((4,), name="a")
+    im = nns.InstrumentedModel(keras.Model({"b": b, "a": a}, layers.Dense(2)(b - 2 * a)))
+    x = {name: np.random.default_rng(ord(name)).normal(size=(3, 4)) for name in "ba"}
+    np.testing.assert_allclose(im.predict(x), im.model.predict(x, verbose=0), rtol=1e-5)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="as a dict by name"):
+        im.predict(list(x.values()))
+
+
+def test_elements_of_a_stream_have_the_shapes_of_the_inputs(im, x):
+    short = {"image": x["image"], "facts": x["facts"][:, :3]}
+    with pytest.raises(nns.errors.InputShapeError, match=r"Input 'facts': .*\(4, 3\)"):
+        im.predict(part for part in (x, short))
+
+
 def test_analyses_of_one_input_say_so(im, x):
     with pytest.raises(nns.errors.SeveralInputsError, match="2 inputs"):
         nns.exactline.exact_line(im, x["facts"][0], x["facts"][1])

@@ -97,6 +97,15 @@ def test_a_profile_by_channel_has_one_mean_for_each_channel(digits):
     pooled.check_model(im)
 
 
+def test_labels_that_count_from_one_are_refused(digits):
+    """Of 10 classes, the last one is 10; before, its samples had been left out silently."""
+    im, train, _ = digits
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"in 0 … 9; .*from 1 to 10"):
+        nns.slicing.ClassProfiles.from_data(im, train.x, train.y + 1, progress=False)
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"in 0 … 9; .*from 1 to 10"):
+        pruning.shrink(im, train.x, train.y + 1, classes=(1, 2), progress=False)
+
+
 def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
     im, train, _ = digits
     two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})

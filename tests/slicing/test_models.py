@@ -55,6 +55,35 @@ def test_a_profile_fits_the_model_that_comes_back_from_a_file(tmp_path, ending):
     assert found == expected and (found & expected) == expected
 
 
+def test_a_map_of_sigmoids_is_sliced_for_each_sample():
+    parts = keras.layers.Conv2D(2, 3, activation="relu"), keras.layers.Conv2D(1, 3)
+    model = keras.Sequential([keras.Input((7, 7, 1)), *parts, keras.layers.Activation("sigmoid")])
+    x = np.random.default_rng(0).random((6, 7, 7, 1), np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, workers=0, progress=False)
+    target = {slicer.im.logit_operation: [0]}
+    for theta in (0.0, 0.3):
+        slicer = nns.Slicer(model, profile, theta, workers=0, progress=False)
+        each, whole = slicer.slice_each(x, target), slicer.slice(x, target)
+        assert (sum(one.to_vector() for one in each) == whole.to_vector()).all()
+        largest = slicer.im.logits(x).reshape(6, -1).argmax(axis=1)
+        assert (each.predicted == largest).all()
+
+
+def test_an_output_without_axes_is_one_channel():
+    """A Dense layer's output without its axis, and with it, have equal slices."""
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(5, activation="relu")(inputs)
+    output = keras.layers.Dense(1, activation="sigmoid")(hidden)
+    x = np.random.default_rng(0).normal(size=(8, 4))
+    slices = []
+    for model in (keras.Model(inputs, output), keras.Model(inputs, keras.ops.squeeze(output, -1))):
+        profile = nns.Profile.from_data(model, x, progress=False)
+        slicer = nns.Slicer(model, profile, granularity="channel", workers=0, progress=False)
+        slices.append(slicer.slice(x).to_vector())
+    assert slices[0].any() and (slices[0] == slices[1]).all()
+
+
 class Subclassed(keras.Model):
     """A model without a config."""
 

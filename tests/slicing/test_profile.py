@@ -113,6 +113,10 @@ def test_other_columns_are_refused_by_name(slicer, frame):
     other = frame.rename(columns={"weight": "size"})
     with pytest.raises(nns.errors.InputShapeError, match=r"Missing here: \['weight'\], .*'size'"):
         slicer.slice(other)
+    with pytest.raises(
+        nns.errors.InputShapeError, match=r"Missing here: \[\], unknown: \['more'\]"
+    ):
+        slicer.slice(frame.assign(more=1.0))
     np.testing.assert_array_equal(sliced(slicer, other.to_numpy()), sliced(slicer, X))
 
 

@@ -27,9 +27,9 @@ class RoutingLine:
     """
 
     def __init__(self, operation: Operation) -> None:
-        self._shapes = operation.input_shapes
-        self._shape = operation.shape
-        self._source = routing_map(operation).reshape(-1, operation.shape[-1])
+        self._shapes = [shape or (1,) for shape in operation.input_shapes]  # without axes: one
+        self._shape = operation.shape or (1,)
+        self._source = routing_map(operation).reshape(-1, self._shape[-1])
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         ordered = np.array_equal(self._source.ravel(), np.arange(sizes[0]))
         self.is_identity = len(sizes) == 1 and ordered

@@ -112,16 +112,17 @@ def _score_masks(
     # Pairs that count in all samples
     row, column = np.arange(extents[0])[:, None], np.arange(extents[1])
     near = np.ones(extents, bool)
-    pairs = call.arguments.get("attention_mask")
-    if pairs is not None and not isinstance(pairs, TensorAt):
-        constant = ops.convert_to_numpy(pairs).astype(np.float32) > 0.5
-        if any(extent != 1 for extent in constant.shape[:-2]):
-            raise UnsupportedLayerError(
-                f"Layer '{call.path}' has a constant attention_mask of shape {constant.shape}. "
-                f"Only one mask for all samples and heads is supported, of shape (1, {extents[0]}, "
-                f"{extents[1]}); pass other masks as an input of the model."
-            )
-        near &= constant.reshape(constant.shape[-2:])
+    pairs: Any = call.arguments.get("attention_mask")
+    is_input = isinstance(pairs, TensorAt)
+    shape = call.input_shapes[pairs.place] if is_input else np.shape(pairs)
+    if any(extent != 1 for extent in shape[:-2]):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' has {'an' if is_input else 'a constant'} attention_mask of shape "
+            f"{shape}. Only one mask for all heads is supported, (1, {extents[0]}, {extents[1]}), "
+            "of a constant also for all samples; pass other masks as an input of the model."
+        )
+    if pairs is not None and not is_input:
+        near &= (ops.convert_to_numpy(pairs).astype(np.float32) > 0.5).reshape(shape[-2:])
     if call.arguments.get("use_causal_mask"):
         near &= row >= column
     # From this distance, positions are ignored.
@@ -129,7 +130,7 @@ def _score_masks(
     if window:
         near &= np.abs(row - column) < window
     whole = (1, *extents) if heads else extents
-    shapes = {"queries": (extents[0], 1), "keys": (1, extents[1]), "pairs": extents}
+    shapes = {"queries": (extents[0], 1), "keys": (1, extents[1]), "pairs": shape[-2:]}
 
     def step(suffix: str, masks: Sequence[tuple[Source, str]]) -> Step:
         def compute(x: Any, *values: Any) -> Any:
@@ -142,7 +143,7 @@ def _score_masks(
         params = None if near.all() else near
         return replace(mask_step(compute, suffix, sources, whole), params=params)
 
-    between = [(pairs.place, "pairs")] if isinstance(pairs, TensorAt) else []
+    between = [(pairs.place, "pairs")] if is_input else []
     received = [(MaskOf(place), axis) for place, axis in positions if call.masks[place]]
     padding = [(PaddingOf(place), axis) for place, axis in positions if call.paddings[place]]
     steps: list[Step] = []

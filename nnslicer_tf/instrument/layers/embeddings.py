@@ -30,9 +30,8 @@ def _embedding(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     params = matrix_synapses(call.path, table, positions, apply, kind=Lookup)
     if params.shape[0] > _EXACT:
         raise UnsupportedLayerError(
-            f"The table '{call.path}' has {counted(params.shape[0], 'row')}. "
-            "Tokens are kept in float32, "
-            f"which is exact up to {_EXACT:,} of them; use a smaller vocabulary."
+            f"The table '{call.path}' has {counted(params.shape[0], 'row')}. Tokens are kept in "
+            f"float32, which is exact up to {_EXACT:,} of them; use a smaller vocabulary."
         )
     return (Step("lookup", lambda x: apply(x, ops.cast(table(), x.dtype)), params),)
 

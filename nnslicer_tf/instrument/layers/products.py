@@ -47,8 +47,7 @@ def _matmul(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     if call.constants:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' multiplies by a constant matrix, which has no kernel. Use a "
-            "Dense layer, or write it as a layer and register that with "
-            "nnslicer_tf.register_layer."
+            "Dense layer, or write it as a layer and register that with nnslicer_tf.register_layer."
         )
     first, second = call.input_shapes
     if len(first) != len(second) or first[:-2] != second[:-2] or len(first) < 2:
