@@ -571,11 +571,10 @@ def _preprocessed(
         )
     inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
     try:
-        prepared = preprocess(inputs)
+        # Not model(…), which would prefix the operations' names with the nested model's name.
+        return keras.Model(inputs, model.call(preprocess(inputs)), name=model.name)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             "preprocess must be a Keras layer, or a function written with keras.ops and "
-            f"operators. It failed on a symbolic input: {error}"
+            f"operators, for the model's inputs. It failed on a symbolic input: {error}"
         ) from error
-    # Not model(prepared), which would prefix the operations' names with the nested model's name.
-    return keras.Model(inputs, model.call(prepared), name=model.name)

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import shape_fits
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
 
@@ -105,8 +106,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     except UnsupportedLayerError:
         raise
     except Exception as error:  # whatever a user's `call` raises
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        reason = lines[0] if lines else type(error).__name__
+        reason = next(filter(str.strip, str(error).splitlines()), type(error).__name__)
         raise UnsupportedLayerError(
             f"The call of model '{model.name}' ({type(model).__name__}) cannot be traced on "
             f"symbolic inputs: {reason} Use layers and keras.ops instead of functions of "
@@ -120,37 +120,41 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     """Return the calls of a functional or sequential model, in topological order.
 
     `input_shape`, without batch axis, replaces the model's own if that is not fixed. Raises
-    InputShapeError for axes of unknown size, UnsupportedLayerError for inputs that are not dense
-    numbers and for arguments that cannot be traced.
+    InputShapeError for axes of unknown size and shapes that do not fit, UnsupportedLayerError for
+    inputs that are not dense numbers and for arguments that cannot be traced.
     """
     for tensor in model.inputs:
         what = ""
         if tensor.dtype == "string":
             what = "text. Make a model of the layers after the one that turns it into numbers"
         elif getattr(tensor, "sparse", False):
-            what = (
-                "sparse tensors. Build it with keras.Input(…, sparse=False), and pass x.toarray()"
-            )
+            what = "sparse tensors. Build it with sparse=False, and pass x.toarray()"
         elif getattr(tensor, "ragged", False):
             what = "ragged tensors. Build it for one length, and pad: x.to_tensor()"
         if what:
             raise UnsupportedLayerError(
                 f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
             )
-    known = flat_shapes(input_shape) if input_shape else [t.shape[1:] for t in model.inputs]
-    shapes = tuple(map(tuple, known))
-    for shape in shapes:
-        if any(extent is None for extent in shape):
-            raise InputShapeError(
-                f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
-                "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
-            )
+    own = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
+    shapes = tuple(map(tuple, flat_shapes(input_shape))) if input_shape else own
+    fits = len(shapes) == len(own) and all(map(shape_fits, shapes, own))
+    if not fits or any(None in shape for shape in shapes):
+        problem = "whose size is not fixed" if fits else f"not {shapes}"
+        raise InputShapeError(
+            f"Model '{model.name}' has inputs of shape {str(own)[1:-1].rstrip(',')}, {problem}. "
+            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
+        )
     visitor = _Visitor()
     sources = [
         keras.Input(shape, dtype=tensor.dtype)
         for shape, tensor in zip(shapes, model.inputs, strict=True)
     ]
-    outputs = visitor.ids(visitor.run(model, sources, prefix=""))
+    try:
+        outputs = visitor.ids(visitor.run(model, sources, prefix=""))
+    except ValueError as error:  # Keras's, such as of images that are too small
+        raise InputShapeError(
+            f"'{model.name}' takes no inputs of shape {shapes}: {error}"
+        ) from error
 
     # Calls that no output depends on are dropped, such as masks that Keras computes itself.
     reached = set(outputs)

@@ -12,7 +12,7 @@ Cost: slices of a few hundred samples, two forward passes and a linear system fo
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_name
+from nnslicer_tf._checks import as_generator, check_name, is_int
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
@@ -189,6 +189,12 @@ def shrink(
         outputs = groups.of[im.logit_operation]
         first[outputs] = False
         first[outputs[head]] = True
+    for operation in im.operations:
+        if not first[groups.of[operation.name]].any():
+            raise UnsupportedLayerError(
+                f"Layer '{operation.layer}' computes only classes that are not needed, so that it "
+                "would have no units. Leave it out: keras.Model(inputs, the other outputs)."
+            )
     candidates = Candidates(im, groups, first)
     if not len(candidates.numbers):
         raise UnsupportedLayerError(
@@ -249,10 +255,7 @@ def _check(
         )
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
-    are_integers = isinstance(classes, Iterable) and all(
-        isinstance(c, Integral) and not isinstance(c, bool) for c in classes
-    )
-    if not are_integers:
+    if not isinstance(classes, Iterable) or not all(map(is_int, classes)):
         raise InvalidArgumentError(
             f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
         )

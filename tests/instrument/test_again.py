@@ -83,6 +83,22 @@ def test_shapes_are_remembered_and_bounds_are_not():
     assert instrument.instrumented(free) is im
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((6, 6, 2), "has inputs of shape .*not"),
+        ((6, 6), "has inputs of shape .*not"),
+        ([(6, 6, 1), (3,)], "has inputs of shape .*not"),
+        ((2, 2, 1), "takes no inputs of shape .*2, 2, 1"),  # smaller than the kernel
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shape, message):
+    parts = layers.Conv2D(2, 3), layers.GlobalAveragePooling2D()
+    free = keras.Sequential([keras.Input((None, None, 1)), *parts])
+    with pytest.raises(nns.errors.InputShapeError, match=message):
+        nns.InstrumentedModel(free, shape)
+
+
 def test_models_are_freed():
     model = made()
     im = instrument.instrumented(model)

@@ -60,6 +60,8 @@ def test_arguments_are_checked(model):
     for bounds in (3, (1, 0), (0, 1, 2), ("a", "b"), (0, 0)):
         with pytest.raises(InvalidArgumentError, match="bounds are"):
             nns.InstrumentedModel(model, bounds=bounds)
+    with pytest.raises(InvalidArgumentError, match="for the model's inputs"):
+        nns.InstrumentedModel(model, preprocess=lambda x: x[:, 1:])
     with pytest.raises(InvalidArgumentError, match="preprocess must be"):
         nns.InstrumentedModel(model, preprocess=lambda x: np.tanh(np.asarray(x)))
 

@@ -201,6 +201,17 @@ def test_wrong_arguments_are_named(digits, options, message):
         pruning.shrink(zoo.load("digits_cnn"), digits[0], **given)
 
 
+def test_a_layer_of_a_class_that_is_left_out_is_named():
+    """Each class has a layer of its own; the third one's would have no unit."""
+    x = keras.Input((4,))
+    hidden = layers.Dense(8, activation="relu")(x)
+    heads = [layers.Dense(1, "sigmoid", name=f"is_{name}")(hidden) for name in "abc"]
+    model = keras.Model(x, layers.Concatenate()(heads))
+    samples, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
+    with pytest.raises(UnsupportedLayerError, match="'is_c' computes only classes"):
+        pruning.shrink(model, samples, y, classes=[0, 1], progress=False)
+
+
 def test_a_model_without_hidden_units_cannot_shrink(digits):
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), layers.Dense(10)])
     with pytest.raises(UnsupportedLayerError, match="No unit"):
