@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing
@@ -60,10 +62,20 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     )
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise `InvalidArgumentError` unless the argument `name` is an int of at least 1."""
-    if not is_int(value) or value < 1:
-        raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise `InvalidArgumentError` unless the argument `name` is an int of at least `least`."""
+    if not is_int(value) or value < least:
+        what = "a positive int" if least == 1 else f"at least {least}, an int"
+        raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
+
+
+def check_share(name: str, value: Any, interval: str) -> float:
+    """Return a number as a float; reject others, and those outside an interval such as "[0, 1)"."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_end = (value == 0 and interval[0] == "[") or (value == 1 and interval[-1] == "]")
+    if not is_number or not (is_end or 0 < value < 1):
+        raise InvalidArgumentError(f"{name} must be in {interval}. Received: {value!r}")
+    return float(value)
 
 
 def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, check_share
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import paths
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
@@ -60,7 +60,7 @@ def effective_paths(
         UnsupportedLayerError: for an operation whose kind has no rule for effective paths.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
-    theta = check_share(theta)
+    theta = check_share("theta", theta, "(0, 1]")
     wanted = dict.fromkeys(im.kernels if kernels is None else kernels)
     for name in wanted:
         check_name("kernel", name, im.kernels)
@@ -119,16 +119,6 @@ def effective_paths(
             row = np.concatenate([mask.ravel() for name, mask in used.items() if name in wanted])
             rows.append(sp.csr_array(row[None].astype(np.int32)))
     return sp.vstack(rows, format="csr")
-
-
-def check_share(theta: float) -> float:
-    """Return θ, a share of a neuron's value, if it is in (0, 1]; else raise."""
-    if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta <= 1:
-        raise InvalidArgumentError(
-            f"theta is the share of a neuron's value to reach, above 0 and at most 1. "
-            f"Received: {theta!r}"
-        )
-    return float(theta)
 
 
 def _path_rule(operation: Operation) -> PathRule:

@@ -10,11 +10,10 @@ from typing import Any
 import keras
 import pandas as pd
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, check_share
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import Place, counterpart_of
-from nnslicer_tf.errors import InvalidArgumentError
 
 _MIN_CAUSE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
 
@@ -140,8 +139,7 @@ def recipe(
     Raises:
         InvalidArgumentError: if the budget is out of range.
     """
-    if not 0 < budget <= 1:
-        raise InvalidArgumentError(f"budget must be above 0, at most 1. Received: {budget!r}")
+    check_share("budget", budget, "(0, 1]")
     if places is None:
         places = [p for p in comparison.ranking if comparison.causes[p.operation] >= _MIN_CAUSE]
     total = sum(kernel.size for kernel in comparison.im.kernels.values())

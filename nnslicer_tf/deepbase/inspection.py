@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_count, is_int
+from nnslicer_tf._checks import check_count, check_share
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
@@ -84,10 +84,8 @@ def inspect(
     """
     if error is not None and not error > 0:
         raise InvalidArgumentError(f"error must be above 0, or None. Received: {error!r}")
-    if not 0 < confidence < 1:
-        raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
-    if not is_int(workers) or workers < 0:
-        raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
+    check_share("confidence", confidence, "(0, 1)")
+    check_count("workers", workers, 0)
     check_count("block_size", block_size)
     if not isinstance(models, Mapping):
         members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)

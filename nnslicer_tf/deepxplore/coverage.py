@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_count, check_name, check_share, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -283,9 +283,7 @@ class NeuronCoverage(Coverage):
         granularity: str = "channel",
         of: Iterable[str] | None = None,
     ) -> None:
-        if not 0 <= threshold < 1:
-            raise InvalidArgumentError(f"threshold must be in [0, 1). Received: {threshold!r}")
-        self.threshold = float(threshold)
+        self.threshold = check_share("threshold", threshold, "[0, 1)")
         super().__init__(im, granularity, of, options={"threshold": self.threshold})
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -320,8 +318,7 @@ class TopKCoverage(Coverage):
         granularity: str = "channel",
         of: Iterable[str] | None = None,
     ) -> None:
-        if k < 1:
-            raise InvalidArgumentError(f"k must be at least 1. Received: {k}")
+        check_count("k", k)
         super().__init__(im, granularity, of, options={"k": k})
         self.k = k
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import GRANULARITIES, CountedNeurons, Coverage
-from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
@@ -173,8 +173,7 @@ class KMultisectionCoverage(_RangeCoverage):
     """
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
-        if sections < 2:
-            raise InvalidArgumentError(f"sections must be at least 2. Received: {sections}")
+        check_count("sections", sections, 2)
         super().__init__(ranges, sections)
         self.sections = sections
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, check_share
 from nnslicer_tf._environment import track
-from nnslicer_tf.baselines.effective_path import check_share, effective_paths
+from nnslicer_tf.baselines.effective_path import effective_paths
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.scorers import RidgeMargin, Scorer, TreeDisagreement
@@ -118,7 +118,7 @@ class EffectivePath(VectorDetector):
     def check_parameters(self) -> None:
         """Reject a θ out of range, as well as what `VectorDetector` rejects."""
         super().check_parameters()
-        check_share(self.theta)
+        check_share("theta", self.theta, "(0, 1]")
 
 
 @dataclass(eq=False, repr=False)

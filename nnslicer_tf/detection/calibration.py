@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._checks import check_share
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -16,15 +17,6 @@ _KNOTS = 64
 _SLOPE_BEYOND = 0.1
 
 
-def check_rate(rate: float) -> float:
-    """Return a false-positive rate; raise InvalidArgumentError if it is not between 0 and 1."""
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-        raise InvalidArgumentError(
-            f"false_positive_rate must be between 0 and 1, such as 0.05. Received: {rate!r}"
-        )
-    return float(rate)
-
-
 def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     """Return the threshold that a new normal input exceeds with probability ≤ `rate`.
 
@@ -32,7 +24,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     exchangeable inputs the bound holds for every n, on average over draws of the normal inputs.
     Raises InvalidArgumentError if n < 1/rate - 1.
     """
-    rate = check_rate(rate)
+    rate = check_share("false_positive_rate", rate, "(0, 1)")
     scores = np.sort(np.asarray(normal_scores, np.float64))
     # Rounded first: (n + 1)(1 - rate) may be a whole number that floats miss by an ulp.
     rank = int(np.ceil(round((len(scores) + 1) * (1 - rate), 9)))

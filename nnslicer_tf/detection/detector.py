@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_logits
+from nnslicer_tf._checks import ArrayLike, as_generator, check_logits, check_share
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf.detection.calibration import check_rate, threshold_at
+from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -114,12 +114,8 @@ class Detector(BaseEstimator):
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         self.check_parameters()
-        rate, share = check_rate(self.false_positive_rate), self.held_out
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-            raise InvalidArgumentError(
-                "held_out is the share of inputs that set the threshold, between 0 and 1. "
-                f"Received: {share!r}"
-            )
+        rate = check_share("false_positive_rate", self.false_positive_rate, "(0, 1)")
+        share = check_share("held_out", self.held_out, "(0, 1)")
         count = check_classifier(self.im, exclusive=True)
         _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, as_generator, check_name
+from nnslicer_tf._checks import as_array, as_generator, check_name, check_share
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
@@ -89,9 +89,7 @@ def _changed(
     rng: np.random.Generator,
 ) -> keras.Model:
     """Return a copy with pruned or mutated kernels (weights of two or more dimensions)."""
-    if not 0 <= ratio <= 1 or (ratio == 1 and method == "prune"):
-        limits = "0 … 1" + (", 1 excluded" if method == "prune" else "")
-        raise InvalidArgumentError(f"ratio must be in {limits}. Received: {ratio}")
+    check_share("ratio", ratio, "[0, 1)" if method == "prune" else "[0, 1]")
     has_config = type(model).get_config is not keras.Model.get_config
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._checks import check_count, check_share
 from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.dflare.search import SearchAlgorithm, SearchSteps, Trigger
 from nnslicer_tf.errors import InvalidArgumentError
@@ -39,15 +40,9 @@ class DiffChaser(SearchAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.population < 4 or self.k < 2 or self.tournament < 1:
-            raise InvalidArgumentError(
-                "population must be at least 4, k at least 2, tournament at least 1. "
-                f"Received: {self.population}, {self.k}, {self.tournament}"
-            )
-        if not 0 <= self.mutation_rate <= 1:
-            raise InvalidArgumentError(
-                f"mutation_rate must be in 0 … 1. Received: {self.mutation_rate}"
-            )
+        for name, least in (("population", 4), ("k", 2), ("tournament", 1)):
+            check_count(name, getattr(self, name), least)
+        check_share("mutation_rate", self.mutation_rate, "[0, 1]")
 
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""

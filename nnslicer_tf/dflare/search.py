@@ -149,11 +149,9 @@ class DFlare(SearchAlgorithm):
             check_name("fitness", self.fitness, ("novelty", "distance"))
         if not callable(self.selection):
             check_name("selection", self.selection, SELECTIONS)
-        if (self.patience is not None and self.patience < 1) or self.bisections < 0:
-            raise InvalidArgumentError(
-                "patience must be at least 1, or None, and bisections at least 0. "
-                f"Received: {self.patience}, {self.bisections}"
-            )
+        check_count("bisections", self.bisections, 0)
+        if self.patience is not None:
+            check_count("patience", self.patience)
         if not self.delta > 0 or not self.radius >= 0:
             raise InvalidArgumentError(
                 "delta must be above 0 and radius at least 0. "

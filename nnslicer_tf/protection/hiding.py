@@ -4,7 +4,6 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import keras
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import as_generator, check_name, is_int
+from nnslicer_tf._checks import as_generator, check_name, check_share, is_int
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
@@ -43,11 +42,7 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
     Raises:
         InvalidArgumentError: if the share is out of range, or scores are NaN.
     """
-    is_number = isinstance(share, Real) and not isinstance(share, bool)
-    if not is_number or not 0 < share <= 1:
-        raise InvalidArgumentError(
-            f"share is the share of synapses to hide, 0 < share ≤ 1. Received: {share!r}"
-        )
+    check_share("share", share, "(0, 1]")
     return keep_masks(scores, 1 - share)
 
 

@@ -1,11 +1,11 @@
 """Pruning by scores (NNSlicer, section 6.2.1), and batch normalisation after it (ours)."""
 
 from collections.abc import Mapping
-from numbers import Real
 
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_share
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
@@ -60,7 +60,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     """
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
-        _check_ratio(value)
+        check_share("ratio", value, "[0, 1)")
     keep = {}
     for name, score in scores.items():
         if name not in ratios:
@@ -83,7 +83,7 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
         scores: Kernel name → scores, comparable between kernels.
         ratio: Share of all the model's synapses to prune, 0 ≤ ratio < 1.
     """
-    _check_ratio(ratio)
+    check_share("ratio", ratio, "[0, 1)")
     sizes = [np.size(score) for score in scores.values()]
     kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
@@ -98,14 +98,6 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
 def _count(ratio: float, size: int) -> int:
     """Return ⌊ratio · size⌋, although 0.29 · 100 is slightly below 29 in floating point."""
     return int(ratio * size + 1e-9)
-
-
-def _check_ratio(ratio: float) -> None:
-    is_number = isinstance(ratio, Real) and not isinstance(ratio, bool)
-    if not is_number or not 0 <= ratio < 1:
-        raise InvalidArgumentError(
-            f"ratio is the share of synapses to prune, 0 ≤ ratio < 1. Received: {ratio!r}"
-        )
 
 
 def renormalise(model: ModelLike, x: DataLike) -> keras.Model:

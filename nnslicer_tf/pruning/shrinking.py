@@ -12,7 +12,6 @@ Cost: slices of a few hundred samples, two forward passes and a linear system fo
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_name, is_int
+from nnslicer_tf._checks import as_generator, check_name, check_share, is_int
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
@@ -249,10 +248,7 @@ def shrink(
 def _check(
     im: InstrumentedModel, classes: Iterable[int], ratio: float, quota: str, other: bool
 ) -> list[int]:
-    if not isinstance(ratio, Real) or not 0 < ratio < 1:
-        raise InvalidArgumentError(
-            f"ratio is the share of the parameters to remove, between 0 and 1. Received: {ratio!r}"
-        )
+    check_share("ratio", ratio, "(0, 1)")
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
     if not isinstance(classes, Iterable) or not all(map(is_int, classes)):

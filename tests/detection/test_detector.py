@@ -421,7 +421,7 @@ def test_bad_parameters(slicer, normal):
         ({"preset": "margn"}, "no preset 'margn'. Did you mean 'margin'"),
         ({"kernels": ("conv3",)}, "no kernel 'conv3'. Did you mean"),
         ({"false_positive_rate": 1.5}, "false_positive_rate must be"),
-        ({"held_out": 0}, "held_out is the share"),
+        ({"held_out": 0}, r"held_out must be in \(0, 1\)"),
         ({"max_synapses": 0}, "max_synapses must be"),
         ({"alpha": -1.0}, "alpha must be above 0"),
         ({"rng": "seed"}, "rng must be"),

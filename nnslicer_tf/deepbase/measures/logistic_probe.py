@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife, lots
-from nnslicer_tf.errors import InvalidArgumentError
 
 _HELD_OUT = 5  # a fifth of the records, drawn at random, is held out for scoring
 
@@ -30,8 +30,7 @@ class LogisticProbe(Measure):
     max_rows: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.max_rows < 100:
-            raise InvalidArgumentError(f"max_rows must be at least 100. Received: {self.max_rows}")
+        check_count("max_rows", self.max_rows, 100)
 
     def summarise(self, block: Block, calibration: None) -> Block:
         """Keep the block's records, up to the bound."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block, Sums
-from nnslicer_tf.errors import InvalidArgumentError
 
 _ROWS = 4096  # rows counted in one product
 
@@ -28,8 +28,7 @@ class MutualInformation(AdditiveMeasure):
     bins: int = 8
 
     def __post_init__(self) -> None:
-        if self.bins < 2:
-            raise InvalidArgumentError(f"bins must be at least 2. Received: {self.bins}")
+        check_count("bins", self.bins, 2)
 
     def calibrate(self, block: Block) -> Edges:
         """Return the edges of units and hypotheses, `(bins - 1, units or hypotheses)`."""

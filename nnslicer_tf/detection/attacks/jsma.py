@@ -8,8 +8,8 @@ step costs two gradients for all images not yet misclassified.
 import numpy as np
 from foolbox.distances import l0
 
+from nnslicer_tf._checks import check_share
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
-from nnslicer_tf.errors import InvalidArgumentError
 
 _CANDIDATES = 32  # from each of the three orderings
 
@@ -20,9 +20,7 @@ class JSMAAttack(ArrayAttack):
     distance = l0
 
     def __init__(self, share: float = 0.145):
-        if not 0 < share <= 1:
-            raise InvalidArgumentError(f"share must be in (0, 1]. Received: {share}")
-        self.share = share
+        self.share = check_share("share", share, "(0, 1]")
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images."""
