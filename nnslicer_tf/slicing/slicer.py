@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name, counted, is_int
+from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.attributions import Target, TargetLike
@@ -657,7 +657,5 @@ def check_options(
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
     for name, value in {"granularity": granularity, **choices}.items():
         check_name(name, value, _CHOICES[name])
-    if workers is not None and (not is_int(workers) or workers < 0):
-        raise InvalidArgumentError(
-            f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
-        )
+    if workers is not None:
+        check_count("workers", workers, 0)
