@@ -1,8 +1,8 @@
 """DeepArc, the layer-level baseline (Ren et al., ICSE 2023; NeuSemSlice, section 2.2).
 
-A layer whose embedding landscape is similar to that of the layer before it is redundant and is
-removed. If its output has another shape than its input, a 1×1 convolution (a dense layer for
-vectors), fitted to its output by least squares, takes its place: the sewing layer.
+A layer whose embedding landscape (`similarity.landscape`) is similar to that of the layer before it
+is redundant and is removed. If its output has another shape than its input, a 1×1 convolution (a
+dense layer for vectors), fitted to its output by least squares, takes its place: the sewing layer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,33 +18,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, RecurrentLayer, neuron_layers
-from nnslicer_tf.semantic.similarity import landscape, similarity
-
-
-def layer_similarities(im: ModelLike, x: DataLike) -> dict[str, float]:
-    """Return each layer's similarity with the layer before it (Equation 2), in topological order.
-
-    Layers are those with neurons and the output layer, except for the first. Padding counts as
-    zeros. Landscapes are samples × samples, so use a few hundred to a few thousand samples.
-    """
-    im = instrumented(im)
-    similarities = {}
-    before = None
-    for name, layer in neuron_layers(im, classes=True).items():
-        values = im.capture(x, of=[layer.value, *mask_names([layer])])
-        current = landscape(layer.of_data(values[layer.value], values))
-        if before is not None:
-            similarities[name] = similarity(current, before)
-        before = current
-    return similarities
-
-
-def removable_layers(im: ModelLike) -> list[str]:
-    """Return the hidden layers that `remove_layers` can remove, in topological order."""
-    firsts = {name: layer.chain[0] for name, layer in _hidden_layers(instrumented(im)).items()}
-    return [n for n, first in firsts.items() if _keeps_shape(first) or _is_sewn(first)]
 
 
 def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras.Model:

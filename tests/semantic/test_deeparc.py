@@ -8,9 +8,6 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import remove_layers
-from nnslicer_tf.semantic.deeparc import layer_similarities, removable_layers
-from nnslicer_tf.semantic.neurons import neuron_layers
-from nnslicer_tf.semantic.similarity import landscape, similarity
 from support.classifiers import make, randomise, samples
 
 
@@ -32,38 +29,6 @@ def stack(width=4):
         ]
     )
     return randomise(model, np.random.default_rng(0))
-
-
-def test_similarities_are_of_consecutive_layers():
-    im = nns.InstrumentedModel(make("convolutional"))
-    x, _ = samples(im.model, 10)
-    found = layer_similarities(im, x)
-    values = im.capture(x, of=["c1", *im.output_operations])
-    assert list(found) == ["c2", "d", "probabilities"]
-    first = im.capture(x, of=["d"])["d"]
-    logits = im.logits(x)
-    expected = similarity(landscape(logits), landscape(first))
-    assert found["probabilities"] == pytest.approx(expected)
-    assert values["c1"].shape[0] == 10
-
-
-def test_padding_counts_in_no_similarity():
-    """Two layers on sequences, of which the second gives at padding what the first does not."""
-    inputs = keras.Input((6,))
-    x = layers.Embedding(9, 4, mask_zero=True)(inputs)
-    for name in ("first", "second"):
-        x = layers.Dense(5, activation="relu", name=name)(x)
-    x = layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(inputs, layers.Dense(3, name="logits")(x))
-    im = nns.InstrumentedModel(randomise(model, np.random.default_rng(1)))
-    tokens = np.random.default_rng(0).integers(1, 9, (8, 6)).astype(np.float32)
-    tokens[np.arange(6) >= np.arange(8)[:, None] % 5 + 1] = 0
-    first, second = (im.capture(tokens, of=[name])[name] for name in ("first", "second"))
-    data = tokens[..., None] > 0
-    expected = similarity(landscape(first * data), landscape(second * data))
-    found = layer_similarities(im, tokens)
-    assert found["second"] == pytest.approx(expected, abs=1e-6)
-    assert abs(similarity(landscape(first), landscape(second)) - expected) > 0.01
 
 
 def test_functional_and_subclassed_models_lose_layers():
@@ -146,22 +111,6 @@ def test_a_dense_sewing_layer_saves_nothing():
     model = stack()
     x, _ = samples(model, 200)
     assert remove_layers(model, ["d"], x).count_params() == model.count_params()
-
-
-@pytest.mark.parametrize("name", ["perceptron", "convolutional"])
-def test_removable_layers_are_those_that_remove_layers_takes(name):
-    model = make(name)
-    im = nns.InstrumentedModel(model)
-    x, _ = samples(model, 3)
-    removed = []
-    for layer in neuron_layers(im):
-        try:
-            remove_layers(model, [layer], x)
-        except nns.errors.UnsupportedLayerError:
-            continue
-        removed.append(layer)
-    assert removable_layers(im) == removed
-    assert (name == "perceptron") == (len(removed) == len(neuron_layers(im)))
 
 
 def test_bad_layers_are_refused():

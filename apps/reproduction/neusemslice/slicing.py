@@ -8,6 +8,7 @@ part costs alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import keras
@@ -15,10 +16,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import CriticalNeurons
-from nnslicer_tf.semantic.deeparc import removable_layers, remove_layers
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.semantic import CriticalNeurons, remove_layers
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
 from reproduction.neusemslice.tables import area_tests, masked_range_tables, paired_tests
@@ -71,9 +70,11 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
 
 def deeparc_row(trial: Trial) -> dict:
     """Return the result of removing the redundant layers that can be removed (figure 5's star)."""
-    removable = removable_layers(InstrumentedModel(trial.model))
-    layers = [layer for layer in redundant(trial, _REDUNDANT) if layer in removable]
-    samples = first(trial.train, 2_000).x
+    samples, layers = first(trial.train, 2_000).x, []
+    for layer in redundant(trial, _REDUNDANT):
+        with suppress(UnsupportedLayerError, InvalidArgumentError):  # some cannot be removed
+            remove_layers(trial.model, [layer], samples)
+            layers.append(layer)
     small = remove_layers(trial.model, layers, samples) if layers else trial.model
     compression = 1 - small.count_params() / trial.model.count_params()
     row = {"method": "DeepArc", "setting": _REDUNDANT, "compression": compression}

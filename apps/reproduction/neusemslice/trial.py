@@ -28,8 +28,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer
-from nnslicer_tf.semantic.deeparc import layer_similarities
+from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import neuron_layers
+from nnslicer_tf.semantic.similarity import landscape, similarity
 from nnslicer_tf.zoo import accuracy
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
 from reproduction.result import ExperimentTable
@@ -242,6 +243,21 @@ def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, Crit
             break
     size = sliced.compression(chosen)
     return {w: chosen if w == way else sliced.of_size(w, size) for w in WAYS}
+
+
+def layer_similarities(im: InstrumentedModel, x: np.ndarray) -> dict[str, float]:
+    """Return each layer's similarity with the layer before it (Equation 2), in topological order.
+
+    Layers are those with neurons and the output layer, but not the first. Padding counts as zeros.
+    """
+    similarities, before = {}, None
+    for name, layer in neuron_layers(im, classes=True).items():
+        values = im.capture(x, of=[layer.value, *mask_names([layer])])
+        current = landscape(layer.of_data(values[layer.value], values))
+        if before is not None:
+            similarities[name] = similarity(current, before)
+        before = current
+    return similarities
 
 
 def redundant(trial: Trial, threshold: float) -> list[str]:
