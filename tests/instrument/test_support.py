@@ -9,7 +9,6 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.instrument import layer_support
-from nnslicer_tf.instrument.layers.support import layer_support_page
 
 ROWS = {row.name: row for row in layer_support()}
 CLASSES = {
@@ -56,12 +55,6 @@ def test_refused_layers_are_refused():
         assert ROWS[type(layer).__name__].status == "refused"
         with pytest.raises(nns.errors.UnsupportedLayerError, match=layer.name):
             nns.InstrumentedModel(keras.Model(inputs, layer(inputs)))
-
-
-def test_the_page_has_a_line_for_each_class():
-    page = layer_support_page()
-    assert page.startswith("# ")
-    assert all(f"| `{name}` |" in page for name in CLASSES)
 
 
 TWO = [keras.Input((4, 6)), keras.Input((4, 6))]

@@ -58,19 +58,3 @@ def layer_support() -> tuple[LayerSupport, ...]:
             row = LayerSupport(name, "supported", family, channels)
         rows.append(row)
     return tuple(rows)
-
-
-def layer_support_page() -> str:
-    """Return the table as a Markdown page."""
-    lines = [
-        "# Every layer of Keras",
-        "",
-        "Every class of `keras.layers`, by the Keras that made this page. A refused layer is named "
-        "when a model is wrapped; [Add a layer](own-layers.md) says how to register one. The last "
-        'column is about slices at `granularity="channel"`; at `"activation"` all are sliced.',
-        "",
-        "| layer | status | operations, or why not | by channel |",
-        "|---|---|---|---|",
-        *(f"| `{r.name}` | {r.status} | {r.detail} | {r.channels} |" for r in layer_support()),
-    ]
-    return "\n".join([*lines, ""])
