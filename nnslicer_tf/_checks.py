@@ -69,12 +69,15 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
 
 
-def check_share(name: str, value: Any, interval: str) -> float:
+def check_number(name: str, value: Any, interval: str) -> float:
     """Return a number as a float; reject others, and those outside an interval such as "[0, 1)"."""
+    low, high = map(float, interval[1:-1].split(","))
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    is_end = (value == 0 and interval[0] == "[") or (value == 1 and interval[-1] == "]")
-    if not is_number or not (is_end or 0 < value < 1):
-        raise InvalidArgumentError(f"{name} must be in {interval}. Received: {value!r}")
+    is_end = is_number and value in (low, high) and interval[0 if value == low else -1] in "[]"
+    if not is_number or not (is_end or low < value < high):
+        above = "at least" if interval[0] == "[" else "above"
+        expected = f"in {interval}" if np.isfinite(high) else f"{above} {low:g}"
+        raise InvalidArgumentError(f"{name} must be {expected}. Received: {value!r}")
     return float(value)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_name, check_share
+from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import paths
 from nnslicer_tf.errors import UnsupportedLayerError
@@ -60,7 +60,7 @@ def effective_paths(
         UnsupportedLayerError: for an operation whose kind has no rule for effective paths.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
-    theta = check_share("theta", theta, "(0, 1]")
+    theta = check_number("theta", theta, "(0, 1]")
     wanted = dict.fromkeys(im.kernels if kernels is None else kernels)
     for name in wanted:
         check_name("kernel", name, im.kernels)

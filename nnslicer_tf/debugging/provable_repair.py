@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from keras import ops
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_name, check_number, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses
@@ -95,8 +95,7 @@ def repair(
     """
     check_name("size", size, _SIZES)
     check_name("kernel", kernel, im.kernels)
-    if not margin > 0:
-        raise InvalidArgumentError(f"margin must be above 0. Received: {margin!r}")
+    check_number("margin", margin, "(0, inf)")
     check_classifier(im, exclusive=True)
     x, y = im.labelled(x, y)
     patterns = np.arange(len(x)) if groups is None else np.asarray(groups)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import pandas as pd
 
-from nnslicer_tf._checks import check_name, check_share
+from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import Place, counterpart_of
@@ -139,7 +139,7 @@ def recipe(
     Raises:
         InvalidArgumentError: if the budget is out of range.
     """
-    check_share("budget", budget, "(0, 1]")
+    check_number("budget", budget, "(0, 1]")
     if places is None:
         places = [p for p in comparison.ranking if comparison.causes[p.operation] >= _MIN_CAUSE]
     total = sum(kernel.size for kernel in comparison.im.kernels.values())

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_count, check_share
+from nnslicer_tf._checks import check_count, check_number
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
@@ -82,9 +82,9 @@ def inspect(
         NonFiniteActivationError: if records or behaviours are NaN or infinite.
         WorkerError: if a worker fails repeatedly.
     """
-    if error is not None and not error > 0:
-        raise InvalidArgumentError(f"error must be above 0, or None. Received: {error!r}")
-    check_share("confidence", confidence, "(0, 1)")
+    if error is not None:
+        check_number("error", error, "(0, inf)")
+    check_number("confidence", confidence, "(0, 1)")
     check_count("workers", workers, 0)
     check_count("block_size", block_size)
     if not isinstance(models, Mapping):

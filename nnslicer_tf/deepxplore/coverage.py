@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_count, check_name, check_share, counted
+from nnslicer_tf._checks import check_count, check_name, check_number, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -283,7 +283,7 @@ class NeuronCoverage(Coverage):
         granularity: str = "channel",
         of: Iterable[str] | None = None,
     ) -> None:
-        self.threshold = check_share("threshold", threshold, "[0, 1)")
+        self.threshold = check_number("threshold", threshold, "[0, 1)")
         super().__init__(im, granularity, of, options={"threshold": self.threshold})
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:

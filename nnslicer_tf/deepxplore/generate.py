@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_generator, check_labels, check_number
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
@@ -84,8 +84,7 @@ def generate(
     least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
     least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
     for name, (value, minimum) in least.items():
-        if not value >= minimum:
-            raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
+        check_number(name, value, f"[{minimum}, inf)")
     seeds, coverage = _checked(ims, seeds, bounds, coverage)
     constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from nnslicer_tf._checks import check_count, check_name, check_share
+from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf.baselines.effective_path import effective_paths
 from nnslicer_tf.detection.detector import Detector
@@ -118,7 +118,7 @@ class EffectivePath(VectorDetector):
     def check_parameters(self) -> None:
         """Reject a θ out of range, as well as what `VectorDetector` rejects."""
         super().check_parameters()
-        check_share("theta", self.theta, "(0, 1]")
+        check_number("theta", self.theta, "(0, 1]")
 
 
 @dataclass(eq=False, repr=False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_share
+from nnslicer_tf._checks import check_number
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -24,7 +24,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     exchangeable inputs the bound holds for every n, on average over draws of the normal inputs.
     Raises InvalidArgumentError if n < 1/rate - 1.
     """
-    rate = check_share("false_positive_rate", rate, "(0, 1)")
+    rate = check_number("false_positive_rate", rate, "(0, 1)")
     scores = np.sort(np.asarray(normal_scores, np.float64))
     # Rounded first: (n + 1)(1 - rate) may be a whole number that floats miss by an ulp.
     rank = int(np.ceil(round((len(scores) + 1) * (1 - rate), 9)))

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_logits, check_share
+from nnslicer_tf._checks import ArrayLike, as_generator, check_logits, check_number
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.evidence import Evidence
@@ -114,8 +114,8 @@ class Detector(BaseEstimator):
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         self.check_parameters()
-        rate = check_share("false_positive_rate", self.false_positive_rate, "(0, 1)")
-        share = check_share("held_out", self.held_out, "(0, 1)")
+        rate = check_number("false_positive_rate", self.false_positive_rate, "(0, 1)")
+        share = check_number("held_out", self.held_out, "(0, 1)")
         count = check_classifier(self.im, exclusive=True)
         _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._checks import check_number
 from nnslicer_tf.detection.arrays import mean_of
 from nnslicer_tf.detection.calibration import surprise
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import Identity, Scorer
-from nnslicer_tf.errors import InvalidArgumentError
 
 _REFERENCE = 0.25  # share of the training inputs that is reserved as reference of the p-values
 
@@ -138,8 +138,7 @@ class VotingDetector(Detector):
 
     def check_parameters(self) -> None:
         """Reject a penalty that is not positive."""
-        if not self.alpha > 0:
-            raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
+        check_number("alpha", self.alpha, "(0, inf)")
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Fit the votes."""

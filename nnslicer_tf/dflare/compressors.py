@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, as_generator, check_name, check_share
+from nnslicer_tf._checks import as_array, as_generator, check_name, check_number
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
@@ -89,7 +89,7 @@ def _changed(
     rng: np.random.Generator,
 ) -> keras.Model:
     """Return a copy with pruned or mutated kernels (weights of two or more dimensions)."""
-    check_share("ratio", ratio, "[0, 1)" if method == "prune" else "[0, 1]")
+    check_number("ratio", ratio, "[0, 1)" if method == "prune" else "[0, 1]")
     has_config = type(model).get_config is not keras.Model.get_config
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(

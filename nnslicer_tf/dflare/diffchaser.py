@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_share
+from nnslicer_tf._checks import check_count, check_number
 from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.dflare.search import SearchAlgorithm, SearchSteps, Trigger
 from nnslicer_tf.errors import InvalidArgumentError
@@ -42,7 +42,7 @@ class DiffChaser(SearchAlgorithm):
         super().__post_init__()
         for name, least in (("population", 4), ("k", 2), ("tournament", 1)):
             check_count(name, getattr(self, name), least)
-        check_share("mutation_rate", self.mutation_rate, "[0, 1]")
+        check_number("mutation_rate", self.mutation_rate, "[0, 1]")
 
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""

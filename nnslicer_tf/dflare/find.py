@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels, check_number
 from nnslicer_tf._environment import announce
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset
@@ -237,11 +237,8 @@ def _checked(
             "max_distance limits the change of a value, which words do not have. Leave it out, "
             "and minimise what is found."
         )
-    if limit is not None and not (limit >= 1 if is_integer else limit > 0):
-        raise InvalidArgumentError(
-            f"max_distance must be {'at least 1' if is_integer else 'above 0'} for seeds of "
-            f"{x.dtype}. Received: {limit!r}"
-        )
+    if limit is not None:
+        check_number("max_distance", limit, "[1, inf]" if is_integer else "(0, inf]")
     whole = isinstance(pair.domain, TableDomain) and x.dtype.kind != "f"
     return x.astype(np.float64) if whole else x, pair
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation
-from nnslicer_tf.errors import InvalidArgumentError
 
 Fitness = Callable[[float, float, bool], bool]
 """`fitness(distance, best, new)`: whether a mutant replaces the best input. `distance` and `best`
@@ -64,8 +63,7 @@ class SearchAlgorithm(ABC):
         if self.max_queries is not None:
             check_count("max_queries", self.max_queries)
         check_count("together", self.together)
-        if not self.timeout > 0:
-            raise InvalidArgumentError(f"timeout must be above 0 seconds. Received: {self.timeout}")
+        check_number("timeout", self.timeout, "(0, inf]")
 
     @abstractmethod
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
@@ -152,11 +150,8 @@ class DFlare(SearchAlgorithm):
         check_count("bisections", self.bisections, 0)
         if self.patience is not None:
             check_count("patience", self.patience)
-        if not self.delta > 0 or not self.radius >= 0:
-            raise InvalidArgumentError(
-                "delta must be above 0 and radius at least 0. "
-                f"Received: {self.delta}, {self.radius}"
-            )
+        check_number("delta", self.delta, "(0, inf)")
+        check_number("radius", self.radius, "[0, inf)")
 
     def accepts(self, distance: float, best: float, new: bool) -> bool:
         """Return whether a mutant with D `distance` replaces the best input, with D `best`."""

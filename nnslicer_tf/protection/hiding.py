@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import as_generator, check_name, check_share, is_int
+from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
@@ -42,7 +42,7 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
     Raises:
         InvalidArgumentError: if the share is out of range, or scores are NaN.
     """
-    check_share("share", share, "(0, 1]")
+    check_number("share", share, "(0, 1]")
     return keep_masks(scores, 1 - share)
 
 

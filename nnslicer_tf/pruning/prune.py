@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_share
+from nnslicer_tf._checks import check_number
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
@@ -60,7 +60,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     """
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
-        check_share("ratio", value, "[0, 1)")
+        check_number("ratio", value, "[0, 1)")
     keep = {}
     for name, score in scores.items():
         if name not in ratios:
@@ -83,7 +83,7 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
         scores: Kernel name → scores, comparable between kernels.
         ratio: Share of all the model's synapses to prune, 0 ≤ ratio < 1.
     """
-    check_share("ratio", ratio, "[0, 1)")
+    check_number("ratio", ratio, "[0, 1)")
     sizes = [np.size(score) for score in scores.values()]
     kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])

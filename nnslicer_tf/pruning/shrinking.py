@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_name, check_share, is_int
+from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
@@ -248,7 +248,7 @@ def shrink(
 def _check(
     im: InstrumentedModel, classes: Iterable[int], ratio: float, quota: str, other: bool
 ) -> list[int]:
-    check_share("ratio", ratio, "(0, 1)")
+    check_number("ratio", ratio, "(0, 1)")
     check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
     if not isinstance(classes, Iterable) or not all(map(is_int, classes)):

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_share, counted
+from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
@@ -150,12 +150,12 @@ class SemanticSlicer:
         Raises:
             InvalidArgumentError: if `share` is out of range.
         """
-        check_share("share", share, "(0, 1]")
+        check_number("share", share, "(0, 1]")
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
 
     def category_slice(self, share: float) -> CriticalNeurons:
         """Return the union over categories of the top share of every layer by their scores."""
-        check_share("share", share, "(0, 1]")
+        check_number("share", share, "(0, 1]")
         masks = {
             layer: np.any([largest(s, _count(share, s)) for s in scores], axis=0)
             for layer, scores in self.category_scores.items()
@@ -180,7 +180,7 @@ class SemanticSlicer:
 
         Arguments and errors are those of `semantic_slice`.
         """
-        check_share("threshold", threshold, "(0, 1]")
+        check_number("threshold", threshold, "(0, 1]")
         check_count("step", step)
         masks: dict[str, list[np.ndarray]] = {layer: [] for layer in self._layers}
         for layer, scores in self.category_scores.items():

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_count, check_name, check_share
+from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
@@ -102,7 +102,7 @@ def compress(
             that is NaN.
     """
     check_name("compressor", method, COMPRESSORS)
-    check_share("share", share, "(0, 1)")
+    check_number("share", share, "(0, 1)")
     check_count("most", most)
 
     def accuracy_of(model: keras.Model) -> float:
@@ -155,7 +155,7 @@ def keep_masks(
     If the exceptions of `uniform_plus` alone exceed the density, it removes the other kernels.
     Raises InvalidArgumentError if the density is not in [0, 1].
     """
-    check_share("density", density, "[0, 1]")
+    check_number("density", density, "[0, 1]")
     names, sizes = list(scores), {name: s.size for name, s in scores.items()}
     if method in ("lamp", "global"):  # one threshold for all kernels
         flat = np.concatenate([s.ravel() for s in scores.values()])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import sigmoid, softmax
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
@@ -118,11 +118,11 @@ class Requirements:
         check_name("level", self.level, LEVELS)
         check_name("ablation", self.ablation, ABLATIONS)
         for name in ("min_probability", "max_divergence", "max_share", "tolerance"):
-            value, high = getattr(self, name), np.inf if name == "max_divergence" else 1.0
-            if value is not None and not 0 < value <= high:
-                raise InvalidArgumentError(
-                    f"{name} must be above 0 and at most {high}. Received: {value!r}"
-                )
+            value, interval = getattr(self, name), "(0, 1]"
+            if name == "max_divergence":
+                interval = "(0, inf]"
+            if value is not None or name in ("max_share", "tolerance"):
+                check_number(name, value, interval)
 
 
 @dataclass

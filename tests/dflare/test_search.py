@@ -88,6 +88,9 @@ def test_bad_options():
             DiffChaser(**options)
     with pytest.raises(InvalidArgumentError, match="mutation_rate"):
         DiffChaser(mutation_rate=1.5)
+    for options in ({"timeout": "long"}, {"timeout": 0}, {"delta": None}, {"radius": [1]}):
+        with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
+            DFlare(**options)
 
 
 def test_k_uncertainty_by_hand():

@@ -8,7 +8,7 @@ step costs two gradients for all images not yet misclassified.
 import numpy as np
 from foolbox.distances import l0
 
-from nnslicer_tf._checks import check_share
+from nnslicer_tf._checks import check_number
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 
 _CANDIDATES = 32  # from each of the three orderings
@@ -20,7 +20,7 @@ class JSMAAttack(ArrayAttack):
     distance = l0
 
     def __init__(self, share: float = 0.145):
-        self.share = check_share("share", share, "(0, 1]")
+        self.share = check_number("share", share, "(0, 1]")
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images."""
