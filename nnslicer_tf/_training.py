@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import track
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
@@ -100,6 +101,7 @@ def train_epochs(
     progress: bool = True,
 ) -> list[float]:
     """Train for some epochs, as `train_epoch` does, and return each epoch's mean loss."""
+    check_count("epochs", epochs, 0)
     means = []
     for epoch in range(1, epochs + 1):
         options: Any = {"drop_last": drop_last, "progress": progress}

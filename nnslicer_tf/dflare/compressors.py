@@ -264,10 +264,11 @@ def distill(
     """
     _check_one_output(teacher)
     _check_one_output(student)
-    if teacher.output_shape[1:] != student.output_shape[1:] or not temperature > 0:
+    check_number("temperature", temperature, "(0, inf)")
+    if teacher.output_shape[1:] != student.output_shape[1:]:
         raise InvalidArgumentError(
-            "Teacher and student need outputs of one size, and temperature must be above 0. "
-            f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
+            "Teacher and student need outputs of one size. "
+            f"Received: {teacher.output_shape}, {student.output_shape}"
         )
 
     def soften(probabilities: Any) -> Any:

@@ -279,6 +279,10 @@ def test_bad_options(model, inputs):
         distill(model, other, inputs)
     with pytest.raises(InvalidArgumentError, match="temperature"):
         distill(model, model, inputs, temperature=0)
+    with pytest.raises(InvalidArgumentError, match="temperature must be above 0"):
+        distill(model, model, inputs, temperature="hot")
+    with pytest.raises(InvalidArgumentError, match="epochs must be at least 0"):
+        distill(model, model, inputs, epochs="two")
 
 
 def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):
