@@ -106,6 +106,7 @@ MODELS = {
     ),
     "subclassed": subclassed,
     "recurrent": lambda: stack((7, 4), layers.LSTM(6, name="hidden"), layers.Dense(3)),
+    "no weights": lambda: stack((4,), layers.Softmax(name="hidden")),
     "nested": lambda: stack((5,), stack((5,), "hidden"), layers.Dense(3)),
 }
 
@@ -127,9 +128,10 @@ class Subject:
             values = rng.integers(0, 9, shape) if integer else rng.normal(size=shape)
             parts.append(values.astype(tensor.dtype))
         self.x = parts if len(parts) > 1 else parts[0]
-        logits, bias = self.im.logits(self.x), self.model.trainable_variables[-1]
-        if bias.shape == logits.shape[1:]:  # all classes are predicted
-            bias.assign(np.array(bias) - np.median(logits, axis=0))
+        logits = self.im.logits(self.x)
+        for bias in self.model.trainable_variables[-1:]:
+            if bias.shape == logits.shape[1:]:  # all classes are predicted
+                bias.assign(np.array(bias) - np.median(logits, axis=0))
         predicted = self.im.classes.from_logits(self.im.logits(self.x)).reshape(COUNT, -1)
         known = not self.im.classes.is_number
         self.y = predicted[:, 0].astype(int) if known else np.arange(COUNT) % 3
@@ -212,7 +214,7 @@ CALLS = {
     "shrink": lambda s: pruning.shrink(s.im, s.x, s.y, classes=[0, 1], ratio=0.3, progress=False),
     **{f"suspicious, {method}": suspicious(method) for method in debugging.METHODS},
     **{f"mend, {how}": mend(how) for how in ("mask", "scale", "train")},
-    "repair": lambda s: debugging.repair(s.im, list(s.im.kernels)[-1], s.x, s.y),
+    "repair": lambda s: debugging.repair(s.im, next(reversed(s.im.kernels), ""), s.x, s.y),
     "static_slice": lambda s: debugging.static_slice(s.im, [0]),
     "compare_layers": lambda s: debugging.compare_layers(s.im, s.other, s.x, progress=False),
     "restructure": lambda s: semantic.restructure(s.model, s.critical()),

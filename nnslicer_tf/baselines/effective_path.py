@@ -23,6 +23,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.instrument.outputs import check_synapses
 
 _BATCH = 128
 
@@ -61,6 +62,7 @@ def effective_paths(
         InputShapeError, NonFiniteActivationError: for bad data.
     """
     theta = check_number("theta", theta, "(0, 1]")
+    check_synapses(im)
     wanted = dict.fromkeys(im.kernels if kernels is None else kernels)
     for name in wanted:
         check_name("kernel", name, im.kernels)

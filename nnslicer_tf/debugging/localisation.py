@@ -23,7 +23,7 @@ from nnslicer_tf.debugging.evidence import (
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
-from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.outputs import check_classifier, check_synapses
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.slicing import Profile, Slicer
 
@@ -134,6 +134,7 @@ def suspicious(
             gradients gets a recurrent layer.
     """
     check_name("method", method, METHODS)
+    check_synapses(im)
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent and method.startswith("gradient"):
         raise UnsupportedLayerError(

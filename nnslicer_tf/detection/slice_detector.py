@@ -23,6 +23,7 @@ from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagr
 from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.slicing import Slicer
 
 MAX_DISTANCE_SYNAPSES = 2048  # bounds the size of the covariance matrix of `ClassDistance`
@@ -174,6 +175,7 @@ class SliceDetector(VotingDetector):
         self, kernels: Sequence[str], most: int | None = None, **options: Any
     ) -> Features:
         """Return at most `most` synapses' slices as features; for options see `Evidence.slices`."""
+        check_synapses(self.im)
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)

@@ -230,6 +230,15 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
     return classes.count
 
 
+def check_synapses(im: Any) -> None:
+    """Raise UnsupportedLayerError for an `InstrumentedModel` without synapses."""
+    if not im.kernels:
+        raise UnsupportedLayerError(
+            f"Model '{im.model.name}' has no layer with weights whose inputs are neurons, so there "
+            "are no synapses to look at. Use occlusion or another of the `attributions`."
+        )
+
+
 def centred(graph: Graph, output: str) -> str:
     """Add the logit of a probability that has none, p − 1/2, as a vector; return its name."""
     operation = source = graph.operations[output]

@@ -31,6 +31,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.kinds import KERNELS, TENSORS
 from nnslicer_tf.kinds.kind import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
@@ -417,9 +418,10 @@ class Slicer:
         Raises:
             InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
                 unknown.
-            UnsupportedLayerError: if a kernel is in a nested model.
+            UnsupportedLayerError: if the model has no synapses.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
+        check_synapses(self.im)
         im, means = self.im, self.profile.means
         batch, columns = one_sample(im, x, columns)
         sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
