@@ -4,6 +4,7 @@ Nothing here imports Keras, so that workers and `nnslicer --help` start fast.
 """
 
 import importlib
+import logging
 import os
 import sys
 import tempfile
@@ -104,6 +105,24 @@ def hidden_stderr() -> Iterator[None]:
         finally:
             os.dup2(standard_error, 2)
             os.close(standard_error)
+
+
+@contextmanager
+def without_retracing_warnings() -> Iterator[None]:
+    """Hide TensorFlow's warnings of retracing, as it takes Keras's functions of new models for one.
+
+    Also a decorator.
+    """
+    logger = logging.getLogger("tensorflow")
+
+    def passes(record: logging.LogRecord) -> bool:
+        return "triggered tf.function retracing" not in record.getMessage()
+
+    logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        logger.removeFilter(passes)
 
 
 # --- progress and command lines ---

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import check_count
-from nnslicer_tf._environment import track
+from nnslicer_tf._environment import track, without_retracing_warnings
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
@@ -90,6 +90,7 @@ def train_epoch(
     ]
 
 
+@without_retracing_warnings()
 def train_epochs(
     step: TrainingStep,
     samples: int,

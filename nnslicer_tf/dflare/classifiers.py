@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, check_count, shape_fits
-from nnslicer_tf._environment import available_cores
+from nnslicer_tf._environment import available_cores, without_retracing_warnings
 from nnslicer_tf._files import digest
 from nnslicer_tf._litert import LiteRTModel, dequantised, quantised
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
@@ -96,6 +96,7 @@ class KerasClassifier(Classifier):
             largest = max(largest, math.prod(known))
         return rows_within_memory((largest,), self._batch_size)
 
+    @without_retracing_warnings()
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs as float32; raise `InputShapeError` for inputs of another shape."""
         shape = inputs.shape[1:]

@@ -4,6 +4,7 @@
 |---|---|---|
 | The weight gradient of a convolution, transposed or not, whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps` and `transposed_without_gaps`, used wherever weights are differentiated by |
 | Threads that run one compiled function at a time share the temporary variables of its large sums; all but one fail | TensorFlow 2.21 | `taking_turns`, around every compiled function |
+| TensorFlow counts the functions that Keras makes for new models as tracings of one, and warns of the fifth | Keras 3 | `_environment.without_retracing_warnings`; `backend.compiled_function` |
 | `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `tracing.attention_takes_masks` |
 | `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
 | eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |

@@ -14,7 +14,7 @@ from io import StringIO
 import keras
 import numpy as np
 
-from nnslicer_tf._environment import hidden_stderr
+from nnslicer_tf._environment import hidden_stderr, without_retracing_warnings
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -76,6 +76,7 @@ class Costs:
         except UnsupportedLayerError:
             return b""
 
+    @without_retracing_warnings()
     def _median_ms(self, call: Callable[[], object]) -> float:
         timeit.repeat(call, number=1, repeat=_WARM_UP)
         return 1e3 * float(np.median(timeit.repeat(call, number=1, repeat=self._runs)))

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
+from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
@@ -124,6 +125,7 @@ class Shrunk(ShownAsTable):
         )
 
 
+@without_retracing_warnings()
 def shrink(
     model: ModelLike,
     x: DataLike,
