@@ -114,8 +114,8 @@ def causes(
     model: inputs.ModelOption,
     data: inputs.DataOption,
     method: Annotated[
-        str, Option(help="'gradient_contrast', 'patching', 'tarantula', 'contrast' …")
-    ] = "gradient_contrast",
+        str, Option(help="'gradient', 'gradient_contrast', 'patching', 'tarantula' …")
+    ] = "gradient",
     level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
     most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
     output: inputs.TableOption = None,

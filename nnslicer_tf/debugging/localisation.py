@@ -93,7 +93,7 @@ def suspicious(
     im: InstrumentedModel,
     failing: Labelled,
     passing: Labelled,
-    method: str = "gradient_contrast",
+    method: str = "gradient",
     *,
     profile: Profile | None = None,
     theta: float = 0.3,
@@ -110,15 +110,16 @@ def suspicious(
             failing samples' right classes.
         method: One of `METHODS`.
 
-            - "gradient_contrast": gradient of the wrong logit minus the right one, times the
-              neuron's difference from passing samples of the same class.
+            - "gradient": gradient of the wrong logit minus the right one, times the activation.
+            - "gradient_contrast": the same gradient, times the neuron's difference from passing
+              samples of the same class: of a neuron that is wrong in the same way for all
+              samples there is none.
             - "patching": the gain when a channel takes its value on passing samples, exact at the
               cost of a forward pass per channel.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
             - "deepfault_…": the formulas on activations (Eniser et al., FASE 2019).
-            - "gradient": gradient × activation.
             - "random": for comparison.
         profile: For methods on slices: the model's profile; by default of the passing samples.
         theta: For methods on slices: threshold θ of the exclusion. At 0 membership says little.

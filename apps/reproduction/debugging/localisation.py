@@ -232,7 +232,8 @@ def provable_repair(s: settings.RepairSettings) -> ExperimentResult:
     rows = []
     for count in track(s.counts, "Repairs"):
         chosen = wrong[:count]
-        found = suspicious(im, (test.x[chosen], test.y[chosen]), (kept.x, kept.y), progress=False)
+        failing = test.x[chosen], test.y[chosen]
+        found = suspicious(im, failing, (kept.x, kept.y), "gradient_contrast", progress=False)
         x, y = np.concatenate([test.x[chosen], kept.x]), np.concatenate([test.y[chosen], kept.y])
         others = np.delete(np.arange(len(test)), chosen)
         before = im.logits(test.x[others]).argmax(axis=1) == test.y[others]
