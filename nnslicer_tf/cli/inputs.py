@@ -191,6 +191,8 @@ def target(text: str, classes: tuple[str, ...] = ()) -> Any:
     try:
         if not bracket:
             return int(text) if text.lstrip("-").isdigit() else {text: "all"}
+        if not rest.endswith("]"):
+            raise ValueError("a bracket is open")
         index = tuple(
             slice(*(int(p) if p.strip() else None for p in part.split(":")))
             if ":" in part

@@ -187,7 +187,6 @@ def mend(
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_name("way of mending", how, ("mask", "scale", "train"))
-    check_count("channels", channels)
     check_count("epochs", epochs)
     check_classifier(im, exclusive=True, one_output=True)
     x, y = im.labelled(x, y)
@@ -229,6 +228,7 @@ def mend(
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
     """Return bool masks, by kernel, of synapses that feed the most suspicious hidden channels."""
+    check_count("channels", channels)
     ranked = suspicion.to_frame("channel", None)
     ranked = ranked[ranked["operation"] != im.logit_operation].head(channels)
     masks: Masks = {}

@@ -428,6 +428,8 @@ class Slicer:
         values = {name: value[0] for name, value in im.capture(batch).items()}
         methods = methods_to_compare(compare)
         names = tuple(map(str, classes))
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
         if isinstance(target, str) and target in names:
             target = names.index(target)
         chosen = explained_target(im, target, values)

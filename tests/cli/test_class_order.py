@@ -68,6 +68,8 @@ def test_the_names_are_those_of_the_models_classes(nnslicer, table):
     for target in ("mal", "0"):
         named = ("--classes", "mal,ben", "--target", target)
         assert nnslicer("explain", *given, *named)[1] == out
+    code, _, error = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "[0")
+    assert code == 2 and "--target is a class such as" in error
     _, other, _ = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "ben")
     assert re.search(r"The model answers mal with [\d.]+%, ben with 0.0%", other)
     code, _, errors = nnslicer("explain", *given, "--classes", "mal,good")

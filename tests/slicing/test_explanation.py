@@ -131,6 +131,8 @@ def test_bad_questions_are_refused(slicer, digits):
         slicer.explain(digits.x[0], compare=["lime"])
     with pytest.raises(InvalidArgumentError, match="received 2 names"):
         slicer.explain(digits.x[0], classes=["a", "b"])
+    with pytest.raises(InvalidArgumentError, match="must differ"):
+        slicer.explain(digits.x[0], classes=["a"] * 10)
     with pytest.raises(InvalidArgumentError, match="Give an index, or 'all'"):
         slicer.explain(digits.x[0], {next(iter(slicer.im.outputs)): True})
     with pytest.raises(InvalidArgumentError, match="one of 10 logits"):
