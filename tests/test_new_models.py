@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import keras
 import numpy as np
@@ -27,6 +29,7 @@ def warnings_of(ours):
     return done.stderr.count("triggered tf.function retracing")
 
 
+@pytest.mark.whole
 def test_tensorflow_does_not_warn_of_retracing():
     """It takes the functions that Keras makes for new models for one, and warns of the fifth."""
     assert warnings_of(ours=False)

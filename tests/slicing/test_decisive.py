@@ -335,7 +335,13 @@ def test_synapses_of_recurrent_layers_are_those_of_every_step():
             assert chances[answer] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "padded", "both ways", "states", "convolution"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("lstm", "padded", "convolution"),
+        *(pytest.param(kind, marks=pytest.mark.whole) for kind in ("gru", "both ways", "states")),
+    ],
+)
 def test_without_means_recurrent_slices_are_weights_of_zero(kind):
     """Any masked recurrent layer is Keras's own with the ablated weights at zero."""
     rng = np.random.default_rng(0)
