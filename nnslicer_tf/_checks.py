@@ -47,7 +47,7 @@ def with_article(noun: str) -> str:
 
 
 def is_int(value: object) -> TypeIs[int]:
-    """Whether a value is an integer of Python or NumPy; a bool, an int for Python, is none."""
+    """Return whether a value is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -65,12 +65,12 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise `InvalidArgumentError` unless the argument `name` is an int of at least `least`."""
     if not is_int(value) or value < least:
-        what = "a positive int" if least == 1 else f"at least {least}, an int"
+        what = "a positive int" if least == 1 else f"an int of at least {least}"
         raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
 
 
 def check_number(name: str, value: Any, interval: str) -> float:
-    """Return a number as a float; reject others, and those outside an interval such as "[0, 1)"."""
+    """Return `value` as a float; reject what is no number of an interval such as "[0, 1)"."""
     low, high = map(float, interval[1:-1].split(","))
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     is_end = is_number and value in (low, high) and interval[0 if value == low else -1] in "[]"

@@ -96,7 +96,7 @@ def import_keras_quietly() -> None:
 
 @contextmanager
 def hidden_stderr() -> Iterator[None]:
-    """Hide what is written to standard error, also from C++, past Python's `sys.stderr`."""
+    """Hide everything that is written to standard error, including messages from C++."""
     standard_error = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
@@ -109,10 +109,7 @@ def hidden_stderr() -> Iterator[None]:
 
 @contextmanager
 def without_retracing_warnings() -> Iterator[None]:
-    """Hide TensorFlow's warnings of retracing, as it takes Keras's functions of new models for one.
-
-    Also a decorator.
-    """
+    """Hide TensorFlow's retracing warnings, which new models cause; also works as a decorator."""
     logger = logging.getLogger("tensorflow")
 
     def passes(record: logging.LogRecord) -> bool:

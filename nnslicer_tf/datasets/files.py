@@ -178,10 +178,13 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
                 frame = pd.read_csv(path, comment="#", sep=separator)
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
-    # Names may be numbers such as wavelengths; others are a first row, which would be lost.
+    # Names may be numbers: pandas's 0, 1, … or a scale such as wavelengths. Others are a first row
+    # of values, which would be lost.
     numbers = pd.to_numeric(frame.columns.to_series(), errors="coerce").dropna().to_numpy()
     steps, problem = np.diff(numbers), ""
-    is_scale = (steps > 0).all() and (len(steps) > 5 or np.allclose(steps, steps[:1]))
+    is_even = len(steps) > 1 and np.allclose(steps, steps[0])
+    is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
+    is_scale |= np.array_equal(numbers, np.arange(len(numbers)))
     if "Unnamed: 0" in frame:
         problem = (
             ": its first column has no name. If it is the index of a DataFrame, write the file "

@@ -133,7 +133,8 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
 def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return contributions to the wrong class's rise minus those to the right one's.
 
-    Counted contributions to an output that fell from the profile are negative, as amounts are.
+    Contributions to an output below the profile's mean are negative: counts are multiplied by −1,
+    amounts have this sign already.
     """
     samples, im = runs.failing, slicer.im
     mean = slicer.profile.means[im.logit_operation]

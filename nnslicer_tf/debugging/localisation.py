@@ -112,8 +112,7 @@ def suspicious(
 
             - "gradient": gradient of the wrong logit minus the right one, times the activation.
             - "gradient_contrast": the same gradient, times the neuron's difference from passing
-              samples of the same class: of a neuron that is wrong in the same way for all
-              samples there is none.
+              samples of the same class. It misses neurons that are wrong for all samples alike.
             - "patching": the gain when a channel takes its value on passing samples, exact at the
               cost of a forward pass per channel.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.

@@ -258,9 +258,7 @@ def _check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | No
         scaling = "x.astype('float32') / 255"
         if not isinstance(pair.domain, ImageDomain):
             scaling = "(x - mean) / std"
-        remedy = (
-            f"Pass as preprocess what the models were trained with, such as lambda x: {scaling}."
-        )
+        remedy = f"Scale them as for training, for example with preprocess=lambda x: {scaling}."
     right = 1.0 if truth is None else float((answers.labels[:, 0] == truth).mean())
     if right < _MIN_RIGHT:
         raise InvalidArgumentError(

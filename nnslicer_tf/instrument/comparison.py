@@ -60,11 +60,11 @@ def compare_with_original(
         _explain(graph, trace, tensors, tolerance)
 
         def rounded(_: str, value: Any) -> Any:
-            """Add noise of the size of rounding errors; integers, such as tokens, have none."""
+            """Add noise of the size of rounding errors, except to integers such as tokens."""
             noise = 1 + 0.01 * tolerance * rng.normal(size=value.shape).astype(np.float32)
             return keras.ops.where(value == keras.ops.round(value), value, value * noise)
 
-        # Rounding may grow from layer to layer: is the difference much more than that?
+        # Rounding errors may grow from layer to layer. Is the difference much larger?
         noisy = graph.run(tensors, graph.outputs, rounded)
         grown = max(difference(examples[n], noisy[n], tolerance, 1) for n in graph.outputs)
         if worst > 10 * grown:

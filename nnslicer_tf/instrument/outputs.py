@@ -234,8 +234,8 @@ def check_synapses(im: Any) -> None:
     """Raise UnsupportedLayerError for an `InstrumentedModel` without synapses."""
     if not im.kernels:
         raise UnsupportedLayerError(
-            f"Model '{im.model.name}' has no layer with weights whose inputs are neurons, so there "
-            "are no synapses to look at. Use occlusion or another of the `attributions`."
+            f"Model '{im.model.name}' has no layer with weights, and therefore no synapses. Use "
+            "`attributions`, such as occlusion, to explain its answers."
         )
 
 

@@ -161,7 +161,7 @@ class MaskedUnits:
     def _run_masked(
         self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], *inputs: Any
     ) -> dict[str, Any]:
-        """Return the values of a recurrent layer of which some synapses are masked."""
+        """Return the values of a recurrent layer, with some of its synapses masked."""
         unrolled = operation.params.unrolled
         sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
         # What the gates read when nothing is active, (time, …).
@@ -182,7 +182,7 @@ class MaskedUnits:
                 for gate in gates
             }
 
-        # Masked synapses add their share of the usual sums.
+        # An ablated synapse contributes what it does to the usual sum.
         whole = sums()
         variables = {k.name: k.variable() for o in unrolled.cell for k in o.kernels}
         masked = [(v, v * ops.cast(masks[name], v.dtype)) for name, v in variables.items()]

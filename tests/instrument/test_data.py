@@ -218,7 +218,8 @@ def test_files_without_names_of_columns_or_without_rows_are_refused(tmp_path):
         frame = pd.DataFrame(np.arange(12).reshape(3, 4), columns=names)
         frame.to_csv(tmp_path / "numbered.csv", index=False)
         assert datasets.load_data(tmp_path / "numbered.csv", labels=False).x.shape == (3, 4)
-    for rows in ("5.1,3.5,1.4,setosa\n4.9,3,1.4,setosa\n", "7,0,0,1\n3,0,0,1\n", "1,2,4\n1,2,4\n"):
+    rows_of = ("5.1,3.5,1.4,setosa\n4.9,3,1.4,setosa\n", "7,0,0,1\n3,0,0,1\n", "1,2,4\n1,2,4\n")
+    for rows in (*rows_of, "0.1,0.7\n0.2,0.5\n", "5.1\n4.9\n"):
         (tmp_path / "plain.csv").write_text(rows)
         with pytest.raises(CorruptFileError, match="Add a line of columns' names"):
             datasets.load_data(tmp_path / "plain.csv", labels=False)
