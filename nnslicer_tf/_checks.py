@@ -65,7 +65,7 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise `InvalidArgumentError` unless the argument `name` is an int of at least `least`."""
     if not is_int(value) or value < least:
-        what = "a positive int" if least == 1 else f"an int of at least {least}"
+        what = "a positive int" if least == 1 else f"at least {least} and an int"
         raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
 
 

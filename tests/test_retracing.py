@@ -1,4 +1,4 @@
-"""Models that are made one after another in a process."""
+"""TensorFlow warns of retracing where several models are made in one process."""
 
 import subprocess
 import sys
