@@ -18,7 +18,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, RecurrentLayer, neuron_layers
+from nnslicer_tf.semantic.neurons import HeadLayer, RecurrentLayer, neuron_layers
 
 
 def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras.Model:
@@ -37,7 +37,8 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
             convolution whose strides alone change its positions.
     """
     im = instrumented(model)
-    hidden = _hidden_layers(im)
+    excluded = (HeadLayer, RecurrentLayer)
+    hidden = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
     replacements: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:
@@ -48,7 +49,7 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
             if operation.kind == "scale":
                 replacements[operation.layer] = keras.layers.Identity(name=operation.layer)
         activation = getattr(first.keras_layer, "activation", None) or "linear"
-        if _keeps_shape(first):
+        if first.input_shapes[0] == first.shape:
             replacements[name] = keras.layers.Activation(activation, name=name)
             continue
         if not _is_sewn(first):
@@ -66,15 +67,6 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
     for name, values in weights.items():
         replacements[name].set_weights(values)
     return copy
-
-
-def _hidden_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
-    excluded = (HeadLayer, RecurrentLayer)
-    return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
-
-
-def _keeps_shape(operation: Operation) -> bool:
-    return operation.input_shapes[0] == operation.shape
 
 
 def _is_sewn(operation: Operation) -> bool:
