@@ -53,9 +53,13 @@ def gpu_peak_mb() -> float:
     return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
 
 
-def measure(name: str, samples: int, runs: int) -> dict[str, float | str]:
+def measure(name: str, samples: int, runs: int, data: Path | None) -> dict[str, float | str]:
     """Return the figures of a model for batches of some samples; fail if the slices differ."""
-    x = datasets.load("mnist" if name.startswith("lenet") else "cifar10", "train[:256]").x
+    dataset = "mnist" if name.startswith("lenet") else "cifar10"
+    if data is None:
+        x = datasets.load(dataset, "train[:256]").x
+    else:
+        x = datasets.load_data(data / f"{dataset}.npz").x
     im = nns.InstrumentedModel(zoo.load(name))
     profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
     batch = np.resize(x, (samples, *x.shape[1:]))
@@ -83,6 +87,7 @@ def measure(name: str, samples: int, runs: int) -> dict[str, float | str]:
     for what, function in work.items():
         wall, processor = median_seconds(function, runs)
         row[what] = wall * 1e3 / samples
+        print(f"{name}, {samples} samples: {what}, {row[what]:.3g} ms", file=sys.stderr)
         if what in ("tensors", "kernels"):
             row[f"{what}, CPU"] = processor * 1e3 / samples
     row["kernels / tensors"] = row["kernels"] / row["tensors"]
@@ -94,6 +99,10 @@ def main(
     batches: Annotated[str, typer.Option(help="Numbers of samples in a batch.")] = "16,64,256",
     block: Annotated[int, typer.Option(help="Local values in a block.")] = 1 << 22,
     runs: Annotated[int, typer.Option(help="How often each is timed.")] = 5,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder of mnist.npz and cifar10.npz, to be read instead of TFDS."),
+    ] = None,
     row: Annotated[bool, typer.Option(help="Print one row as JSON.", hidden=True)] = False,
     output: Annotated[Path | None, typer.Option(help="The table, a .md file.")] = None,
 ) -> None:
@@ -102,13 +111,14 @@ def main(
         check_writable(output)
     if row:
         tensor_exclusion.BLOCK_VALUES = block
-        print(json.dumps(measure(models, int(batches), runs)))
+        print(json.dumps(measure(models, int(batches), runs, data)))
         return
     rows = []
     for model in models.split(","):
         for samples in batches.split(","):
             chosen = ["--models", model, "--batches", samples]
             command = [sys.executable, __file__, "--row", *chosen, "--block", block, "--runs", runs]
+            command += ["--data", data] if data else []
             done = subprocess.run(
                 list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True
             )

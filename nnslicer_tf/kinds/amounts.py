@@ -48,8 +48,9 @@ def data_of(operation: Operation) -> Any:
     if kind == "scale" and isinstance(operation.params, Affine):
         return operation.params.read()[0].astype(np.float32)
     if kind == "scale" and isinstance(operation.params, Statistics):
-        # Without Keras; γ is converted here.
-        gamma = np.asarray(operation.params.gamma(), np.float32)
+        import keras  # where plans are made; workers, which only follow them, need no Keras
+
+        gamma = keras.ops.convert_to_numpy(operation.params.gamma()).astype(np.float32)
         return replace(operation.params, gamma=None), gamma  # type: ignore[arg-type]
     if kind not in RULES:
         raise UnsupportedLayerError(
