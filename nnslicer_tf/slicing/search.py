@@ -1,17 +1,17 @@
 """The search for decisive slices: the smallest that keep a model's answer.
 
 Units (synapses, neurons, channels or inputs) are ablated in rounds, those with the least effect
-first; effects are then estimated again. The effect of a unit is the absolute derivative of a score
-with respect to its mask: of the answer's logit less ¾ of its rivals' weighted mean (see
-`MaskedUnits`), without a softmax of the logit alone. The sign is ignored: a slice selected by sign
-could be made to give any answer.
+first; effects are then estimated again (`rounds_of_ablation`). The effect of a unit is the absolute
+derivative of a score with respect to its mask: of the answer's logit less ¾ of its rivals' weighted
+mean (see `MaskedUnits`), without a softmax of the logit alone. The sign is ignored: a slice selected
+by sign could be made to give any answer.
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
-to 70. Threads search for several samples in parallel.
+to 80. Threads search for several samples in parallel.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,10 +32,18 @@ from nnslicer_tf.slicing.masked import LEVELS, MaskedUnits
 from nnslicer_tf.slicing.profile import Profile
 
 ABLATIONS = ("mean", "zero", "resample")
-# The first steps are large: where much is left, effects need no new estimate.
+# The first steps are large if there are many units: effects need no new estimate then. Answers are
+# lost between a fifth and a fiftieth of the units, where the steps are small.
+_MANY_UNITS = 1000
 _FIRST_SHARES = (0.4, 0.2)
 _STEP = 0.8
+_SMALL_SHARE = 0.02
+_LAST_STEP = 0.65
 _MIN_SHARE = 1e-4
+# What units that a round is about to ablate are multiplied by while effects are estimated again,
+# and the share of effects that the next round remembers.
+_FADED = 0.3
+_MEMORY = 0.5
 _BISECTIONS = 4
 # An answer that was lost may come back in the next round, but seldom does later.
 _MAX_FAILURES = 2
@@ -155,15 +163,10 @@ class _Search:
             self.met.append((len(members), self.answers.of(logits)))
         return logits
 
-    def effects(self, members: np.ndarray, label: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits with only the units `members` active, and their effects' sizes."""
-        mask = np.zeros(self.model.units, np.float32)
-        mask[members] = 1
+    def effects(self, label: Any, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits with a mask, and the derivative of a label's score by the mask."""
         self.passes += _ROUND
-        target = self.answers.neuron(label)
-        logits, effects = self.model.effects(self.x, mask, self.base, *target)
-        self.met.append((len(members), self.answers.of(logits)))
-        return logits, np.abs(effects[members])
+        return self.model.effects(self.x, mask, self.base, *self.answers.neuron(label))
 
     def keeps(self, logits: np.ndarray) -> bool:
         """Whether logits keep the answers as required, for nearly all samples."""
@@ -181,25 +184,28 @@ class _Search:
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
         self.empty = self.logits(np.zeros(0, int))
-        # Rounds of ablation, until the answer is lost for good.
-        members = best = np.arange(self.model.units)
-        sizes_of_best = np.zeros(len(best))
-        counts = _counts(self.model.units)
+        # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
+        counts = counts_left(self.model.units)
+        found = []
         failures = 0
-        for count in [*counts, 0]:
-            logits, sizes = self.effects(members, self.targets[0])
-            failures += 1
-            if self.keeps(logits):
-                best, sizes_of_best, failures = members, sizes, 0
+        effects = partial(self.effects, self.targets[0])
+        for logits, members, sizes in rounds_of_ablation(effects, self.model.units, counts):
+            failures = 0 if self.keeps(logits) else failures + 1
+            found.append((members, sizes))
             if failures == _MAX_FAILURES:
                 break
-            members = _largest(members, sizes, count)
+        # The smallest that keeps the answer when the model is run; at worst, all units.
+        for ranked, sizes in reversed(found[1:]):
+            if self.keeps(self.logits(ranked)):
+                break
+        else:
+            ranked, sizes = found[0]
+        best = ranked
         # Bisection between the smallest that keeps the answer and the next.
         low, high = max([count for count in counts if count < len(best)], default=0), len(best)
-        ranked, sizes = best, sizes_of_best
         for _ in range(_BISECTIONS):
-            middle = int(np.sqrt(max(low, 1) * high))
-            if not low < middle < high:
+            middle = max(low + 1, int(np.sqrt(max(low, 1) * high)))
+            if middle == high:
                 break
             members = _largest(ranked, sizes, middle)
             if self.keeps(self.logits(members)):
@@ -217,12 +223,9 @@ class _Search:
         if any((met == label).mean() > 0.5 for count, met in self.met if count <= size):
             return True
         other = replace(self, passes=0, met=[])
-        members = np.arange(self.model.units)
-        for count in _counts(self.model.units):
-            _, sizes = other.effects(members, label)
-            members = _largest(members, sizes, max(count, size))
-            if count <= size:
-                break
+        counts = [count for count in counts_left(self.model.units) if count > size] + [size]
+        effects = partial(other.effects, label)
+        *_, (_, members, _) = rounds_of_ablation(effects, self.model.units, counts)
         return bool((self.answers.of(other.logits(members)) == label).mean() > 0.5)
 
     def certificate(self) -> dict[str, np.ndarray]:
@@ -253,12 +256,47 @@ class _Search:
         return {name: np.broadcast_to(v, (len(self.rows),)) for name, v in columns.items()}
 
 
-def _counts(units: int) -> list[int]:
-    """Return the number of remaining units after each round, in descending order."""
-    shares = list(_FIRST_SHARES)
-    while len(shares) < 2 or (shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE):
-        shares.append(shares[-1] * _STEP)
-    return sorted({max(1, int(share * units)) for share in shares}, reverse=True)
+def rounds_of_ablation(
+    effects: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    units: int,
+    counts: Sequence[int],
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Ablate units in rounds, those with the smallest effects first.
+
+    A round fades the units that it would ablate, estimates effects again, and only then decides:
+    so it sees which of them the others cannot stand in for. A single estimate is noisy, so effects
+    are averaged over the rounds, the latest with the largest weight.
+
+    Args:
+        effects: Maps a mask `(units,)` to the logits and the score's derivative by the mask.
+        units: Number of units.
+        counts: How many are left after each round, descending.
+
+    Yields:
+        The logits of the round's mask, the units left, and the sizes of their effects; first for
+        the whole model.
+    """
+    members, mask = np.arange(units), np.ones(units, np.float32)
+    logits, memory = effects(mask)
+    yield logits, members, np.abs(memory)
+    for count in counts:
+        mask[members] = _FADED
+        mask[_largest(members, np.abs(memory[members]), count)] = 1
+        logits, estimate = effects(mask)
+        memory = _MEMORY * memory + estimate
+        mask[members] = 0
+        members = _largest(members, np.abs(memory[members]), count)
+        mask[members] = 1
+        yield logits, members, np.abs(memory[members])
+
+
+def counts_left(units: int) -> list[int]:
+    """Return how many units are left after each round of a search, descending to almost none."""
+    shares = list(_FIRST_SHARES) if units >= _MANY_UNITS else [1.0]
+    while shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE:
+        shares.append(shares[-1] * (_STEP if shares[-1] > _SMALL_SHARE else _LAST_STEP))
+    counts = {max(1, int(share * units)) for share in shares}
+    return sorted(counts - {units}, reverse=True)
 
 
 def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:

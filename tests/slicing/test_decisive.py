@@ -1,11 +1,14 @@
 """Decisive slices: planted synapses are found, and certificates hold when computed otherwise."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
+from nnslicer_tf.slicing.search import counts_left, rounds_of_ablation
 from support.sequence_models import LENGTH, TOKENS, random_sequence_model
 
 
@@ -48,6 +51,46 @@ def test_finds_planted_synapses():
     for index in (0, 1):
         (mask,) = found.masks(index).values()
         assert mask.sum() == 1 and mask[index, index]
+
+
+def test_units_that_stand_in_for_each_other_are_not_ablated_together():
+    """The score is min(1, m₀ + m₁) + 0.2·m₂ + 0.1·m₃: in the whole model, m₀ and m₁ do nothing."""
+
+    def effects(mask):
+        missing = float(mask[0] + mask[1] < 1)
+        return np.zeros((1, 2)), np.array([missing, missing, 0.2, 0.1])
+
+    left = [members.tolist() for _, members, _ in rounds_of_ablation(effects, 4, [2, 1])]
+    assert left == [[0, 1, 2, 3], [0, 1], [0]]
+
+
+def test_sizes_beside_those_of_an_exhaustive_search():
+    """Eight neurons, all 256 subsets: no slice is below the smallest, two of three are as small."""
+    rng = np.random.default_rng(3)
+    model = keras.Sequential([keras.Input((5,)), layers.Dense(8, "relu"), layers.Dense(3)])
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    slicer = slicer_of(model, rng.normal(size=(64, 5)).astype(np.float32))
+    x = rng.normal(size=(30, 5)).astype(np.float32)
+    found = slicer.decisive(x, level="neuron", max_share=1.0, others=0)
+
+    first, bias, last, last_bias = model.get_weights()
+    usual = next(iter(slicer.profile.means[name] for name in found.shapes))
+    subsets = np.array(list(itertools.product([0, 1], repeat=8)))
+    least = []
+    for one, answer in zip(x, found.certificate["answer"], strict=True):
+        hidden = np.maximum(usual + subsets * (one @ first + bias - usual), 0)
+        keeps = (hidden @ last + last_bias).argmax(axis=1) == answer
+        least.append(max(1, subsets[keeps].sum(axis=1).min()))
+    assert (found.certificate["size"] >= least).all()
+    assert (found.certificate["size"] == least).mean() >= 0.6
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 10, 999, 1000, 61470])
+def test_rounds_leave_ever_fewer_units_and_at_last_almost_none(units):
+    counts = counts_left(units)
+    assert all(1 <= after < before for before, after in itertools.pairwise([units, *counts]))
+    assert units == 1 or counts[-1] <= max(1, 1.5e-4 * units)
 
 
 @pytest.mark.parametrize("ablation", ["mean", "zero"])

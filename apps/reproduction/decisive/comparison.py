@@ -23,7 +23,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.masked import MaskedUnits
-from nnslicer_tf.slicing.search import Answers
+from nnslicer_tf.slicing.search import Answers, counts_left, rounds_of_ablation
 from reproduction.decisive.settings import DecisiveSettings, MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -32,8 +32,6 @@ SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
 GOAL = 0.95
 _BLOCK = 10
 _ROUND = 3  # forward passes that a forward and a backward pass cost
-# Shares that are left after each round, by the package's own steps.
-_ROUNDS = (0.4, 0.2, *(0.2 * 0.8**k for k in range(1, 18)))
 _MARGIN, _PRICE, _RATE = 3.0, 30.0, 0.2
 
 BOUNDS = {"decisive(): no bound": None, "decisive(): divergence at most 0.2": 0.2}
@@ -72,7 +70,7 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         rows = slice(block, min(block + _BLOCK, ranking.samples or len(x)))
         return _measured(network, ranking, x[rows], labels[rows], others[rows])
 
-    made_from = {"model": profile.fingerprint, "shares": SHARES, "rounds": _ROUNDS}
+    made_from = {"model": profile.fingerprint, "shares": SHARES, "rounds": _counts(network)}
     fields = ("split", "samples", "profile", "points", "learned", "steps", "seed")
     store = RowStore.of(s, s.model, ["method", "block"], *fields, **made_from)
     limits = {name: method.samples or len(x) for name, method in rankings.items()}
@@ -172,7 +170,7 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     weights = [network.im.kernels[name].kernel() for name in network.kernels]
     sizes = np.abs(np.concatenate([kernel.ravel() for kernel in weights]))
     rng = np.random.default_rng(s.seed)
-    yield Method("decisive", each(_rounds), _ROUND * len(_ROUNDS) + 3)
+    yield Method("decisive", each(_rounds), _ROUND * (len(_counts(network)) + 1))
     whole = np.ones(network.units)
     yield Method("EAP", each(lambda _, x, y: np.abs(network.effects(x, whole, y)[1])), _ROUND)
     if zoo.models.entry(s.model).dataset != "sst2":  # no inputs between tokens
@@ -202,17 +200,19 @@ def _path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.n
     return np.concatenate([scores[name] for name in network.kernels])
 
 
+def _counts(network: Kept) -> list[int]:
+    """Return how many synapses the package's rounds leave, to just below the smallest share."""
+    return [n for n in counts_left(network.units) if n > SHARES[0] / 2 * network.units]
+
+
 def _rounds(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
     """Return scores by the order in which synapses are removed in rounds: the last the highest."""
-    left = np.arange(network.units)
     scores = np.zeros(network.units)
-    for share in (*_ROUNDS, 0):
-        mask = np.zeros(network.units)
-        mask[left] = 1
-        sizes = np.abs(network.effects(x, mask, label)[1][left])
-        left = left[np.argsort(sizes, kind="stable")]
-        scores[left] = network.units - len(left) + np.arange(len(left))
-        left = left[len(left) - int(share * network.units) :]
+    effects = partial(network.effects, x, label=label)
+    for _, members, sizes in rounds_of_ablation(effects, network.units, _counts(network)):
+        # Above all that were ablated before, by the sizes of their effects.
+        order = np.argsort(sizes, kind="stable")
+        scores[members[order]] = network.units - len(members) + np.arange(len(members))
     return scores
 
 
