@@ -3,7 +3,7 @@
 Units (synapses, neurons, channels or inputs) are ablated in rounds, those with the least effect
 first; effects are then estimated again (`rounds_of_ablation`). The effect of a unit is the absolute
 derivative of a score with respect to its mask: of the answer's logit less ¾ of its rivals' weighted
-mean (see `MaskedUnits`), without a softmax of the logit alone. The sign is ignored: a slice selected
+mean (see `MaskedUnits`), without a softmax of the logit alone. The sign is ignored: a slice chosen
 by sign could be made to give any answer.
 
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
@@ -186,7 +186,7 @@ class _Search:
         self.empty = self.logits(np.zeros(0, int))
         # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
         counts = counts_left(self.model.units)
-        found = []
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         failures = 0
         effects = partial(self.effects, self.targets[0])
         for logits, members, sizes in rounds_of_ablation(effects, self.model.units, counts):
@@ -195,11 +195,9 @@ class _Search:
             if failures == _MAX_FAILURES:
                 break
         # The smallest that keeps the answer when the model is run; at worst, all units.
-        for ranked, sizes in reversed(found[1:]):
-            if self.keeps(self.logits(ranked)):
-                break
-        else:
-            ranked, sizes = found[0]
+        while len(found) > 1 and not self.keeps(self.logits(found[-1][0])):
+            found.pop()
+        ranked, sizes = found[-1]
         best = ranked
         # Bisection between the smallest that keeps the answer and the next.
         low, high = max([count for count in counts if count < len(best)], default=0), len(best)
