@@ -1,9 +1,10 @@
-"""The exclusion by tensor operations, beside the kernels and a forward pass, in one run.
+"""What slices cost where the backend computes, beside a forward pass, in one run.
 
     KERAS_BACKEND=torch python benchmarks/bench_devices.py --output data/results/benchmarks/devices
 
-Tensor operations run where the backend does: on a GPU if it has one. Figures are wall-clock
-milliseconds for each sample, the kernels' on all cores: they need an idle machine.
+Forward passes, slices at θ = 0 and decisive slices are computed on a GPU if the backend has one,
+the exclusion at θ > 0 by compiled kernels on all cores. Figures are wall-clock milliseconds for
+each sample: they need an idle machine.
 Each row comes from a process of its own, so that its peaks of memory are its own.
 """
 
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("JAX_ENABLE_X64", "1")
 
 import keras
 import numpy as np
@@ -30,9 +30,9 @@ from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._tables import cell_text, text_table
 from nnslicer_tf.instrument.backend import device_name
-from nnslicer_tf.kinds import tensor_exclusion
 
 THETA = 0.3
+DECIDED = 16  # samples whose decisive slices are searched
 
 
 def gpu_peak_mb() -> float:
@@ -54,7 +54,7 @@ def gpu_peak_mb() -> float:
 
 
 def measure(name: str, samples: int, runs: int, data: Path | None) -> dict[str, float | str]:
-    """Return the figures of a model for batches of some samples; fail if the slices differ."""
+    """Return the figures of a model for batches of some samples."""
     dataset = "mnist" if name.startswith("lenet") else "cifar10"
     if data is None:
         x = datasets.load(dataset, "train[:256]").x
@@ -64,40 +64,23 @@ def measure(name: str, samples: int, runs: int, data: Path | None) -> dict[str, 
     profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
     batch = np.resize(x, (samples, *x.shape[1:]))
 
-    def slicer(theta: float, **settings: object) -> nns.Slicer:
-        return nns.Slicer(im, profile, theta, progress=False, **settings)
-
-    zero, tensors, kernels = (
-        slicer(0),
-        slicer(THETA, device="tensors"),
-        slicer(THETA, device="kernels"),
-    )
-    amounts = slicer(THETA, device="tensors", contribution="amount")
-    if tensors.slice(batch) != kernels.slice(batch):
-        raise SystemExit(f"{name}: tensors and kernels disagree.")
+    zero, exclusion = (nns.Slicer(im, profile, theta, progress=False) for theta in (0, THETA))
     work = {
-        "forward": lambda: im.predict(batch, samples),
-        "θ=0": lambda: zero.slice(batch),
-        "tensors": lambda: tensors.slice(batch),
-        "tensors, each sample": lambda: tensors.slice_each(batch, operations=()),
-        "tensors, amounts": lambda: amounts.slice(batch),
-        "kernels": lambda: kernels.slice(batch),
+        "forward": (samples, lambda: im.predict(batch, samples)),
+        "θ = 0": (samples, lambda: zero.slice(batch)),
+        f"θ = {THETA}": (samples, lambda: exclusion.slice(batch)),
+        "decisive": (DECIDED, lambda: zero.decisive(x[:DECIDED], others=1)),
     }
     row: dict[str, float | str] = {"model": name, "samples": samples}
-    for what, function in work.items():
-        wall, processor = median_seconds(function, runs)
-        row[what] = wall * 1e3 / samples
+    for what, (count, function) in work.items():
+        row[what] = median_seconds(function, runs)[0] * 1e3 / count
         print(f"{name}, {samples} samples: {what}, {row[what]:.3g} ms", file=sys.stderr)
-        if what in ("tensors", "kernels"):
-            row[f"{what}, CPU"] = processor * 1e3 / samples
-    row["kernels / tensors"] = row["kernels"] / row["tensors"]
     return row | {"GPU MB": gpu_peak_mb(), "process MB": peak_mb()}
 
 
 def main(
     models: Annotated[str, typer.Option(help="Names.")] = "lenet5,resnet10,resnet18",
     batches: Annotated[str, typer.Option(help="Numbers of samples in a batch.")] = "16,64,256",
-    block: Annotated[int, typer.Option(help="Local values in a block.")] = 1 << 22,
     runs: Annotated[int, typer.Option(help="How often each is timed.")] = 5,
     data: Annotated[
         Path | None,
@@ -110,14 +93,13 @@ def main(
     if output is not None:
         check_writable(output)
     if row:
-        tensor_exclusion.BLOCK_VALUES = block
         print(json.dumps(measure(models, int(batches), runs, data)))
         return
     rows = []
     for model in models.split(","):
         for samples in batches.split(","):
             chosen = ["--models", model, "--batches", samples]
-            command = [sys.executable, __file__, "--row", *chosen, "--block", block, "--runs", runs]
+            command = [sys.executable, __file__, "--row", *chosen, "--runs", runs]
             command += ["--data", data] if data else []
             done = subprocess.run(
                 list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True
@@ -128,7 +110,7 @@ def main(
         "# Slicing on a device\n\n"
         f"`python benchmarks/bench_devices.py {' '.join(sys.argv[1:])}`, {date.today()}, "
         f"Keras {keras.__version__} on {keras.backend.backend()}, {device_name()}, "
-        f"{available_cores()} cores, θ = {THETA}, load average {os.getloadavg()[0]:.1f} at the "
+        f"{available_cores()} cores; load average {os.getloadavg()[0]:.1f} at the "
         "end. Milliseconds per sample, medians.\n\n"
         f"```\n{table}\n```\n"
     )

@@ -8,7 +8,6 @@ reference, `signs` are float32 multipliers, and so are the results for inputs.
 """
 
 from collections import namedtuple
-from collections.abc import Callable
 
 import numpy as np
 from numba import boolean, float32, float64, int8, int32, types
@@ -68,7 +67,6 @@ def weighted_sum(
     each: bool,
     by_sum: bool = False,
     changes: np.ndarray | None = None,
-    expand: Callable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
@@ -77,8 +75,7 @@ def weighted_sum(
     int32; `each` separates the samples' synapses. For amounts, the synapses' are float32 amounts.
     """
     scale = np.ones((1, len(taps)))
-    expand = expand or _expand
-    return expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each, changes)
+    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each, changes)
 
 
 def average(
@@ -90,7 +87,6 @@ def average(
     counts: np.ndarray | None = None,
     by_sum: bool = False,
     changes: np.ndarray | None = None,
-    expand: Callable | None = None,
 ) -> np.ndarray:
     """Expand an average pooling, one channel at a time.
 
@@ -103,8 +99,7 @@ def average(
     scale = np.ascontiguousarray(counts, np.float64)
     if changes is not None:
         signs = signs / scale[..., None].astype(np.float32)
-    expand = expand or _expand
-    inputs, _ = expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False, changes)
+    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False, changes)
     return inputs
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -89,21 +89,6 @@ def device_name() -> str:
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-
-
-def is_on_gpu(variables: Iterable[Any]) -> bool:
-    """Return whether any of some Keras variables is on a GPU."""
-    devices = [str(getattr(variable.value, "device", "")).lower() for variable in variables]
-    return any(name in device for device in devices for name in ("gpu", "cuda", "rocm"))
-
-
-def has_float64() -> bool:
-    """Return whether the backend computes in float64, which JAX does only if asked to."""
-    if keras.backend.backend() != "jax":
-        return True
-    import jax
-
-    return bool(jax.config.jax_enable_x64)
 
 
 def vector_jacobian_product(

@@ -18,8 +18,6 @@ from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
     weighted_sum,
 )
 from nnslicer_tf.kinds.kind import (
-    KERNELS,
-    TENSORS,
     Kind,
     Neurons,
     Node,
@@ -30,8 +28,6 @@ from nnslicer_tf.kinds.kind import (
 )
 
 __all__ = [
-    "KERNELS",
-    "TENSORS",
     "Kind",
     "Neurons",
     "Node",

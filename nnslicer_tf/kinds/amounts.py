@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._kernels import sums
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Affine, Operation, Statistics
 from nnslicer_tf.kinds import rescale
@@ -73,7 +74,7 @@ def _weighted_sum(at: Expansion) -> Parts:
         return _weighted_sum_by_channel(at, *at.by_channel)
     table = at.node.table
     shape = (len(at.given), len(table.taps), -1)
-    received, synapses = x.sums.weighted_sum(
+    received, synapses = sums.weighted_sum(
         at.given.reshape(shape),
         at.output.reference.reshape(shape),
         flat(x.delta),

@@ -11,15 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._kernels import pointwise, products, sums
+from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds import tensor_exclusion
 
 ops: Any = LazyModule("keras.ops")
-
-KERNELS, TENSORS = "kernels", "tensors"
-"""Devices of the exclusion: compiled loops on the CPU, and tensor operations of the backend."""
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +32,6 @@ class Neurons:
             padding.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
-        device: What computes the exclusion of these inputs: "kernels" or "tensors".
         usual: Reference values `(batch, …)`, for amounts.
     """
 
@@ -45,7 +40,6 @@ class Neurons:
     relative_to: str = "output"
     mask: np.ndarray | None = None
     product: str = "value"
-    device: str = KERNELS
     usual: Any = None
 
     @classmethod
@@ -66,7 +60,7 @@ class Neurons:
         """Return the neurons at one index of their first axis, such as a time step."""
         arrays = (self.captured, self.delta, self.sign, self.factor)
         one = Neurons.known(*(array[:, t] for array in arrays))
-        one.relative_to, one.device = self.relative_to, self.device
+        one.relative_to = self.relative_to
         if self.usual is not None:
             one.usual = self.usual[:, t]
         return one
@@ -100,16 +94,6 @@ class Neurons:
     def sign(self) -> np.ndarray:
         """Signs of Δ, int8."""
         return self._deltas[1]
-
-    @property
-    def sums(self) -> Any:
-        """The module with the exclusion of weighted sums and averages."""
-        return sums if self.device == KERNELS else tensor_exclusion
-
-    @property
-    def products(self) -> Any:
-        """The module with the exclusion of products and softmax."""
-        return products if self.device == KERNELS else tensor_exclusion
 
     @property
     def is_relative_to_sum(self) -> bool:

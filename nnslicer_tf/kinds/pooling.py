@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._kernels import pools
+from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
@@ -28,7 +28,7 @@ def expand_average(
     """Propagate CONTRIB, or multipliers, with exclusion by Δx / k; padding does not count."""
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
-    received = x.sums.average(
+    received = sums.average(
         flat(signs),
         flat(output.reference),
         flat(x.delta),

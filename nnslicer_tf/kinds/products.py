@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._kernels import products
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum
@@ -99,7 +100,7 @@ def expand_products(
         middles = (a, b)
     # Keras adds an axis of size 1 to the dot product of two vectors.
     of_y = signs.shape[: len(table.y.order)]
-    received = output.products.product_sum(
+    received = products.product_sum(
         table.y.apply(signs.reshape(of_y)),
         table.y.apply(output.value.reshape(of_y)),
         first,
@@ -145,7 +146,7 @@ def expand_softmax(
     if amounts:
         usual = np.broadcast_to(output.usual, output.captured.shape)
         means = rescale.logarithmic_means(np, rows.apply(output.captured), rows.apply(usual))
-    received = x.products.softmax(
+    received = products.softmax(
         rows.apply(signs),
         rows.apply(output.value),
         rows.apply(x.delta),

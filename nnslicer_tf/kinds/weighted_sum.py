@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnslicer_tf._environment import LazyModule
-from nnslicer_tf._kernels import pools
+from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
@@ -80,7 +80,7 @@ def _exclusion(
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
-    received, synapses = x.sums.weighted_sum(
+    received, synapses = sums.weighted_sum(
         signs.reshape(shape),
         output.reference.reshape(shape),
         dx,
@@ -220,7 +220,7 @@ def expand_gates(
     deltas = gather([x.delta for x in inputs])
     changes = np.concatenate(gather([x.change for x in inputs]), axis=2) if amounts else None
     shape = (batch, positions, -1)
-    received, collected = inputs[0].sums.weighted_sum(
+    received, collected = sums.weighted_sum(
         signs.reshape(shape),
         reference.reshape(shape),
         np.concatenate(deltas, axis=2),

@@ -15,7 +15,7 @@ from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.recurrence import HELD
-from nnslicer_tf.kinds import KERNELS, Neurons, Node
+from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.kinds.amounts import RULES, Expansion
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
@@ -32,7 +32,7 @@ _MAX_PARTS = 3
 Captured = Mapping[str, np.ndarray]  # the values of `Plan.captured`, (batch, *shape) float32
 
 
-def walk(plan: Plan, captured: Captured, each: bool, device: str = KERNELS) -> Contributions:
+def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     """Return the counts of a batch; with `each`, those of synapses are not summed over samples."""
     known: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
@@ -43,9 +43,7 @@ def walk(plan: Plan, captured: Captured, each: bool, device: str = KERNELS) -> C
             mask = None
             if node.mask is not None:
                 mask = aligned_mask(captured[node.mask], captured[name].ndim)
-            known[name] = Neurons(
-                captured[name], node.mean, plan.relative_to, mask, plan.product, device
-            )
+            known[name] = Neurons(captured[name], node.mean, plan.relative_to, mask, plan.product)
         return known[name]
 
     def present(name: str, part: np.ndarray | None) -> np.ndarray | None:
@@ -79,9 +77,7 @@ def walk(plan: Plan, captured: Captured, each: bool, device: str = KERNELS) -> C
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 
-def walk_amounts(
-    plan: Plan, captured: Captured, each: bool, device: str = KERNELS
-) -> Contributions:
+def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
     """Return the amounts of a batch; arguments as in `walk`."""
     tables = plan.amounts  # the walk carries multipliers; from lookups back to tokens, amounts
     assert tables is not None
@@ -94,7 +90,7 @@ def walk_amounts(
             node = (nodes if granularity == "activation" else plan.nodes)[name]
             array = captured[name]
             mask = None if node.mask is None else aligned_mask(captured[node.mask], array.ndim)
-            options = plan.relative_to, mask, plan.product, device, captured[REFERENCE + name]
+            options = plan.relative_to, mask, plan.product, captured[REFERENCE + name]
             known[name, granularity] = Neurons(array, node.mean, *options)
         return known[name, granularity]
 
@@ -203,21 +199,17 @@ def _add(totals: dict[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Non
 
 
 class ExclusionWalk(Job):
-    """A job that walks batches of captured values.
+    """A job that walks batches of captured values."""
 
-    With the device "tensors" it needs Keras, and is not split between threads or processes.
-    """
-
-    def __init__(self, plan: Plan, collector: Collector, device: str = KERNELS) -> None:
+    def __init__(self, plan: Plan, collector: Collector) -> None:
         self.plan = plan
-        self.device = device
         self.captured = plan.captured
         self.collector = collector
 
     @property
     def compiles_first(self) -> bool:
         """Whether this process has not compiled or loaded the kernels yet."""
-        return self.device == KERNELS and not sums.is_compiled()
+        return not sums.is_compiled()
 
     def __call__(self, captured: Captured) -> Any:
         """Return the result for a batch of captured values."""
@@ -229,7 +221,7 @@ class ExclusionWalk(Job):
         for start in range(0, samples, step):
             part = _part(captured, start, start + step)
             run = walk if self.plan.amounts is None else walk_amounts
-            result = run(self.plan, part, self.collector.each, self.device)
+            result = run(self.plan, part, self.collector.each)
             results.append(self.collector.collect(result, part[self.plan.logits]))
         return self.join(results)
 

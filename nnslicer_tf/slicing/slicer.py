@@ -26,13 +26,11 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
-from nnslicer_tf.instrument.backend import has_float64, is_on_gpu
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_synapses
-from nnslicer_tf.kinds import KERNELS, TENSORS
 from nnslicer_tf.kinds.kind import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
@@ -108,10 +106,6 @@ class Slicer:
             synapse raised the target above its value for the mean input, in the target's unit. At
             θ = 0, the amounts at every cut through the network add up to the target's change; θ > 0
             excludes the same inputs as with counts. `rectify` has no effect on amounts.
-        device: What computes the exclusion: "kernels", compiled loops on the CPU, or "tensors",
-            operations of the Keras backend, with equal results. None: tensors if the model's
-            weights are on a GPU and the backend has float64 (JAX: `JAX_ENABLE_X64=1`), else
-            kernels. With tensors, `workers` has no effect.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -133,7 +127,6 @@ class Slicer:
         rectify: str = "sign",
         product: str = "value",
         contribution: str = "count",
-        device: str | None = None,
     ) -> None:
         self.theta = theta
         self.granularity = granularity
@@ -144,14 +137,7 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
-        self.device = device
         check_options(workers=workers, **self._settings)
-        if device is not None:
-            check_name("device", device, (KERNELS, TENSORS))
-        if device == TENSORS and not has_float64():
-            raise InvalidArgumentError(
-                "device='tensors' needs float64: set JAX_ENABLE_X64=1 before JAX is imported."
-            )
         self.theta = float(theta)
         self.im = im = instrumented(im)
         if isinstance(profile, (str, os.PathLike)):
@@ -176,7 +162,7 @@ class Slicer:
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
-        names = ("workers", "ray_address", "progress", "device")
+        names = ("workers", "ray_address", "progress")
         settings = self._settings | {name: getattr(self, name) for name in names}
         options = {"bounds": self.im.bounds, "task": self.im.given_task}
         return self.im.model, self.im.input_shapes, options, self.profile, settings
@@ -584,14 +570,8 @@ class Slicer:
                 if read not in self._captures:
                     self._captures[read] = AmountCapture(self.im, self.profile, plan)
                 capture = self._captures[read]
-            device = self.device
-            if device is None:
-                on_gpu = is_on_gpu(self.im.model.variables) and has_float64()
-                device = TENSORS if on_gpu else KERNELS
-            workers, address = self.workers, self.ray_address
-            engine = make_engine(0) if device == TENSORS else make_engine(workers, address)
-            job = ExclusionWalk(plan, collector, device)
-            return Work(job, engine, size, capture, self.profile)
+            engine = make_engine(self.workers, self.ray_address)
+            return Work(ExclusionWalk(plan, collector), engine, size, capture, self.profile)
         if key not in self._work:
             if isinstance(collector, EachRow):
                 collector = replace(collector, dense=True)

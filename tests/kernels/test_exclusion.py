@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from nnslicer_tf._kernels import pointwise, pools, rows, sums
-from nnslicer_tf.kinds import tensor_exclusion
 
 THETAS = (0.0, 0.05, 0.3, 0.7, 1.0, 1.5, 2.0)
 LENGTHS = (1, 2, 3, 15, 16, 17, 27, 31, 32, 33, 47, 48, 49, 64, 100, 144, 150, 288, 1000, 5000)
@@ -42,8 +41,8 @@ def plain_rule(signs, y, dx, weights, taps, theta, each):
     return inputs[:, :-1], synapses
 
 
-def check(*arguments, by=sums):
-    for ours, plain in zip(by.weighted_sum(*arguments), plain_rule(*arguments), strict=True):
+def check(*arguments):
+    for ours, plain in zip(sums.weighted_sum(*arguments), plain_rule(*arguments), strict=True):
         np.testing.assert_array_equal(ours, plain)
 
 
@@ -86,7 +85,9 @@ VALUES = {
 }
 
 
-def check_values(values, length, by=sums):
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("values", VALUES)
+def test_values(values, length):
     """Check outputs that are the sums, far from them, and exactly a prefix's sum, at every θ."""
     rng = np.random.default_rng(length)
     rows = 2 if length > 1000 else 6
@@ -106,29 +107,14 @@ def check_values(values, length, by=sums):
             np.arange(length, dtype=np.int32)[None],
             theta,
             True,
-            by=by,
         )
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("values", VALUES)
-def test_values(values, length):
-    check_values(values, length)
-
-
-# Not denormal numbers, which a device may take for 0, nor sums beyond float32, which take long.
-@pytest.mark.parametrize("length", [1, 16, 33, 1000])
-@pytest.mark.parametrize("values", sorted(VALUES.keys() - {"denormal", "huge"}))
-def test_values_as_tensors(values, length):
-    check_values(values, length, tensor_exclusion)
-
-
-@pytest.mark.parametrize("by", [sums, tensor_exclusion])
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize(
     ("groups", "per_group", "outputs"), [(1, 1, 5), (1, 6, 3), (2, 3, 4), (8, 1, 1), (1, 40, 2)]
 )
-def test_windows(groups, per_group, outputs, each, by):
+def test_windows(groups, per_group, outputs, each):
     """A convolution, 3 × 3 with padding and stride 2, of any grouping."""
     rng = np.random.default_rng(per_group)
     side, kernel, stride = 7, 3, 2
@@ -144,7 +130,7 @@ def test_windows(groups, per_group, outputs, each, by):
     signs[:, 4] = 0  # a window that nothing reads
     y = rng.integers(0, 900, shape).astype(F)
     for theta in THETAS:
-        check(signs, y, dx, weights, taps, theta, each, by=by)
+        check(signs, y, dx, weights, taps, theta, each)
 
 
 def test_windows_in_blocks():
@@ -158,8 +144,7 @@ def test_windows_in_blocks():
     check(signs, y, dx, weights, taps, 0.5, False)
 
 
-@pytest.mark.parametrize("by", [sums, tensor_exclusion])
-def test_rounding_decides_in_float64(by):
+def test_rounding_decides_in_float64():
     """Sums that differ from the threshold by less than float32 can tell."""
     n = 160
     x = np.full((1, n, 1), 2.0**-24, F)
@@ -169,9 +154,9 @@ def test_rounding_decides_in_float64(by):
     rest = (n - 16) * 2.0**-24
     for theta, taken in ((8 + rest, 9), (np.nextafter(8 + rest, 9), 8)):
         y = np.ones((1, 1, 1), F)
-        inputs, _ = by.weighted_sum(signs, y, x, weights, taps, theta, False)
+        inputs, _ = sums.weighted_sum(signs, y, x, weights, taps, theta, False)
         assert inputs.sum() == taken
-        check(signs, y, x, weights, taps, theta, False, by=by)
+        check(signs, y, x, weights, taps, theta, False)
 
 
 def test_read_only_and_strided_arrays():
@@ -186,9 +171,8 @@ def test_read_only_and_strided_arrays():
     check(signs, y, dx, weights, taps, 0.3, True)
 
 
-@pytest.mark.parametrize("by", [sums, tensor_exclusion])
-def test_no_samples(by):
-    inputs, synapses = by.weighted_sum(
+def test_no_samples():
+    inputs, synapses = sums.weighted_sum(
         np.zeros((0, 1, 2), np.int8),
         np.zeros((0, 1, 2), F),
         np.zeros((0, 5, 1), F),
@@ -201,8 +185,7 @@ def test_no_samples(by):
     np.testing.assert_array_equal(synapses, np.zeros((1, 1, 2, 5)))
 
 
-@pytest.mark.parametrize("by", [sums, tensor_exclusion])
-def test_average(by):
+def test_average():
     """An average is a sum over the taps that are not padding, its threshold times their number."""
     rng = np.random.default_rng(3)
     taps = np.array([[0, 1, 2, 3], [2, 3, -1, -1], [-1, 4, 5, 1]], np.int32)
@@ -216,7 +199,7 @@ def test_average(by):
             v = dx[sample, sources, c]
             given = kept(v, theta * abs(float(y[sample, p, c])) * len(v)) * np.sign(v)
             np.add.at(expected[sample, :, c], sources, given.astype(int) * signs[sample, p, c])
-        np.testing.assert_array_equal(by.average(signs, y, dx, taps, theta), expected)
+        np.testing.assert_array_equal(sums.average(signs, y, dx, taps, theta), expected)
 
 
 def test_deltas():

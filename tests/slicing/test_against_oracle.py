@@ -9,11 +9,10 @@ import pytest
 import nnslicer_tf as nns
 from support.amount_oracle import AmountOracle, ChannelAmountOracle
 from support.models import MODELS, data, random_model, set_dyadic_weights
-from support.slices import check_close, check_complete, check_equal
+from support.slices import check_complete, check_equal
 from support.slicing_oracle import ChannelOracle, Oracle
 
 THETAS = (0.0, 0.125, 0.5, 2.0)
-DEVICES = ("kernels", "tensors")
 
 
 class Case:
@@ -70,16 +69,6 @@ class Case:
                             wanted[i] = amount
                         np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
 
-    def check_tensors(self, granularity, thetas, **reading):
-        """Compare counts, and amounts at the last θ, as tensor operations and by kernels."""
-        for theta in thetas:
-            kernels, tensors = (
-                self.slice(theta, granularity, device=d, **reading) for d in DEVICES
-            )
-            assert tensors == kernels
-        reading["contribution"] = "amount"
-        check_close(*(self.slice(theta, granularity, device=d, **reading) for d in DEVICES))
-
 
 # Over the whole module, so that pytest orders the tests by model and wraps each only once.
 @pytest.fixture(scope="module", params=MODELS)
@@ -105,11 +94,6 @@ def test_amounts_add_up_at_every_cut(case, granularity):
     for x in (case.x[:1], case.x[1:]):
         change = check_complete(case.slicer(granularity, contribution="amount"), x)
         assert change == pytest.approx(case.im.logits(x)[0, 1] - usual, abs=2e-5)
-
-
-@pytest.mark.parametrize("granularity", ["activation", "channel"])
-def test_counts_as_tensors(case, granularity):
-    case.check_tensors(granularity, (0.1, 0.3, 0.9))
 
 
 # What the paper's program computes where the paper says otherwise.
@@ -171,9 +155,3 @@ def test_random_models_by_channel(seed):
 def test_amounts_of_random_models(seed, granularity):
     rng = np.random.default_rng(4000 + seed)
     Case(random_model(rng), rng).check_amounts(granularity, (0.25, 1.0))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_models_as_tensors_relative_to_the_sum(seed):
-    rng = np.random.default_rng(5000 + seed)
-    Case(random_model(rng), rng).check_tensors("activation", (0.1, 0.3, 0.9), relative_to="sum")

@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from support import sequence_models
-from support.slices import check_complete
+from support.slices import check_close, check_complete
 
 
 def slicer_of(model, profile_data, theta=0.0, **options):
@@ -47,7 +47,10 @@ def test_amounts_of_normalisations_and_activations_add_up(layer):
     for weight in model.weights:
         weight.assign(rng.normal(size=weight.shape))
     slicer = slicer_of(model, rng.normal(size=(8, 3, 4)))
-    check_complete(slicer, np.clip(rng.normal(size=(5, 3, 4)), -2, 2))
+    x = np.clip(rng.normal(size=(5, 3, 4)), -2, 2)
+    check_complete(slicer, x)
+    # The other executor, with a threshold that excludes next to nothing.
+    check_close(slicer.at_theta(1e-7).slice(x, outputs=[1]), slicer.slice(x, outputs=[1]))
 
 
 @pytest.mark.parametrize(
