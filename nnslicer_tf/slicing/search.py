@@ -33,11 +33,11 @@ from nnslicer_tf.slicing.profile import Profile
 
 ABLATIONS = ("mean", "zero", "resample")
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
-# lost between a fifth and a fiftieth of the units, where the steps are small.
+# lost between a fifth and a hundredth of the units, where the steps are small.
 _MANY_UNITS = 1000
 _FIRST_SHARES = (0.4, 0.2)
 _STEP = 0.8
-_SMALL_SHARE = 0.02
+_SMALL_SHARE = 0.01
 _LAST_STEP = 0.65
 _MIN_SHARE = 1e-4
 # What units that a round is about to ablate are multiplied by while effects are estimated again,
