@@ -138,8 +138,8 @@ class NNSlicerRanker(ClassRanker):
         profile: The model's profile, or a profile for each class; by default, that of the given
             samples. The paper uses the whole training set, its program each class separately.
         theta: Threshold θ of the slices; 0 is far cheaper.
-        granularity, relative_to, rectify, workers: As in `Slicer`; granularity "activation" or
-            "channel"; one thread by default.
+        granularity, relative_to, rectify, contribution, workers: As in `Slicer`; granularity
+            "activation" or "channel"; one thread by default.
         collect: How the contributions for single samples are combined: "netted", summed with their
             signs, as in the paper's Equation 4; "magnitudes", summed without signs, as in the
             paper's program; or "samples", the number of samples whose slices include the synapse.
@@ -156,6 +156,7 @@ class NNSlicerRanker(ClassRanker):
     collect: str = field(default="netted", kw_only=True)
     relative_to: str = field(default="output", kw_only=True)
     rectify: str = field(default="sign", kw_only=True)
+    contribution: str = field(default="count", kw_only=True)
     workers: int | None = field(default=0, kw_only=True)
     _slicers: dict[tuple[int, int], Slicer] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -163,8 +164,12 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        options = {"relative_to": self.relative_to, "rectify": self.rectify}
-        check_options(self.theta, self.granularity, self.workers, **options)
+        check_options(self.theta, self.granularity, self.workers, **self._readings)
+
+    @property
+    def _readings(self) -> dict[str, str]:
+        readings = {"relative_to": self.relative_to, "rectify": self.rectify}
+        return readings | {"contribution": self.contribution}
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
@@ -184,8 +189,7 @@ class NNSlicerRanker(ClassRanker):
         # A slicer compiles its walk, so it is kept for the other classes.
         key = (id(im), id(profile))
         if key not in self._slicers:
-            options: Any = {"relative_to": self.relative_to, "rectify": self.rectify}
-            options |= {"workers": self.workers, "progress": self.progress}
+            options: Any = {"workers": self.workers, "progress": self.progress, **self._readings}
             self._slicers[key] = Slicer(im, profile, self.theta, self.granularity, **options)
         slicer = self._slicers[key]
         neuron, sign = im.classes.neuron(target)
@@ -198,12 +202,12 @@ class NNSlicerRanker(ClassRanker):
             synapses = slicer.slice(x, outputs=outputs).synapses
             return {name: sign * values for name, values in synapses.items()}
         reduce = _REDUCTIONS[self.collect]
-        totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
+        totals = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
         what = f"Slices of class {target}"
         with tqdm(total=len(x), desc=what, disable=not self.progress, leave=False) as bar:
             for part in slicer.iterate(x, outputs=outputs, reduce=reduce):
                 for name, values in part.reduced.items():
-                    totals[name] += values.astype(np.int64)
+                    totals[name] += values
                 bar.update(len(part.predicted))
         return totals
 

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS
 from reproduction.nnslicer import settings
@@ -128,11 +129,17 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
         "ties by weight": targeted(lambda targets: _ties_by_weight(im, slices.total(targets))),
         "contributions × weight": targeted(_times_weight(im, slices, 1.0)),
         "magnitudes of each image": targeted(magnitudes.total),
+        "amounts of each image": targeted(ranked["amounts"].total),
         power: targeted(finer),
         measured: targeted(slices.total, **again),
         f"magnitudes of each image, {measured}": targeted(magnitudes.total, **again),
+        f"amounts of each image, {measured}": targeted(ranked["amounts"].total, **again),
+        f"amounts of each image, {smallest}": targeted(ranked["amounts"].total, whole_model=True),
         f"{power}, {measured}": targeted(finer, **again),
         f"ours: magnitudes ^ 0.25 × weight, {smallest}": targeted(finer, whole_model=True),
+        f"amounts ^ 0.25 × weight, {smallest}": targeted(
+            _times_weight(im, ranked["amounts"]), whole_model=True
+        ),
         "Weight": by_weight(),
         f"Weight, {measured}": by_weight(**again),
         f"Weight, {smallest}": by_weight(whole_model=True),
@@ -291,7 +298,10 @@ def plot(found: pd.DataFrame) -> Figure:
 
 
 _KEYS = ("method", "epochs", "classes")
-_METHODS = {"contributions": CONTRIBUTIONS, "Weight": "weight"}
+_AMOUNTS = NNSlicerRanker(
+    theta=0.0, progress=False, collect="magnitudes", contribution="amount", correct_only=False
+)
+_METHODS = {"contributions": CONTRIBUTIONS, "Amounts": _AMOUNTS, "Weight": "weight"}
 _METHODS |= {"Channel": "channel", "Random": "random"}
 
 

@@ -55,6 +55,9 @@ ABLATED: Rankings = {
     "theta0": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=0.0),
     "theta1": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=1.0),
     "channels": lambda profiles: NNSlicerRanker(profile=profiles.whole, granularity="channel"),
+    "amounts": lambda profiles: NNSlicerRanker(
+        profile=profiles.whole, theta=0.0, collect="magnitudes", contribution="amount"
+    ),
     "all-samples": lambda profiles: NNSlicerRanker(profile=profiles.whole, correct_only=False),
 }
 """Name → the paper's ranking, and variants in one choice that the paper leaves open."""
