@@ -100,7 +100,9 @@ def load_watched(s: ChallengeSettings | ChoiceSettings) -> Watched:
     im = InstrumentedModel(zoo.load(s.model, s.dataset), bounds=(0.0, 1.0))
     train = datasets.load(s.dataset, f"train[:{2 * s.train}]").x
     normal, others = train[: s.train], train[s.train :]
-    return Watched(Slicer(im, Profile.from_data(im, normal), s.theta), normal, others)
+    kind = s.contribution if isinstance(s, ChoiceSettings) else "count"
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta, contribution=kind)
+    return Watched(slicer, normal, others)
 
 
 def run_challenges(

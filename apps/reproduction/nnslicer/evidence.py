@@ -247,6 +247,7 @@ def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
         "normal inputs": f"train[:{s.train}] to learn from; {right.sum()} of "
         f"train[{s.skip}:{s.skip + s.images + s.normals}] for the false positives",
         "attacked images": f"train[{s.skip}:{s.skip + s.images}]",
+        "slices": f"{s.contribution}s at θ = {s.theta:g}",
         "examples": ", ".join(f"{name} {len(x)}" for name, x in sets.items()),
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),

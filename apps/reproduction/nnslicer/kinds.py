@@ -184,7 +184,7 @@ class Judge:
         self, s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray
     ) -> None:
         self._slicer, self._normal, self._seed = slicer, normal, s.seed
-        identity = {"model": slicer.im.fingerprint}
+        identity = {"model": slicer.im.fingerprint, "contribution": slicer.contribution}
         identity |= s.values("dataset", "train", "theta", "seed") | {"evidence": EVIDENCE}
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         self._folder = s.work / "judges" / f"{s.model}-{digest}"

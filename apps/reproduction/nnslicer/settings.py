@@ -186,6 +186,9 @@ class ChoiceSettings(DetectorSettings):
     skip: Skip = 55_000  # the model should not know the next images
     images: Attacked = 192
     normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
+    contribution: Annotated[Literal["count", "amount"], Option(help="What slices add up.")] = (
+        "count"
+    )
     resamples: Resamples = 500
 
 
