@@ -2,42 +2,32 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import as_array, check_name, counted
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.attributions import ATTRIBUTIONS, Target, metrics
-from nnslicer_tf.attributions.target import is_classifier, resolve_target
-from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import aligned, column_names
+from nnslicer_tf.attributions import Target, metrics
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import save_figure
 from nnslicer_tf.report.attributions import InputPanel, attribution_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
-from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
 AMOUNTS = "amounts"
-RANDOM = "random order"
-EXACT = "integrated gradients"
-SAMPLED = "integrated gradients, 50 samples"
 _STAND_IN = {"mean": "their mean", "zero": "nothing"}
 _MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
 _MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
 _MAX_RARE = 0.1
-_NEARLY_ALL = 0.9
-_UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,156 +356,6 @@ class Explanation(ShownAsTable):
                 *(Text(f"{name}: {why}") for name, why in self.comparison.left_out.items()),
             ]
         return blocks
-
-
-def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
-    """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
-    if not columns:
-        x = aligned(x, im.columns)
-        columns = column_names(x)
-    if len(im.input_operations) > 1:
-        parts = x.items() if isinstance(x, Mapping) else enumerate(x)
-        shapes = list(im.input_shapes.values())
-        batch: Any = {
-            key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
-            for key, part in parts
-        }
-        x = batch if isinstance(x, Mapping) else list(batch.values())
-    elif not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
-        x = as_array(x)[None]
-    checked = im.check(x)
-    if len(checked) != 1:
-        raise InvalidArgumentError(
-            f"One sample is explained at a time. Received: {len(checked)}; pass x[i], or "
-            "look at many with slicer.slice_each(x) and nnslicer_tf.explore."
-        )
-    return checked, columns
-
-
-def explained_target(
-    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
-) -> Target:
-    """Return the checked target; by default the predicted class, or the only value."""
-    if isinstance(target, Criterion):
-        if not isinstance(target.outputs, Mapping) or target.until is not None:
-            raise CriterionError(
-                "A criterion that is explained names neurons, without `until`: "
-                "Criterion({'operation': [indices]})."
-            )
-        target = target.outputs
-    if target is None:
-        if is_classifier(im):
-            outputs = values[im.output_operations[0]][None]
-            target = int(im.classes.from_outputs(outputs)[0])
-        elif im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
-            target = {next(iter(im.outputs)): "all"}
-    return resolve_target(im, target)
-
-
-def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
-    """Return the probabilities of the classes, or the value of another target as `(1,)`."""
-    if target.label is not None:
-        return im.classes.probabilities(output[None])[0]
-    return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
-
-
-def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
-    """Return the attributions that `compare` names; raise InvalidArgumentError for unknown ones."""
-    if isinstance(compare, bool):
-        return tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
-    methods = (compare,) if isinstance(compare, str) else tuple(compare)
-    for name in methods:
-        check_name("attribution", name, ATTRIBUTIONS)
-    return methods
-
-
-def compare_methods(
-    im: InstrumentedModel,
-    sample: Any,
-    baseline: Mapping[str, np.ndarray],
-    target: Target,
-    methods: Iterable[str],
-    contributions: Any,
-) -> Comparison:
-    """Return attributions by other methods, and the curves of all on one sample."""
-    values = {AMOUNTS: contributions}
-    left_out = {}
-    for name in methods:
-        try:
-            values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
-        except UnsupportedLayerError as error:
-            left_out[name] = str(error)
-    flat = keras.tree.map_structure(np.zeros_like, contributions)
-    judged = {**values, RANDOM: flat}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged)
-    return Comparison(values, deletion, insertion, left_out)
-
-
-def unusual_size(
-    im: InstrumentedModel,
-    one: Slice,
-    theta: float,
-    values: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
-    whole: np.ndarray,
-    target: Target,
-    unexcluded: Callable[[], int],
-) -> str:
-    """Say why a slice is empty or nearly complete, and whether the network is dead; else "".
-
-    `unexcluded` returns the number of synapses in the slice at θ = 0.
-    """
-    share = float((one.to_vector() != 0).mean())
-    if 0 < share < _NEARLY_ALL:
-        return ""
-    if share and theta == 0:
-        return (
-            f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Use θ = 0.3 to "
-            "keep only what decides."
-        )
-    if share and len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
-        return (
-            f"The slice has {share:.0%} of the synapses, and the model is undecided: the largest "
-            f"probability is {whole.max():.1%}. Its weights look untrained (random)."
-        )
-    if share:
-        return (
-            f"The slice has {share:.0%} of the synapses: at θ = {theta:g} no part of the "
-            "network stands out. Use a larger θ."
-        )
-    # The slice is empty: because of θ, or because nothing differs even without an exclusion.
-    neurons = list(target.neurons)
-    value, mean = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
-    name = target.answer if target.label is None else f"output {target.label}"
-    at_zero = unexcluded() if theta > 0 else 0
-    if at_zero and theta > 1:
-        return f"The slice is empty: θ = {theta:g} excludes everything; use 0.3."
-    if at_zero:
-        return (
-            f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and θ = {theta:g} "
-            f"excludes all changes as too small. Use a smaller θ (at θ = 0 the slice has "
-            f"{counted(at_zero, 'synapse')})."
-        )
-    varying: set[str] = set()  # the others are the same for all samples by nature
-    for operation in im.operations:
-        is_input = operation.kind == "input"
-        if is_input or (operation.kind != "mask" and not varying.isdisjoint(operation.inputs)):
-            varying.add(operation.name)
-    for operation in im.operations:
-        if operation.name not in varying or operation.name not in values:
-            continue
-        usual = means[operation.name]
-        scale = max(float(np.abs(usual).max()), 1e-30)
-        if np.abs(values[operation.name] - usual).max() <= 1e-6 * scale:
-            return (
-                f"The slice is empty: from '{operation.name}' on, every value is the same for this "
-                "sample as on average over the profiled data. Either the network is dead there "
-                "(all units of a layer at zero), or the sample is the mean itself."
-            )
-    return (
-        f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, but no change of a "
-        "neuron reaches it through a synapse."
-    )
 
 
 def _largest(sizes: np.ndarray, most: int) -> list[int]:

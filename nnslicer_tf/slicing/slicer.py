@@ -16,21 +16,17 @@ import keras
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._checks import check_count, check_name, counted
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
-from nnslicer_tf.attributions import Target, TargetLike
-from nnslicer_tf.attributions.deeplift import deeplift
-from nnslicer_tf.attributions.problem import feature_operations
+from nnslicer_tf.attributions import TargetLike
 from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
-from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
-from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.kinds.kind import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
@@ -51,16 +47,8 @@ from nnslicer_tf.slicing._results import (
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.explanation import (
-    SAMPLED,
-    Explanation,
-    answer,
-    compare_methods,
-    explained_target,
-    methods_to_compare,
-    one_sample,
-    unusual_size,
-)
+from nnslicer_tf.slicing.explaining import EMPTY, SAMPLED, explain
+from nnslicer_tf.slicing.explanation import Explanation
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.search import Requirements, decisive_slices
 from nnslicer_tf.slicing.slice import Slice
@@ -68,7 +56,6 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
-_EMPTY = "The slice is empty"
 LARGEST_BATCH = 1024
 _CHOICES = {
     "granularity": ("activation", "channel"),
@@ -189,6 +176,11 @@ class Slicer:
             return self
         check_options(theta)
         return self._like(theta=float(theta))
+
+    @cached_property
+    def by_amounts(self) -> "Slicer":
+        """A slicer of the same model with contributions as amounts, at θ = 0 on one thread."""
+        return self._like(theta=0.0, contribution="amount", workers=0, progress=False)
 
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -407,119 +399,17 @@ class Slicer:
             UnsupportedLayerError: if the model has no synapses.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
-        check_synapses(self.im)
-        im, means = self.im, self.profile.means
-        batch, columns = one_sample(im, x, columns)
-        sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
-        values = {name: value[0] for name, value in im.capture(batch).items()}
-        methods = methods_to_compare(compare)
-        names = tuple(map(str, classes))
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
-        if isinstance(target, str) and target in names:
-            target = names.index(target)
-        chosen = explained_target(im, target, values)
-        whole = answer(im, chosen, values[chosen.answer])
-        if names and chosen.label is not None and len(names) != len(whole):
-            raise InvalidArgumentError(
-                f"The model has {counted(len(whole), 'class')}; received "
-                f"{counted(len(names), 'name')}."
-            )
-        tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
-        lengths = [im[name].shape[0] for name in tokens if im[name].shape]
-        if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
-            takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
-            raise InvalidArgumentError(
-                f"words has one word for each token of the sample; the model takes {takes}. "
-                f"Received: {len(words)} {type(words).__name__}"
-            )
-
-        # The contributions, by one compiled function for any target; the slice, and its ablation.
-        contributions = deeplift(im, sample, means, chosen)
-        criterion = {chosen.operation: list(chosen.neurons)}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", _EMPTY)  # the explanation says why
-            one = self.slice(batch, criterion)
-        key = "masked", self.profile
-        masked = im.prepared(key, lambda: MaskedModel(im, means))
-        keep = one.synapse_mask()
-        masks = [keep, {name: ~mask for name, mask in keep.items()}]
-        for ablation in ("mean", "zero"):  # no mean can stand in for synapses of recurrent layers
-            run = partial(masked.logits, x=batch, ablation=ablation, of=chosen.answer)
-            try:
-                kept, removed = (answer(im, chosen, run(mask)[0]) for mask in masks)
-                break
-            except UnsupportedLayerError:
-                if ablation == "zero":
-                    raise
-
-        frequencies = None
-        if usual is not None:
-            counts = {name: np.zeros(k.shape, np.int64) for name, k in im.kernels.items()}
-            samples = 0
-            for part in self.iterate(usual, criterion):
-                samples += len(part.predicted)
-                for name, rows in part.synapses.items():
-                    counts[name] += (rows != 0).sum(axis=0)
-            frequencies = {name: count / samples for name, count in counts.items()}
-
-        def amounts() -> Slice:
-            total = self._by_amounts.slice(batch, criterion)
-            factor = chosen.sign / len(chosen.neurons)
-            neurons, synapses = (
-                {name: factor * array for name, array in arrays.items()}
-                for arrays in (total.neurons, total.synapses)
-            )
-            return Slice(neurons, synapses, total.info)
-
-        def unexcluded() -> int:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", _EMPTY)
-                vector = self.at_theta(0.0).slice(batch, criterion).to_vector()
-            return int(np.count_nonzero(vector))
-
-        # What was assumed about the outputs, and why the slice is empty or nearly complete
-        remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
-        unusual = unusual_size(im, one, self.theta, values, means, whole, chosen, unexcluded)
-        return Explanation(
-            sample=sample,
-            target=chosen,
-            whole=whole,
-            kept=kept,
-            removed=removed,
-            ablation=ablation,
-            contributions=contributions,
-            slice=one,
-            values=values,
-            means=means,
-            classes=names,
-            columns=tuple(map(str, columns)),
-            words=tuple(map(str, words)),
-            decisive=self._decisive_for(chosen, batch, whole) if decisive else None,
-            finding=" ".join(filter(None, (remark, unusual))),
-            frequencies=frequencies,
-            comparison=compare_methods(im, sample, means, chosen, methods, contributions)
-            if methods
-            else None,
-            _tokens=tokens,
-            _amounts=amounts,
+        return explain(
+            self,
+            x,
+            target,
+            names=classes,
+            columns=columns,
+            words=words,
+            usual=usual,
+            compare=compare,
+            decisive=decisive,
         )
-
-    def _decisive_for(self, target: Target, batch: Any, whole: np.ndarray) -> DecisiveSlices | None:
-        """Return the smallest slice that keeps the answer, if the target is the model's answer."""
-        outputs = {self.im.output_operation_of(name): name for name in self.im.outputs}
-        shape = self.im[target.operation].shape
-        is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
-        if target.answer not in outputs or len(shape) != 1 or not is_answer:
-            return None
-        try:
-            return self.decisive(batch, {outputs[target.answer]: PREDICTED}, others=1)
-        except UnsupportedLayerError:  # it has no synapses
-            return None
-
-    @cached_property
-    def _by_amounts(self) -> "Slicer":
-        return self._like(theta=0.0, contribution="amount", workers=0, progress=False)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -591,7 +481,7 @@ class Slicer:
         is_full = (s.nnz if sp.issparse(s) else s[:1].any() or s.any() for s in synapses)
         if any(self.im[name].kernels for name in names) and not any(is_full):
             warnings.warn(
-                f"{_EMPTY}: no synapse contributes at θ = {self.theta:g}. Either the samples' "
+                f"{EMPTY}: no synapse contributes at θ = {self.theta:g}. Either the samples' "
                 "values equal the profile's means, or a layer is dead, or θ is too large; "
                 "slicer.explain(x[0]).finding says which.",
                 stacklevel=3,

@@ -7,7 +7,7 @@ import numpy as np
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.slicing import Slicer
-from nnslicer_tf.slicing.explanation import methods_to_compare
+from nnslicer_tf.slicing.explaining import methods_to_compare
 from reproduction.decisive.comparison import drawn
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note

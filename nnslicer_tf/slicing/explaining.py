@@ -1,0 +1,330 @@
+"""How `Slicer.explain` makes an `Explanation`: the target, the slice and its ablation, findings."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._checks import as_array, check_name, counted
+from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
+from nnslicer_tf.attributions.deeplift import deeplift
+from nnslicer_tf.attributions.problem import feature_operations
+from nnslicer_tf.attributions.target import is_classifier, resolve_target
+from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
+from nnslicer_tf.instrument.data import DataLike, aligned, column_names
+from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.outputs import check_synapses
+from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
+from nnslicer_tf.slicing.decisive import DecisiveSlices
+from nnslicer_tf.slicing.explanation import AMOUNTS, Comparison, Explanation
+from nnslicer_tf.slicing.profile import Profile
+from nnslicer_tf.slicing.slice import Slice
+
+if TYPE_CHECKING:
+    from nnslicer_tf.slicing.slicer import Slicer
+
+RANDOM = "random order"
+EXACT = "integrated gradients"
+SAMPLED = "integrated gradients, 50 samples"
+EMPTY = "The slice is empty"
+"""How the warning of an empty slice begins."""
+_NEARLY_ALL = 0.9
+_UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
+
+
+def explain(
+    slicer: "Slicer",
+    x: DataLike,
+    target: TargetLike | Criterion | None,
+    *,
+    names: Sequence[str],
+    columns: Sequence[str],
+    words: Sequence[str],
+    usual: DataLike | None,
+    compare: bool | Iterable[str],
+    decisive: bool,
+) -> Explanation:
+    """Explain why the model gave one sample its answer; see `Slicer.explain`."""
+    # The sample, the target, and their names.
+    im, means = slicer.im, slicer.profile.means
+    check_synapses(im)
+    batch, columns = one_sample(im, x, columns)
+    sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
+    values = {name: value[0] for name, value in im.capture(batch).items()}
+    methods = methods_to_compare(compare)
+    names = tuple(map(str, names))
+    if isinstance(target, str) and target in names:
+        target = names.index(target)
+    chosen = explained_target(im, target, values)
+    whole = answer(im, chosen, values[chosen.answer])
+    tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
+    _check_names(names, None if chosen.label is None else len(whole))
+    _check_words(words, [im[name].shape[0] for name in tokens if im[name].shape])
+
+    # The contributions, by one compiled function for any target; the slice, and its ablation.
+    contributions = deeplift(im, sample, means, chosen)
+    criterion = {chosen.operation: list(chosen.neurons)}
+
+    def sliced(by: "Slicer") -> Slice:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
+            return by.slice(batch, criterion)
+
+    one = sliced(slicer)
+    kept, removed, ablation = _ablated(im, slicer.profile, one, batch, chosen)
+
+    def amounts() -> Slice:
+        total = slicer.by_amounts.slice(batch, criterion)
+        factor = chosen.sign / len(chosen.neurons)
+        neurons, synapses = (
+            {name: factor * array for name, array in arrays.items()}
+            for arrays in (total.neurons, total.synapses)
+        )
+        return Slice(neurons, synapses, total.info)
+
+    # What was assumed about the outputs, and why the slice is empty or nearly complete.
+    remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
+    at_zero = partial(sliced, slicer.at_theta(0.0))
+    unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+    return Explanation(
+        sample=sample,
+        target=chosen,
+        whole=whole,
+        kept=kept,
+        removed=removed,
+        ablation=ablation,
+        contributions=contributions,
+        slice=one,
+        values=values,
+        means=means,
+        classes=names,
+        columns=tuple(map(str, columns)),
+        words=tuple(map(str, words)),
+        decisive=_decisive_for(slicer, chosen, batch, whole) if decisive else None,
+        finding=" ".join(filter(None, (remark, unusual))),
+        frequencies=None if usual is None else _frequencies(slicer, usual, criterion),
+        comparison=compare_methods(im, sample, means, chosen, methods, contributions)
+        if methods
+        else None,
+        _tokens=tokens,
+        _amounts=amounts,
+    )
+
+
+def _check_names(names: Sequence[str], classes: int | None) -> None:
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
+    if names and classes is not None and len(names) != classes:
+        raise InvalidArgumentError(
+            f"The model has {counted(classes, 'class')}; received {counted(len(names), 'name')}."
+        )
+
+
+def _check_words(words: Sequence[str], lengths: Sequence[int]) -> None:
+    if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
+        takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
+        raise InvalidArgumentError(
+            f"words has one word for each token of the sample; the model takes {takes}. "
+            f"Received: {len(words)} {type(words).__name__}"
+        )
+
+
+def _ablated(
+    im: InstrumentedModel, profile: Profile, one: Slice, batch: Any, target: Target
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return the answers with only the slice active and with it removed, and the ablation."""
+    masked = im.prepared(("masked", profile), lambda: MaskedModel(im, profile.means))
+    keep = one.synapse_mask()
+    masks = [keep, {name: ~mask for name, mask in keep.items()}]
+
+    def answers(ablation: str) -> tuple[np.ndarray, np.ndarray, str]:
+        run = partial(masked.logits, x=batch, ablation=ablation, of=target.answer)
+        kept, removed = (answer(im, target, run(mask)[0]) for mask in masks)
+        return kept, removed, ablation
+
+    try:
+        return answers("mean")
+    except UnsupportedLayerError:  # no mean can stand in for synapses of recurrent layers
+        return answers("zero")
+
+
+def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str, np.ndarray]:
+    """Return the share of usual samples whose slice has a synapse, by kernel."""
+    counts = {name: np.zeros(k.shape, np.int64) for name, k in slicer.im.kernels.items()}
+    samples = 0
+    for part in slicer.iterate(usual, criterion):
+        samples += len(part.predicted)
+        for name, rows in part.synapses.items():
+            counts[name] += (rows != 0).sum(axis=0)
+    return {name: count / samples for name, count in counts.items()}
+
+
+def _decisive_for(
+    slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray
+) -> DecisiveSlices | None:
+    """Return the smallest slice that keeps the answer, if the target is the model's answer."""
+    im = slicer.im
+    outputs = {im.output_operation_of(name): name for name in im.outputs}
+    shape = im[target.operation].shape
+    is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
+    if target.answer not in outputs or len(shape) != 1 or not is_answer:
+        return None
+    try:
+        return slicer.decisive(batch, {outputs[target.answer]: PREDICTED}, others=1)
+    except UnsupportedLayerError:  # it has no synapses
+        return None
+
+
+def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
+    if not columns:
+        x = aligned(x, im.columns)
+        columns = column_names(x)
+    if len(im.input_operations) > 1:
+        parts = x.items() if isinstance(x, Mapping) else enumerate(x)
+        shapes = list(im.input_shapes.values())
+        batch: Any = {
+            key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
+            for key, part in parts
+        }
+        x = batch if isinstance(x, Mapping) else list(batch.values())
+    elif not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
+        x = as_array(x)[None]
+    checked = im.check(x)
+    if len(checked) != 1:
+        raise InvalidArgumentError(
+            f"One sample is explained at a time. Received: {len(checked)}; pass x[i], or "
+            "look at many with slicer.slice_each(x) and nnslicer_tf.explore."
+        )
+    return checked, columns
+
+
+def explained_target(
+    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
+) -> Target:
+    """Return the checked target; by default the predicted class, or the only value."""
+    if isinstance(target, Criterion):
+        if not isinstance(target.outputs, Mapping) or target.until is not None:
+            raise CriterionError(
+                "A criterion that is explained names neurons, without `until`: "
+                "Criterion({'operation': [indices]})."
+            )
+        target = target.outputs
+    if target is None:
+        if is_classifier(im):
+            outputs = values[im.output_operations[0]][None]
+            target = int(im.classes.from_outputs(outputs)[0])
+        elif im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
+            target = {next(iter(im.outputs)): "all"}
+    return resolve_target(im, target)
+
+
+def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
+    """Return the probabilities of the classes, or the value of another target as `(1,)`."""
+    if target.label is not None:
+        return im.classes.probabilities(output[None])[0]
+    return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
+
+
+def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
+    """Return the attributions that `compare` names; raise InvalidArgumentError for unknown ones."""
+    if isinstance(compare, bool):
+        return tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
+    methods = (compare,) if isinstance(compare, str) else tuple(compare)
+    for name in methods:
+        check_name("attribution", name, ATTRIBUTIONS)
+    return methods
+
+
+def compare_methods(
+    im: InstrumentedModel,
+    sample: Any,
+    baseline: Mapping[str, np.ndarray],
+    target: Target,
+    methods: Iterable[str],
+    contributions: Any,
+) -> Comparison:
+    """Return attributions by other methods, and the curves of all on one sample."""
+    values = {AMOUNTS: contributions}
+    left_out = {}
+    for name in methods:
+        try:
+            values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
+        except UnsupportedLayerError as error:
+            left_out[name] = str(error)
+    flat = keras.tree.map_structure(np.zeros_like, contributions)
+    judged = {**values, RANDOM: flat}
+    deletion, insertion = metrics.curves(im, sample, baseline, target, judged)
+    return Comparison(values, deletion, insertion, left_out)
+
+
+def unusual_size(
+    im: InstrumentedModel,
+    one: Slice,
+    theta: float,
+    values: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray],
+    whole: np.ndarray,
+    target: Target,
+    unexcluded: Callable[[], Slice],
+) -> str:
+    """Say why a slice is empty or nearly complete, and whether the network is dead; else "".
+
+    `unexcluded` returns the slice at θ = 0.
+    """
+    share = float((one.to_vector() != 0).mean())
+    if 0 < share < _NEARLY_ALL:
+        return ""
+    if share and theta == 0:
+        return (
+            f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Use θ = 0.3 to "
+            "keep only what decides."
+        )
+    if share and len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
+        return (
+            f"The slice has {share:.0%} of the synapses, and the model is undecided: the largest "
+            f"probability is {whole.max():.1%}. Its weights look untrained (random)."
+        )
+    if share:
+        return (
+            f"The slice has {share:.0%} of the synapses: at θ = {theta:g} no part of the "
+            "network stands out. Use a larger θ."
+        )
+    # The slice is empty: because of θ, or because nothing differs even without an exclusion.
+    neurons = list(target.neurons)
+    value, mean = (a[target.operation].ravel()[neurons].mean() for a in (values, means))
+    name = target.answer if target.label is None else f"output {target.label}"
+    at_zero = int(np.count_nonzero(unexcluded().to_vector())) if theta > 0 else 0
+    if at_zero and theta > 1:
+        return f"The slice is empty: θ = {theta:g} excludes everything; use 0.3."
+    if at_zero:
+        return (
+            f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and θ = {theta:g} "
+            f"excludes all changes as too small. Use a smaller θ (at θ = 0 the slice has "
+            f"{counted(at_zero, 'synapse')})."
+        )
+    varying: set[str] = set()  # the others are the same for all samples by nature
+    for operation in im.operations:
+        is_input = operation.kind == "input"
+        if is_input or (operation.kind != "mask" and not varying.isdisjoint(operation.inputs)):
+            varying.add(operation.name)
+    for operation in im.operations:
+        if operation.name not in varying or operation.name not in values:
+            continue
+        usual = means[operation.name]
+        scale = max(float(np.abs(usual).max()), 1e-30)
+        if np.abs(values[operation.name] - usual).max() <= 1e-6 * scale:
+            return (
+                f"The slice is empty: from '{operation.name}' on, every value is the same for this "
+                "sample as on average over the profiled data. Either the network is dead there "
+                "(all units of a layer at zero), or the sample is the mean itself."
+            )
+    return (
+        f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, but no change of a "
+        "neuron reaches it through a synapse."
+    )
