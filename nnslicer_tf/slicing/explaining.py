@@ -77,6 +77,7 @@ def explain(
 
     one = sliced(slicer)
     kept, removed, ablation = _ablated(im, slicer.profile, one, batch, chosen)
+    frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
     def amounts() -> Slice:
         total = slicer.by_amounts.slice(batch, criterion)
@@ -107,7 +108,7 @@ def explain(
         words=tuple(map(str, words)),
         decisive=_decisive_for(slicer, chosen, batch, whole) if decisive else None,
         finding=" ".join(filter(None, (remark, unusual))),
-        frequencies=None if usual is None else _frequencies(slicer, usual, criterion),
+        frequencies=frequencies,
         comparison=compare_methods(im, sample, means, chosen, methods, contributions)
         if methods
         else None,
