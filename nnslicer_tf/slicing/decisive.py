@@ -35,7 +35,9 @@ class DecisiveSlices(ShownAsTable):
             asked" of the same search, and "given" by a mask of at most this size that a search
             met (the empty one included); "passes" (forward).
         info: level, ablation, and the other arguments; "others": for each slice, the other
-            classes asked, and whether each was given.
+            classes asked, and whether each was given; "donors": for each sample, the index of the
+            one that its ablated units' values are those of, if they were resampled; "labels":
+            whether the classes are independent labels, of which the most probable is the answer.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class DecisiveSlices(ShownAsTable):
         if not row["found"]:
             return (
                 f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
-                f"found that keeps {answer}. The smallest that does has {units}."
+                f"found that keeps {answer}. The smallest found has {units}."
             )
         verb = "gives" if number else "answers"
         text = (
@@ -122,16 +124,24 @@ class DecisiveSlices(ShownAsTable):
             f"{_BASES[self.info['ablation']]}; with none active, the model {verb} "
             f"{named(row['empty answer'])}"
         )
-        text += "." if number else f" with {100 * row['probability of empty answer']:.1f} %."
-        if not number and row["empty answer"] == row["answer"]:
+        if number:
+            text += f". The whole model gives {named(row['answer'])}."
+        else:
+            text += f" with {100 * row['probability of empty answer']:.1f} %."
+        if not number and not bounds and row["empty answer"] == row["answer"]:
             text += (
-                " The model gives this answer without any of them, so the slice says little: ask "
-                "for more, by min_probability or max_divergence."
+                " The model gives this answer without any of them, so the slice says little: "
+                "Slicer.decisive asks for more with min_probability or max_divergence."
             )
+        if self.info["together"]:
+            kept = int(self.certificate["kept"].sum())
+            text += f" It is one slice for {len(self)} samples, and keeps the answers of {kept}."
+        if self.info.get("labels"):
+            text += " The labels are independent; only the most probable one was kept."
         others = self.info["others"][0 if self.info["together"] else index]
         if others:
             asked = ", ".join(named(label) for label, _ in others)
-            given = ", ".join(named(label) for label, is_given in others if is_given)
+            given = " and for ".join(named(label) for label, is_given in others if is_given)
             text += (
                 f" The same search, started for {len(others)} other "
                 f"{'class' if len(others) == 1 else 'classes'} ({asked}), found "
@@ -161,7 +171,7 @@ class DecisiveSlices(ShownAsTable):
             MissingFileError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
-        with read_archive(path, _FORMAT, "decisive slices") as file:
+        with read_archive(path, _FORMAT, "file of decisive slices") as file:
             shapes = file.shapes("shapes")
             ends = file.array("ends", np.int64)
             members = np.split(file.array("members", np.int64), ends[:-1])

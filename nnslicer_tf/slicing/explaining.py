@@ -80,7 +80,7 @@ def explain(
     frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
     def amounts() -> Slice:
-        total = slicer.by_amounts.slice(batch, criterion)
+        total = sliced(slicer.by_amounts)
         factor = chosen.sign / len(chosen.neurons)
         neurons, synapses = (
             {name: factor * array for name, array in arrays.items()}

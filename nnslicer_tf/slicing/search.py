@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_name, check_number
+from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import sigmoid, softmax
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.masked import LEVELS, MaskedUnits
 from nnslicer_tf.slicing.profile import Profile
@@ -45,6 +46,7 @@ _MIN_SHARE = 1e-4
 _FADED = 0.3
 _MEMORY = 0.5
 _BISECTIONS = 4
+_SMALL_SLICE = 64
 # An answer that was lost may come back in the next round, but seldom does later.
 _MAX_FAILURES = 2
 _MIN_KEPT = 0.95  # of samples that share a slice
@@ -131,6 +133,11 @@ class Requirements:
                 interval = "(0, inf]"
             if value is not None or name in ("max_share", "tolerance"):
                 check_number(name, value, interval)
+                object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
+        if not isinstance(self.together, (bool, np.bool_)):
+            raise InvalidArgumentError(
+                f"together must be True or False. Received: {self.together!r}"
+            )
 
 
 @dataclass
@@ -170,16 +177,20 @@ class _Search:
 
     def keeps(self, logits: np.ndarray) -> bool:
         """Whether logits keep the answers as required, for nearly all samples."""
+        return bool(self.kept_by(logits).mean() >= _MIN_KEPT)
+
+    def kept_by(self, logits: np.ndarray) -> np.ndarray:
+        """Return which samples' answers logits keep as required, bool `(samples,)`."""
         required, divergence = self.required, self.answers.divergence(logits, self.rows)
         if self.answers.is_number:
             scale = float(self.answers.divergence(self.empty, self.rows).max())
-            return bool(np.mean(divergence <= required.tolerance * scale) >= _MIN_KEPT)
+            return divergence <= required.tolerance * scale
         same = self.answers.of(logits) == self.targets
         if required.min_probability is not None:
             same &= self.answers.probability(logits, self.targets) >= required.min_probability
         if required.max_divergence is not None:
             same &= divergence <= required.max_divergence
-        return bool(same.mean() >= _MIN_KEPT)
+        return same
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
@@ -210,6 +221,16 @@ class _Search:
                 best, high = members, middle
             else:
                 low = middle
+        # Of few units, every single one that can be left out is, until there is none: some of
+        # those kept so far may speak against the answer.
+        shrinks = self.model.units < _MANY_UNITS and len(best) <= _SMALL_SLICE
+        by_size = ranked[np.argsort(sizes, kind="stable")]
+        while shrinks:
+            shrinks = False
+            for unit in by_size[np.isin(by_size, best)]:
+                without = best[best != unit]
+                if len(without) and self.keeps(self.logits(without)):
+                    best, shrinks = without, True
         self.members = best
         # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
         reached = self.required.min_probability is None or len(best) < self.model.units
@@ -233,6 +254,9 @@ class _Search:
         removed = self.logits(self.members, removed=True)
         nothing = answers.of(self.empty)
         share = len(self.members) / self.model.units
+        # All units are the whole model, whose answers are kept but for a bound that it misses.
+        kept = self.kept_by(alone) if share < 1 else np.ones(len(targets), bool)
+        kept &= self.kept
         columns: dict[str, Any] = {
             "answer": targets,
             "probability": answers.probability(answers.full[self.rows], targets),
@@ -245,8 +269,8 @@ class _Search:
             "divergence": answers.divergence(alone, self.rows),
             "size": len(self.members),
             "share": share,
-            "kept": self.kept,
-            "found": share <= self.required.max_share and self.kept,
+            "kept": kept,
+            "found": kept & (share <= self.required.max_share),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),
             "passes": self.passes,
@@ -318,7 +342,9 @@ def decisive_slices(
     progress: bool,
 ) -> DecisiveSlices:
     """Return decisive slices; see `Slicer.decisive`."""
-    generator = np.random.default_rng(rng)
+    generator = as_generator(rng)
+    if others is not None:
+        check_count("others", others, 0)
     output = None
     if isinstance(outputs, Mapping):
         if len(outputs) != 1:
@@ -333,7 +359,8 @@ def decisive_slices(
         )
 
     # The samples (each is run many times, so all are kept), and the answers to keep.
-    batches = [arrays_of(batch) for batch in im.samples(data).batches(_BATCH)]
+    known = warn_of_unusual(im.samples(data).batches(_BATCH), profile)
+    batches = [arrays_of(batch) for batch in known]
     x = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
     name = im.logit_operation_of(output)
     full = _values(im, x, [name])[name]
@@ -393,7 +420,10 @@ def decisive_slices(
         "max_share": required.max_share,
         "min_probability": required.min_probability,
         "max_divergence": required.max_divergence,
-        "together": required.together,
+        "tolerance": required.tolerance,
+        "together": bool(required.together),
+        "labels": answers.classes.is_multi_label,
+        "donors": donors.tolist() if required.ablation == "resample" else [],
         "number": answers.is_number,
         "others": [[list(pair) for pair in search.given] for search in searches],
         "fingerprint": profile.fingerprint,
@@ -419,6 +449,12 @@ def _targets(outputs: Any, answers: Answers, required: Requirements) -> np.ndarr
         raise CriterionError(
             f"A decisive slice keeps a class or one number; the output has {answers.classes.count} "
             f"numbers. Make a model that returns one of them. {answers.classes.remark}"
+        )
+    bounds = [required.min_probability, required.max_divergence]
+    if answers.is_number and any(bound is not None for bound in bounds):
+        raise InvalidArgumentError(
+            "The model predicts a number, which has no probability: bound its change by tolerance, "
+            "in place of min_probability and max_divergence."
         )
     given = targets = answers.of(answers.full)
     if not isinstance(outputs, str) or outputs != "predicted":

@@ -320,9 +320,10 @@ class Slicer:
         """Return for each sample the smallest slice found that keeps the model's answer.
 
         Units with the least effect on the answer are ablated in rounds, with effects estimated
-        again after each, until the answer is lost; a bisection follows. This slicer's θ,
-        granularity and contribution have no effect. The certificate is measured by running the
-        model. A sample takes some 70 forward passes, and as many for each other class.
+        again in each, until the answer is lost; a bisection follows and, of fewer than 1,000 units,
+        the removal of single ones that can be left out. This slicer's θ, granularity and
+        contribution have no effect. The certificate is measured by running the model. A sample
+        takes some 70 forward passes, and as many for each other class.
 
         Args:
             x: Samples, as for `slice`.
@@ -330,16 +331,18 @@ class Slicer:
                 each; for another output than the first, {its name: one of these}.
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
                 "channel" (also a unit of a recurrent layer) or "input" (a position of the input,
-                such as a pixel or a word).
+                such as a pixel or a word; padding counts, too). Of a recurrent layer, what later
+                layers read is ablated, at all steps or at one; its own memory is not.
             ablation: Values of ablated units: "mean" (the profile's), "zero" or "resample" (those
                 of another sample in `x`).
             min_probability: Least probability of the answer with the slice alone; by default, it
-                only has to be the most probable.
+                only has to be the most probable. Of several independent labels, the most probable
+                one is the answer.
             max_divergence: Largest Kullback-Leibler divergence, in nats, of the output with the
                 slice alone from the model's; no limit by default.
             max_share: Largest share of the units with which a slice counts as found.
-            tolerance: For a model that predicts a number: how far it may change with the slice
-                alone, as a share of its change when all units are ablated.
+            tolerance: For a model that predicts a number, in place of the two bounds: how far it
+                may change with the slice alone, as a share of its change with all units ablated.
             others: Number of other classes, drawn by `rng`, for which the same search is started,
                 to see whether it meets a slice of at most the same size; None for all.
             together: Return one slice for all samples, which must be of one class. It keeps the
