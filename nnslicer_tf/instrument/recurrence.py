@@ -102,14 +102,19 @@ class Unrolled:
             **{operation.name: operation.shape for operation in self.cell},
         }
 
-    def run(self, *inputs: Any, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        *inputs: Any,
+        added: Mapping[str, Any] | None = None,
+        factors: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Return the values `(batch, time, …)` of the cell's operations, by name.
 
         `inputs` are the sequence; optionally the initial states `(batch, …)`, otherwise zeros; and
-        the mask `(batch, time)`, if there is one. Tensors `added` are added to operations' values
-        before others read them; gradients with respect to both are equal.
+        the mask `(batch, time)`, if there is one. Operations' values are multiplied by `factors`
+        and increased by `added`, `(batch, time, …)`, before others read them.
         """
-        changes = dict(added or {})
+        changes, scales = dict(added or {}), dict(factors or {})
         x, initial, mask = split_inputs(inputs, self.masked)
         states = list(initial) or [
             ops.zeros((ops.shape(x)[0], *shape), dtype=x.dtype) for shape in self.states.values()
@@ -118,15 +123,20 @@ class Unrolled:
         def step(states: list[Any], entries: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip(map(before, self.states), states, strict=True))
             values[SEQUENCE], values[PRESENT] = entries[0], entries[len(sequences) - 1]
-            plus = dict(zip(changes, entries[len(sequences) :], strict=True))
+            later = entries[len(sequences) :]
+            plus = dict(zip(changes, later, strict=False))
+            times = dict(zip(scales, later[len(changes) :], strict=True))
             for operation in self.cell:
                 name, inputs = operation.name, (values[source] for source in operation.inputs)
                 value = operation.compute(*inputs)
+                value = value * times[name] if name in times else value
                 values[name] = value + plus[name] if name in plus else value
             return [values[s] for s in self.states], [values[o.name] for o in self.cell]
 
         sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
-        every = [time_first(sequence) for sequence in (*sequences, *changes.values())]
+        every = [
+            time_first(sequence) for sequence in (*sequences, *changes.values(), *scales.values())
+        ]
         _, found = over_time(step, states, every)
         return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
 

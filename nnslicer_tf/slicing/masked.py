@@ -12,7 +12,14 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
 from nnslicer_tf.instrument.operations import Lookup, Operation
-from nnslicer_tf.instrument.recurrence import SEQUENCE, Gate, Member, before, split_inputs
+from nnslicer_tf.instrument.recurrence import (
+    SEQUENCE,
+    Gate,
+    Member,
+    Unrolled,
+    before,
+    split_inputs,
+)
 
 LEVELS = ("synapse", "neuron", "channel", "input")
 
@@ -148,15 +155,31 @@ class MaskedUnits:
                     run = params.unrolled.run
                     if self._by_synapse:
                         run = partial(self._run_masked, operation, masks, base[""])
+                    else:
+                        run = partial(run, **self._inside(params.unrolled, masks, base))
                     through_time[params.unrolled] = run(*inputs)
                 value = through_time[params.unrolled][params.operation.name]
             else:
                 value = operation.compute(*inputs)
-            if name in self._masked:
+            if name in self._masked and not isinstance(params, Member):
                 here = ops.reshape(masks[name], self._spread[name])
                 value = base[name] + here * (value - base[name])
             values[name] = value
         return values[self._target]
+
+    def _inside(
+        self, unrolled: Unrolled, masks: Mapping[str, Any], base: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Return what masks a recurrent layer's units where its own next step reads them, too."""
+        factors, added = {}, {}
+        for name in self._masked:
+            params = self._im[name].params
+            if isinstance(params, Member) and params.unrolled is unrolled:
+                here = ops.reshape(masks[name], self._spread[name])
+                here = ops.broadcast_to(here, (1, *self._im[name].shape))
+                factors[params.operation.name] = here
+                added[params.operation.name] = (1 - here) * base[name]
+        return {"factors": factors, "added": added}
 
     def _run_masked(
         self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], *inputs: Any

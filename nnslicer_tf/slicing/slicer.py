@@ -331,8 +331,8 @@ class Slicer:
                 each; for another output than the first, {its name: one of these}.
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
                 "channel" (also a unit of a recurrent layer) or "input" (a position of the input,
-                such as a pixel or a word; padding counts, too). Of a recurrent layer, what later
-                layers read is ablated, at all steps or at one; its own memory is not.
+                such as a pixel or a word; padding counts, too). Units of a recurrent layer are
+                ablated where its own next step reads them, too.
             ablation: Values of ablated units: "mean" (the profile's), "zero" or "resample" (those
                 of another sample in `x`).
             min_probability: Least probability of the answer with the slice alone; by default, it

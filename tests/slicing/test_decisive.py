@@ -445,13 +445,55 @@ def test_without_means_recurrent_slices_are_weights_of_zero(kind):
         assert chances[table["answer"][index]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_recurrent_units():
+@pytest.mark.parametrize("level", ["neuron", "channel"])
+def test_recurrent_units_have_their_means_for_the_next_step_too(level):
     rng = np.random.default_rng(0)
-    model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(6, name="lstm"), layers.Dense(3)])
+    rnn = layers.SimpleRNN(4, name="rnn", bias_initializer="random_normal")
+    model = keras.Sequential([keras.Input((5, 3)), rnn, layers.Dense(3)])
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
     slicer = slicer_of(model, rng.normal(size=(32, 5, 3)))
-    x = rng.normal(size=(3, 5, 3)).clip(-1.5, 1.5)
-    table = slicer.decisive(x, level="channel", max_share=1.0, others=0).to_frame()
-    assert (table["answer with slice alone"] == table["answer"]).all()
+    x = rng.normal(size=(4, 5, 3)).clip(-1.5, 1.5).astype(np.float32)
+    found = slicer.decisive(x, level=level, max_share=1.0, others=0)
+    (kernel, recurrent, bias), (out, out_bias) = (layer.get_weights() for layer in model.layers)
+    means = slicer.profile.means["rnn:h"]
+    for index, one in enumerate(x):
+        mask = np.broadcast_to(found.masks(index)["rnn:h"], (5, 4))
+        assert mask.any() and not mask.all()
+        h = np.zeros(4)
+        for t in range(5):
+            h = np.tanh(one[t] @ kernel + h @ recurrent + bias)
+            h = means[t] + mask[t] * (h - means[t])
+        logits = h @ out + out_bias
+        chances = np.exp(logits) / np.exp(logits).sum()
+        expected = found.certificate["probability with slice alone"][index]
+        assert chances[found.certificate["answer"][index]] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "padded"])
+def test_without_means_recurrent_units_are_rows_of_zero(kind):
+    """A unit that is always 0 is one whose outgoing weights are 0."""
+    rng = np.random.default_rng(0)
+    keras.utils.set_random_seed(2)
+    first = [layers.Masking()] if kind == "padded" else []
+    layer = (layers.GRU if kind == "gru" else layers.LSTM)(6)
+    model = keras.Sequential([keras.Input((5, 3)), *first, layer, layers.Dense(3)])
+    data = rng.normal(size=(40, 5, 3)).astype(np.float32)
+    data[::2, 3:] = 0 if kind == "padded" else data[::2, 3:]
+    slicer = slicer_of(model, data)
+    options = {"level": "channel", "ablation": "zero", "max_share": 1.0, "others": 0}
+    found = slicer.decisive(data[:3], **options)
+    before = model.get_weights()
+    for index in range(3):
+        (mask,) = found.masks(index).values()
+        assert mask.any() and not mask.all()
+        for variable in (layer.cell.recurrent_kernel, model.layers[-1].kernel):
+            variable.assign(variable * mask[:, None])
+        (logits,) = model.predict(data[index : index + 1], verbose=0).astype(float)
+        model.set_weights(before)
+        chances = np.exp(logits) / np.exp(logits).sum()
+        expected = found.certificate["probability with slice alone"][index]
+        assert chances[found.certificate["answer"][index]] == pytest.approx(expected, abs=1e-5)
 
 
 def test_bad_arguments(network):
