@@ -58,7 +58,8 @@ def explain(
     values = {name: value[0] for name, value in im.capture(batch).items()}
     methods = methods_to_compare(compare)
     names = tuple(map(str, names))
-    if isinstance(target, str) and target in names:
+    if names and isinstance(target, str):
+        check_name("class", target, names)
         target = names.index(target)
     chosen = explained_target(im, target, values)
     whole = answer(im, chosen, values[chosen.answer])
