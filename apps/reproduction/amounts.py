@@ -16,10 +16,7 @@ def amounts(
     neurons: Sequence[str] = (),
     kernels: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Return the amounts of operations' neurons and kernels' synapses, `(samples, *shape)`.
-
-    They are contributions to the logit of a sample's class, in its unit; θ = 0.
-    """
+    """Return how much neurons and synapses raised a sample's class, `(samples, *shape)`, θ = 0."""
     slicer = Slicer(im, profile, 0.0, contribution="amount", workers=0, progress=False)
     shapes = {name: im[name].shape for name in neurons}
     shapes |= {name: im.kernels[name].shape for name in kernels}

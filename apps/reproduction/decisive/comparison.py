@@ -70,7 +70,7 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
         rows = slice(block, min(block + _BLOCK, ranking.samples or len(x)))
         return _measured(network, ranking, x[rows], labels[rows], others[rows])
 
-    made_from = {"model": profile.fingerprint, "shares": SHARES, "rounds": _counts(network)}
+    made_from = {"model": profile.fingerprint, "shares": SHARES, "rounds": network.counts}
     fields = ("split", "samples", "profile", "points", "learned", "steps", "seed")
     store = RowStore.of(s, s.model, ["method", "block"], *fields, **made_from)
     limits = {name: method.samples or len(x) for name, method in rankings.items()}
@@ -137,6 +137,8 @@ class Kept:
         self._base = self._model.base({n: profile.means[n][None] for n in self._model.bases})
         self.kernels = list(self._model.shapes)
         self.units = self._model.units
+        # How many the package's rounds leave, to just below the smallest share.
+        self.counts = [n for n in counts_left(self.units) if n > SHARES[0] / 2 * self.units]
 
     def answers(self, x: np.ndarray) -> Answers:
         """Return what the outputs of the whole network say."""
@@ -170,7 +172,7 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
     weights = [network.im.kernels[name].kernel() for name in network.kernels]
     sizes = np.abs(np.concatenate([kernel.ravel() for kernel in weights]))
     rng = np.random.default_rng(s.seed)
-    yield Method("decisive", each(_rounds), _ROUND * (len(_counts(network)) + 1))
+    yield Method("decisive", each(_rounds), _ROUND * (len(network.counts) + 1))
     whole = np.ones(network.units)
     yield Method("EAP", each(lambda _, x, y: np.abs(network.effects(x, whole, y)[1])), _ROUND)
     if zoo.models.entry(s.model).dataset != "sst2":  # no inputs between tokens
@@ -200,16 +202,11 @@ def _path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.n
     return np.concatenate([scores[name] for name in network.kernels])
 
 
-def _counts(network: Kept) -> list[int]:
-    """Return how many synapses the package's rounds leave, to just below the smallest share."""
-    return [n for n in counts_left(network.units) if n > SHARES[0] / 2 * network.units]
-
-
 def _rounds(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
     """Return scores by the order in which synapses are removed in rounds: the last the highest."""
     scores = np.zeros(network.units)
     effects = partial(network.effects, x, label=label)
-    for _, members, sizes in rounds_of_ablation(effects, network.units, _counts(network)):
+    for _, members, sizes in rounds_of_ablation(effects, network.units, network.counts):
         # Above all that were ablated before, by the sizes of their effects.
         order = np.argsort(sizes, kind="stable")
         scores[members[order]] = network.units - len(members) + np.arange(len(members))

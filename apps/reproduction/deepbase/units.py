@@ -163,22 +163,18 @@ def _centred(x: np.ndarray) -> tuple[np.ndarray, ...]:
     return ink, down, right
 
 
-def _slant(x: np.ndarray) -> np.ndarray:
+def _relative(x: np.ndarray, p: int, q: int) -> np.ndarray:
+    """Return the moment Σ ink · down^p · right^q, relative to the vertical spread."""
     ink, down, right = _centred(x)
-    return (ink * down * right).sum(axis=(1, 2)) / (ink * down**2).sum(axis=(1, 2))
-
-
-def _aspect(x: np.ndarray) -> np.ndarray:
-    ink, down, right = _centred(x)
-    return np.sqrt((ink * right**2).sum(axis=(1, 2)) / (ink * down**2).sum(axis=(1, 2)))
+    return (ink * down**p * right**q).sum(axis=(1, 2)) / (ink * down**2).sum(axis=(1, 2))
 
 
 HYPOTHESES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "brightness": per_record(deepbase.brightness),
-    "slant": _slant,
+    "slant": lambda x: _relative(x, 1, 1),
     "height of the centre": lambda x: -_centred(x)[1][:, 0, 0],
     "side of the centre": lambda x: -_centred(x)[2][:, 0, 0],
-    "aspect ratio": _aspect,
+    "aspect ratio": lambda x: np.sqrt(_relative(x, 0, 2)),
     **{f"edge {angle}°": per_record(deepbase.edge_direction(angle)) for angle in (0, 45, 90, 135)},
 }
 """Name → function from images of digits to a number for each."""

@@ -114,7 +114,7 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
     """Return variants of the paper's procedure and of pruning by weight, one change at a time."""
     im, ranked = task.im, task.ranked
     slices, magnitudes = ranked["slices"], ranked["magnitudes"]
-    finer = _times_weight(im, magnitudes)
+    finer, weighted = (_times_weight(im, scores) for scores in (magnitudes, ranked["amounts"]))
     targeted = partial(PruningMethod, targeted=True)
     by_weight = partial(PruningMethod.fixed, pruning.scores(im, "weight"))
     again = {"renormalised": True}
@@ -137,9 +137,7 @@ def changes(task: TargetTask) -> dict[str, PruningMethod]:
         f"amounts of each image, {smallest}": targeted(ranked["amounts"].total, whole_model=True),
         f"{power}, {measured}": targeted(finer, **again),
         f"ours: magnitudes ^ 0.25 × weight, {smallest}": targeted(finer, whole_model=True),
-        f"amounts ^ 0.25 × weight, {smallest}": targeted(
-            _times_weight(im, ranked["amounts"]), whole_model=True
-        ),
+        f"amounts ^ 0.25 × weight, {smallest}": targeted(weighted, whole_model=True),
         "Weight": by_weight(),
         f"Weight, {measured}": by_weight(**again),
         f"Weight, {smallest}": by_weight(whole_model=True),

@@ -46,8 +46,7 @@ RANKINGS: Rankings = {
     "magnitudes": lambda profiles: NNSlicerRanker(profile=profiles.whole, collect="magnitudes"),
     "paths": lambda profiles: EffectivePathRanker(),
 }
-"""Name → ranker of synapses for target classes: contributions as the paper sums them, their
-magnitudes for each sample, effective paths."""
+"""Name → ranker for target classes: contributions as the paper sums them, magnitudes, paths."""
 
 ABLATED: Rankings = {
     "slices": RANKINGS["slices"],
