@@ -126,7 +126,7 @@ def test_fine_tuning_of_all_methods(tmp_path):
 def test_ablation_of_all_changes(tmp_path):
     found = ablation(AblationSettings(**FEW, ratio=[0.5], images=60, work=tmp_path))
     table = found.table("ablation").set_index("method")
-    assert len(table) == 16
+    assert len(table) == 20
     paper = "paper: θ = 0.3, activations, images that the model is right on"
     assert (table.drop(paper)["targets"] != table.loc[paper, "targets"]).any()
     assert "60 held-out images" in found.tables[0].head["samples"]
