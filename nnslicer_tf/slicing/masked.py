@@ -170,7 +170,7 @@ class MaskedUnits:
     def _inside(
         self, unrolled: Unrolled, masks: Mapping[str, Any], base: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Return what masks a recurrent layer's units where its own next step reads them, too."""
+        """Return arguments of `run`: they mask a layer's units before its next step reads them."""
         factors, added = {}, {}
         for name in self._masked:
             params = self._im[name].params

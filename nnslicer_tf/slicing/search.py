@@ -41,8 +41,8 @@ _STEP = 0.8
 _SMALL_SHARE = 0.01
 _LAST_STEP = 0.65
 _MIN_SHARE = 1e-4
-# What units that a round is about to ablate are multiplied by while effects are estimated again,
-# and the share of effects that the next round remembers.
+# The masks of units that a round is about to ablate, while it estimates effects again; and the
+# weight of the effects remembered from the round before.
 _FADED = 0.3
 _MEMORY = 0.5
 _BISECTIONS = 4
@@ -221,8 +221,8 @@ class _Search:
                 best, high = members, middle
             else:
                 low = middle
-        # Of few units, every single one that can be left out is, until there is none: some of
-        # those kept so far may speak against the answer.
+        # If there are few units, leave out single ones while the answer is kept: some of those
+        # left may speak against it.
         shrinks = self.model.units < _MANY_UNITS and len(best) <= _SMALL_SLICE
         by_size = ranked[np.argsort(sizes, kind="stable")]
         while shrinks:
@@ -286,8 +286,8 @@ def rounds_of_ablation(
     """Ablate units in rounds, those with the smallest effects first.
 
     A round fades the units that it would ablate, estimates effects again, and only then decides:
-    so it sees which of them the others cannot stand in for. A single estimate is noisy, so effects
-    are averaged over the rounds, the latest with the largest weight.
+    so it sees which of them nothing else can stand in for. A single estimate is noisy, so the
+    estimates of all rounds are added up, with weights that halve from each round to the one before.
 
     Args:
         effects: Maps a mask `(units,)` to the logits and the score's derivative by the mask.
