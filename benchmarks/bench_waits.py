@@ -138,7 +138,7 @@ def of_slices() -> Iterator[Action]:
         )
     slicer = nns.Slicer(im, profile, 0.3, progress=False)
     one = slicer.slice(x[:1])
-    yield Action("a slice applied to the model", lambda: one.apply(model), forward(1))
+    yield Action("a slice applied to the model", lambda: one.apply(model, "zero"), forward(1))
     yield Action("explain", lambda: slicer.explain(x[0]), forward(1), goal=0.3)
     yield Action(
         "explain, contributions alone",

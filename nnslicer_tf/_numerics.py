@@ -108,6 +108,11 @@ class OutputClasses:
         return self.task == "regression"
 
     @property
+    def by_softmax(self) -> bool:
+        """Whether a softmax of the logits gives the probabilities, so that classes are rivals."""
+        return self.task == "multiclass" and self.final in ("", "softmax", "log_softmax")
+
+    @property
     def count(self) -> int:
         """Number of classes, labels or numbers."""
         if self.is_binary:

@@ -22,8 +22,8 @@ from nnslicer_tf.attributions.gradients import (
     smooth_gradients,
 )
 from nnslicer_tf.attributions.occlusion import occlusion, rise
-from nnslicer_tf.attributions.target import Target, TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.target import Target, TargetLike
 
 Attribution: TypeAlias = Callable[[InstrumentedModel, Any, Any, TargetLike], Any]
 """Function `method(im, x, baseline, target)` that returns attributions of a sample.

@@ -10,10 +10,10 @@ from typing import Any
 from keras import ops
 
 from nnslicer_tf.attributions.problem import Problem
-from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
+from nnslicer_tf.instrument.target import TargetLike
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.recurrence import unwind_multipliers
 from nnslicer_tf.kinds.rescale import midpoint

@@ -14,10 +14,10 @@ from keras import ops
 
 from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions.problem import Features, Problem
-from nnslicer_tf.attributions.target import TargetLike, resolve_target
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline import integrated_gradients
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.target import TargetLike, resolve_target
 
 _SAMPLES = 50
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions.problem import Problem
-from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.target import TargetLike
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ import scipy.linalg
 
 from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions.problem import Problem
-from nnslicer_tf.attributions.target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.target import TargetLike
 
 _PLACES = 14  # positions of the window along an axis of an image
 _CELLS = 7  # of a random mask along an axis of an image

@@ -12,12 +12,12 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf._checks import check_points
-from nnslicer_tf.attributions.target import TargetLike, resolve_target
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
+from nnslicer_tf.instrument.target import TargetLike, resolve_target
 
 _BATCH_BYTES = 64 << 20
 Features = dict[str, np.ndarray]

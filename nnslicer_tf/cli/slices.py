@@ -62,10 +62,10 @@ def demo(
     # The network with only the synapses of each slice.
     whole, of_label, of_all = (
         m.predict(test.x, verbose=0).argmax(axis=1) == test.y
-        for m in (model, class_slice.apply(model), all_slice.apply(model))
+        for m in (model, class_slice.apply(model, "zero"), all_slice.apply(model, "zero"))
     )
     chosen = test.y == label
-    answer = image_slice.apply(model).predict(image, verbose=0).argmax()
+    answer = image_slice.apply(model, "zero").predict(image, verbose=0).argmax()
     shares = [
         f"{(one.to_vector() != 0).mean():6.1%} of the synapses"
         for one in (class_slice, all_slice, image_slice)

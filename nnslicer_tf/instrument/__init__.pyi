@@ -1,23 +1,28 @@
+from .ablation import Ablation
 from .copies import copy_model
 from .layers.embeddings import adds_table
 from .layers.registry import register_layer
 from .layers.support import layer_support
 from .loading import load_model
-from .masked import MaskedModel
 from .model import InstrumentedModel, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
+from .references import Mean, Samples, Weights, Zero
 
 __all__ = [
     "KINDS",
+    "Ablation",
     "Affine",
     "Elementwise",
     "InstrumentedModel",
     "MaskOf",
-    "MaskedModel",
+    "Mean",
     "Operation",
     "Pooling",
+    "Samples",
     "Step",
     "Synapses",
+    "Weights",
+    "Zero",
     "adds_table",
     "copy_model",
     "instrumented",

@@ -7,6 +7,7 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
@@ -134,8 +135,9 @@ class InstrumentedModel(ShownAsTable):
                 self._endings[name] = Ending(centred(self.graph, name))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         if bounds is None:
-            # Not an attribute, which Keras would track: `instrumented` finds it here.
-            vars(model)[_INSTRUMENTED] = (self, _state_of(model))
+            # `instrumented` finds it here. Keras would track an attribute, and search a tuple for
+            # layers whose weights it loads.
+            vars(model)[_INSTRUMENTED] = SimpleNamespace(im=self, state=_state_of(model))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -520,8 +522,8 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
         return model
     if _INSTRUMENTED not in getattr(model, "__dict__", ()):
         return InstrumentedModel(model)
-    known, before = vars(model)[_INSTRUMENTED]
-    now = _state_of(model)
+    found = vars(model)[_INSTRUMENTED]
+    known, before, now = found.im, found.state, _state_of(model)
     plain = (bool, int, float, str, tuple)
     if len(before) == len(now) and all(
         a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)

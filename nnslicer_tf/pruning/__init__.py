@@ -8,7 +8,7 @@
 """
 
 from nnslicer_tf.pruning.fine_tuning import fine_tune
-from nnslicer_tf.pruning.masks import MaskedPredictor, apply_masks, masks, without_masks
+from nnslicer_tf.pruning.masks import apply_masks, masks, weight_masks, without_masks
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune, renormalise
 from nnslicer_tf.pruning.rankers import ClassRanker, NNSlicerRanker, Ranker, scores, times_weight
 from nnslicer_tf.pruning.removal import compact, remove_units
@@ -16,7 +16,6 @@ from nnslicer_tf.pruning.shrinking import shrink
 
 __all__ = [
     "ClassRanker",
-    "MaskedPredictor",
     "NNSlicerRanker",
     "Ranker",
     "apply_masks",
@@ -31,5 +30,6 @@ __all__ = [
     "scores",
     "shrink",
     "times_weight",
+    "weight_masks",
     "without_masks",
 ]

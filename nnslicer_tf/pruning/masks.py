@@ -18,12 +18,14 @@ import numpy as np
 
 from nnslicer_tf._checks import ArrayLike
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.ablated_models import check_masks, with_constants
+from nnslicer_tf.instrument.ablated_network import maskable, named_variables
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.masked import Variables, check_masks, maskable, masked_copy
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 
+Variables = Iterable[tuple[keras.Variable, np.ndarray]]
 SLOTS = (
     *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
     *("embeddings_constraint", "recurrent_constraint", "bias_constraint", "beta_constraint"),
@@ -163,7 +165,7 @@ class MaskPlan:
             if slot != SHARED:
                 keep[name] = restrict(layer, slot, mask)
         if means is not None:
-            return masked_copy(self.im, keep, means, configs)
+            return with_constants(self.im, keep, means, configs)
 
         shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
         values = {
@@ -215,28 +217,35 @@ class MaskPlan:
         return self._graph.affected(pruned)
 
 
-class MaskedPredictor(MaskedModel):
-    """Computes the outputs of models with masks as in `apply_masks`, one mask after another.
+def weight_masks(
+    model: ModelLike, keep: Mapping[str, np.ndarray], factors: Variables = ()
+) -> dict[str, np.ndarray]:
+    """Return all weights that `apply_masks` keeps, as a mask of an `Ablation`.
 
-    Arguments are those of `MaskedModel`. With `ablation="mean"`, a neuron without synapses outputs
-    its mean.
+    `Ablation(model, "zero", level="weight")` runs the model under many such masks, or makes models
+    of them, without building a new one each time.
+
+    Args:
+        model: The model: the ablation's `im` if it may have LoRA weights.
+        keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
+        factors: Pairs of another variable, such as a bias, and an array of its shape.
+
+    Returns:
+        Variable's name → array of its shape, 1 for weights that are kept; others are not named.
+
+    Raises:
+        InvalidArgumentError: if there is no such kernel, or its shape is different.
     """
-
-    def __init__(self, model: ModelLike, means: Any = None, plain: Iterable[str] = ()) -> None:
-        self._plan = MaskPlan(model)
-        super().__init__(self._plan.im, means, plain)
-
-    def logits(self, keep: Mapping[str, np.ndarray], x: Any, **options: Any) -> np.ndarray:
-        """Return the masked model's logits; see `MaskedModel.logits`."""
-        variables: list = []
-        if options.get("ablation", "zero") == "zero":
-            keep, variables = self._plan.completed(keep)
-        return super().logits(keep, x, variables=variables, **options)
-
-    def model(self, keep: Mapping[str, np.ndarray], variables: Variables = ()) -> keras.Model:
-        """Return a Keras model with masked weights; see `MaskedModel.model`."""
-        keep, offsets = self._plan.completed(keep)
-        return super().model(keep, [*offsets, *variables])
+    im = maskable(model)
+    plan = im.prepared("mask plan", lambda: MaskPlan(im))
+    completed, offsets = plan.completed(keep)
+    by_variable = [(im.kernels[name].variable(), mask) for name, mask in completed.items()]
+    names = {id(variable): name for name, variable in named_variables(im).items()}
+    masks: dict[str, np.ndarray] = {}
+    for variable, factor in (*by_variable, *offsets, *factors):
+        name = names[id(variable)]
+        masks[name] = masks.get(name, 1) * np.asarray(factor, np.float32)
+    return masks
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:

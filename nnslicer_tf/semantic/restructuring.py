@@ -5,83 +5,61 @@ normalisation and the weights that read it; the outputs are the same.
 """
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.masked import maskable
+from nnslicer_tf.instrument import Ablation, Zero
+from nnslicer_tf.instrument.ablated_network import WEIGHT, maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import channel_groups
-from nnslicer_tf.pruning.masks import MaskedPredictor
+from nnslicer_tf.pruning.masks import weight_masks
 from nnslicer_tf.pruning.removal import compact, living_groups, mask_units, size_without_groups
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
-class Masker:
-    """Applies masks to a reusable working copy of a model, without rebuilding or recompiling it.
-
-    `neurons` and `kernels` return the same model; the next mask changes it.
+def masked(
+    model: ModelLike, critical: Mapping[str, np.ndarray], into: keras.Model | None = None
+) -> keras.Model:
+    """Return a copy of a model with all but the critical neurons masked.
 
     Args:
         model: A Keras model; it is not changed.
+        critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
+        into: A model from an earlier call, whose weights are replaced in place of a new copy.
 
     Raises:
-        UnsupportedLayerError: if `InstrumentedModel` does not support the model, or it cannot be
-            copied.
+        InvalidArgumentError: if the masks do not match the model's layers.
+        UnsupportedLayerError: if the model cannot be copied.
     """
+    im = maskable(model)
+    layers = neuron_layers(im)
+    check_critical(critical, layers)
+    keep: dict[str, np.ndarray] = {}
+    biases = []
+    for name, mask in critical.items():
+        keep |= layers[name].kernel_masks(mask)
+        biases += layers[name].bias_masks(mask)
+    return Ablation(im, Zero(), WEIGHT).model(weight_masks(im, keep, biases), into)
 
-    def __init__(self, model: ModelLike) -> None:
-        self._masked = MaskedPredictor(model)
-        self._im = self._masked.im
 
-    def neurons(self, critical: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return the working copy with all but the critical neurons masked.
+def restructured_size(model: ModelLike, critical: Mapping[str, np.ndarray]) -> int:
+    """Return the number of parameters that `restructure` leaves, without building a model.
 
-        Args:
-            critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
+    Arguments and errors are those of `masked`; later calls for a model are fast.
+    """
+    im = maskable(model)
 
-        Raises:
-            InvalidArgumentError: if the masks do not match the model's layers.
-        """
-        return self._masked.model(*self._masks(critical))
-
-    def size(self, critical: Mapping[str, np.ndarray]) -> int:
-        """Return the number of parameters that `restructure` leaves, without building a model."""
-        copy, graph, groups = self._measured  # whose graph is analysed without masks
-        copy.model(*self._masks(critical))
-        return size_without_groups(graph.im, groups, living_groups(graph, groups))
-
-    def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return the working copy with masked kernels.
-
-        Args:
-            keep: Kernel's name → bool array of its shape, False for weights to set to zero.
-
-        Raises:
-            InvalidArgumentError: if there is no such kernel, or its shape differs.
-        """
-        return self._masked.model(keep)
-
-    def _masks(self, critical: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list]:
-        """Return the masks of kernels and of other variables that keep only critical neurons."""
-        layers = neuron_layers(self._im)
-        check_critical(critical, layers)
-        keep: dict[str, np.ndarray] = {}
-        biases = []
-        for name, mask in critical.items():
-            keep |= layers[name].kernel_masks(mask)
-            biases += layers[name].bias_masks(mask)
-        return keep, biases
-
-    @cached_property
-    def _measured(self) -> tuple:
-        """A second working copy, so that `size` does not change the first, and its channels."""
-        copy = MaskedPredictor(self._im)
-        graph = ChannelGraph(self._im.like(copy.model({})))
+    def prepare() -> tuple:
+        copy = masked(im, {})
+        graph = ChannelGraph(im.like(copy))  # analysed without masks
         return copy, graph, channel_groups(graph)
+
+    copy, graph, groups = im.prepared("restructured size", prepare)
+    masked(im, critical, into=copy)
+    return size_without_groups(graph.im, groups, living_groups(graph, groups))
 
 
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:

@@ -17,11 +17,11 @@ from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import Ablation, Zero, instrumented
+from nnslicer_tf.instrument.ablated_network import WEIGHT
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning import apply_masks
+from nnslicer_tf.pruning import apply_masks, weight_masks
 from nnslicer_tf.report.figures import new_axes
-from nnslicer_tf.semantic.restructuring import Masker
 
 COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")
 _MIN_LAST = 0.2  # share of the last kernel that `uniform_plus` keeps
@@ -112,13 +112,15 @@ def compress(
         return value
 
     im = instrumented(model)
-    masker = Masker(im)
+    ablation = Ablation(im, Zero(), WEIGHT)
+    masked: keras.Model | None = None
     scores = weight_scores({name: k.kernel() for name, k in im.kernels.items()}, method)
     keep: dict[str, np.ndarray] = {}
     history, accuracy = [], accuracy_of(im.model)
     for iteration in track(range(1, most + 1), method, most, progress):
         masks = keep_masks(scores, method, (1 - share) ** iteration)
-        history.append(accuracy_of(masker.kernels(masks)))
+        masked = ablation.model(weight_masks(ablation.im, masks), into=masked)
+        history.append(accuracy_of(masked))
         if history[-1] < lowest:
             break
         keep, accuracy = masks, history[-1]

@@ -1,42 +1,45 @@
 """`DecisiveSlices`: the smallest slices found that keep a model's answers, with certificates."""
 
+import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
 
-_FORMAT = "nnslicer_tf decisive slices 2"
-_BASES = {
-    "mean": "their mean values",
-    "zero": "zero",
-    "resample": "their values for another sample",
-}
+_FORMAT = "nnslicer_tf decisive slices 3"
 
 
 class DecisiveSlices(ShownAsTable):
     """The smallest slices found that keep a model's answers, with what was tested.
 
+    Slices are sets: `slices[0] & slices[1]`; each is a `Slice`.
+
     Attributes:
         shapes: Name of a kernel (level "synapse") or operation → shape of its units.
         members: For each slice, the indices of its units, over all `shapes` in C order.
-        certificate: Column → one value per sample, measured by running the model: "answer" (a class
-            or number) and its "probability", both also with the slice alone and with the slice
-            removed; "empty answer" (with nothing active) and "probability of empty answer";
-            "divergence" (Kullback-Leibler, of the output with the slice alone from the whole
-            model's); "size" and "share" of the slice; "kept" (whether it keeps the answer
-            as required), "found" (kept, and no larger than `max_share`); "other classes
-            asked" of the same search, and "given" by a mask of at most this size that a search
-            met (the empty one included); "passes" (forward).
-        info: level, ablation, and the other arguments; "others": for each slice, the other
-            classes asked, and whether each was given; "donors": for each sample, the index of the
-            one that its ablated units' values are those of, if they were resampled; "labels":
+        contributions: For each slice, what each of its units does with only the slice active: the
+            derivative of the answer's score by the unit's mask, float32.
+        certificate: Column → one value per sample, measured by running the model: "answer" (a
+            class, 1 or 0 for a label or for two classes that are compared, or a number) and its
+            "probability", both also with the slice alone and with the slice removed; "empty answer"
+            (with nothing active) and "probability of empty answer"; "divergence" (Kullback-Leibler,
+            of the output with the slice alone from the whole model's); "size" and "share" of the
+            slice; "kept" (whether it keeps the answer as required), "found" (kept, and no larger
+            than `max_share`); "donors kept" (with several donors, the share for which it keeps the
+            answer); "other classes asked" of the same search, and "given" by a mask of at most this
+            size that a search met (the empty one included); "passes" (forward).
+        info: level, reference, and the other arguments; "others": for each slice, the other answers
+            asked, and whether each was given; "donors": number of donors; "kind": what an answer
+            is; "names": the label, or the two classes, that a binary answer is about; "labels":
             whether the classes are independent labels, of which the most probable is the answer.
     """
 
@@ -44,23 +47,47 @@ class DecisiveSlices(ShownAsTable):
         self,
         shapes: Mapping[str, tuple[int, ...]],
         members: Sequence[np.ndarray],
+        contributions: Sequence[np.ndarray],
         certificate: Mapping[str, np.ndarray],
         info: Mapping[str, Any],
     ) -> None:
         self.shapes = dict(shapes)
         self.members = list(members)
+        self.contributions = list(contributions)
         self.certificate = dict(certificate)
         self.info = dict(info)
 
     def __len__(self) -> int:
         return len(self.certificate["answer"])
 
+    def __getitem__(self, index: int) -> Slice:
+        """Return the slice of one sample, whose values are the contributions."""
+        index = operator.index(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There are {counted(len(self), 'slice')}. Received index {index}.")
+        place = 0 if self.info["together"] else index % len(self)
+        # A member that does nothing is a member, too.
+        found = self.contributions[place].astype(np.float32)
+        values = np.where(found == 0, np.finfo(np.float32).tiny, found)
+        arrays = self._arrays(place, values, np.float32)
+        info = {name: self.info[name] for name in ("level", "reference", "fingerprint")}
+        info["samples"] = len(self) if self.info["together"] else 1
+        by_synapse = self.info["level"] == "synapse"
+        return Slice({} if by_synapse else arrays, arrays if by_synapse else {}, info)
+
+    def __iter__(self) -> Iterator[Slice]:
+        return (self[i] for i in range(len(self)))
+
     def masks(self, index: int = 0) -> dict[str, np.ndarray]:
         """Return which units are in the slice of a sample: name → bool array."""
+        return self._arrays(0 if self.info["together"] else index, True, bool)
+
+    def _arrays(self, place: int, values: Any, dtype: Any) -> dict[str, np.ndarray]:
+        """Return an array for each of `shapes`, with values at the members of a slice."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        mask = np.zeros(sum(sizes), bool)
-        mask[self.members[0 if self.info["together"] else index]] = True
-        parts = np.split(mask, np.cumsum(sizes)[:-1])
+        full = np.zeros(sum(sizes), dtype)
+        full[self.members[place]] = values
+        parts = np.split(full, np.cumsum(sizes)[:-1])
         return {
             name: part.reshape(shape)
             for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
@@ -82,10 +109,18 @@ class DecisiveSlices(ShownAsTable):
         row = {name: column[index] for name, column in self.certificate.items()}
         number, level = self.info["number"], self.info["level"]
 
+        def called(label: int) -> str:
+            return classes[int(label)] if len(classes) else f"class {int(label)}"
+
         def named(answer: Any) -> str:
             if number:
                 return f"{answer:.4g}"
-            return classes[int(answer)] if len(classes) else f"class {int(answer)}"
+            if self.info["kind"] != "binary":
+                return called(answer)
+            names = [called(label) for label in self.info["names"]]
+            if len(names) == 1:
+                return names[0] if answer else f"not {names[0]}"
+            return " rather than ".join(names if answer else reversed(names))
 
         def outcome(which: str) -> str:
             answer = row[f"answer with slice {which}"]
@@ -121,7 +156,7 @@ class DecisiveSlices(ShownAsTable):
         text = (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
             f"slice removed, {outcome('removed')}. Inactive {level}s contribute "
-            f"{_BASES[self.info['ablation']]}; with none active, the model {verb} "
+            f"{self.info['inactive']}; with none active, the model {verb} "
             f"{named(row['empty answer'])}"
         )
         if number:
@@ -160,6 +195,7 @@ class DecisiveSlices(ShownAsTable):
         }
         arrays = {f"column{i}": values for i, values in enumerate(self.certificate.values())}
         arrays["members"] = np.concatenate([np.zeros(0, np.int64), *self.members])
+        arrays["contributions"] = np.concatenate([np.zeros(0, np.float32), *self.contributions])
         arrays["ends"] = np.cumsum([len(m) for m in self.members])
         write_archive(path, _FORMAT, header, arrays)
 
@@ -175,17 +211,19 @@ class DecisiveSlices(ShownAsTable):
             shapes = file.shapes("shapes")
             ends = file.array("ends", np.int64)
             members = np.split(file.array("members", np.int64), ends[:-1])
+            contributions = np.split(file.array("contributions", np.float32), ends[:-1])
             # The probabilities of a number are NaN.
             certificate = {
                 name: file.array(f"column{i}", np.generic, "samples", finite=False)
                 for i, name in enumerate(file.names("columns"))
             }
-            return cls(shapes, members, certificate, file.value("info", dict))
+            info = file.value("info", dict)
+            return cls(shapes, members, contributions, certificate, info)
 
     def __repr__(self) -> str:
         found = int(self.certificate["found"].sum())
         share = float(np.median(self.certificate["share"])) if len(self) else 0.0
         return (
             f"DecisiveSlices({found} of {len(self)} found, median share {share:.2%} of the "
-            f"{self.info['level']}s, ablation={self.info['ablation']!r})"
+            f"{self.info['level']}s, reference={self.info['reference']!r})"
         )

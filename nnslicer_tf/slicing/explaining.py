@@ -13,12 +13,12 @@ from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
-from nnslicer_tf.attributions.target import is_classifier, resolve_target
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
+from nnslicer_tf.instrument.target import is_classifier, resolve_target
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import AMOUNTS, Comparison, Explanation
@@ -67,7 +67,7 @@ def explain(
     _check_names(names, None if chosen.label is None else len(whole))
     _check_words(words, [im[name].shape[0] for name in tokens if im[name].shape])
 
-    # The contributions, by one compiled function for any target; the slice, and its ablation.
+    # The contributions, by one compiled function for any target; the slice, alone and removed.
     contributions = deeplift(im, sample, means, chosen)
     criterion = {chosen.operation: list(chosen.neurons)}
 
@@ -77,7 +77,7 @@ def explain(
             return by.slice(batch, criterion)
 
     one = sliced(slicer)
-    kept, removed, ablation = _ablated(im, slicer.profile, one, batch, chosen)
+    kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
     frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
     def amounts() -> Slice:
@@ -99,7 +99,6 @@ def explain(
         whole=whole,
         kept=kept,
         removed=removed,
-        ablation=ablation,
         contributions=contributions,
         slice=one,
         values=values,
@@ -138,21 +137,20 @@ def _check_words(words: Sequence[str], lengths: Sequence[int]) -> None:
 
 def _ablated(
     im: InstrumentedModel, profile: Profile, one: Slice, batch: Any, target: Target
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the answers with only the slice active and with it removed, and the ablation."""
-    masked = im.prepared(("masked", profile), lambda: MaskedModel(im, profile.means))
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the answers with only the slice active and with it removed, the rest at its mean."""
+    ablation = Ablation(im, Mean(profile), target=target, of=list(im.kernels))
     keep = one.synapse_mask()
-    masks = [keep, {name: ~mask for name, mask in keep.items()}]
+    is_output = target.answer in im.output_operations
+    from_logits = is_output and im.logit_operation_of(target.answer) == target.operation
 
-    def answers(ablation: str) -> tuple[np.ndarray, np.ndarray, str]:
-        run = partial(masked.logits, x=batch, ablation=ablation, of=target.answer)
-        kept, removed = (answer(im, target, run(mask)[0]) for mask in masks)
-        return kept, removed, ablation
+    def answered(mask: dict[str, np.ndarray]) -> np.ndarray:
+        values = ablation.outputs(mask, batch)
+        if from_logits:
+            values = im.outputs_from(values, target.answer)
+        return answer(im, target, values[0])
 
-    try:
-        return answers("mean")
-    except UnsupportedLayerError:  # no mean can stand in for synapses of recurrent layers
-        return answers("zero")
+    return answered(keep), answered({name: ~mask for name, mask in keep.items()})
 
 
 def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str, np.ndarray]:

@@ -24,7 +24,6 @@ from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
 AMOUNTS = "amounts"
-_STAND_IN = {"mean": "their mean", "zero": "nothing"}
 _MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
 _MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
 _MAX_RARE = 0.1
@@ -67,9 +66,8 @@ class Explanation(ShownAsTable):
         target: The explained class, or neurons whose mean value is explained.
         whole: The whole model's answer, float64: the probabilities of the classes (1 − p and p for
             one sigmoid), or the value of another target, `(1,)`.
-        kept: The answer with only the slice active.
+        kept: The answer with only the slice active; inactive synapses contribute their mean.
         removed: The answer with the slice removed.
-        ablation: What inactive synapses contribute: "mean", or "zero" with recurrent layers.
         contributions: How much each feature raises the target's score relative to the profile's
             means, in the unit of the logit, float64 of the sample's shape; one value per token. A
             dict by name for several inputs.
@@ -92,7 +90,6 @@ class Explanation(ShownAsTable):
     whole: np.ndarray
     kept: np.ndarray
     removed: np.ndarray
-    ablation: str
     contributions: Any
     slice: Slice
     values: Mapping[str, np.ndarray]
@@ -243,8 +240,7 @@ class Explanation(ShownAsTable):
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
             f"With only the slice active the model answers {said(self.kept)}; with the slice "
-            f"removed, {said(self.removed)} (other synapses contribute "
-            f"{_STAND_IN[self.ablation]}).",
+            f"removed, {said(self.removed)} (inactive synapses contribute their mean values).",
         ]
         if self.finding:
             lines.append(self.finding)

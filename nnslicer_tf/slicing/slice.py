@@ -9,7 +9,7 @@ import numpy as np
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.errors import ProfileMismatchError
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 
 if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import keras
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # saved slices can be displayed without Keras
     from matplotlib.axes import Axes
 
     from nnslicer_tf.instrument.model import ModelLike
-    from nnslicer_tf.slicing.profile import Profile
 
 _FORMAT = "nnslicer_tf slice 1"
 
@@ -107,38 +106,55 @@ class Slice(ShownAsTable):
 
         return plot_kept_synapses(self, ax)
 
-    def apply(self, model: "ModelLike", means: "Profile | None" = None) -> "keras.Model":
-        """Return a copy of the model whose synapses outside the slice are zero.
+    def apply(self, model: "ModelLike", reference: Any = None) -> "keras.Model":
+        """Return a copy of the model in which all but the slice's units are inactive.
 
         Biases and normalisations are unchanged.
 
         Args:
             model: The sliced model, or one with the same kernels; an `InstrumentedModel` if the
                 size of the inputs is not fixed, and the one that was sliced is gone.
-            means: The model's profile. If given, synapses outside the slice contribute their mean,
-                as in the paper's program: a layer computes W·(x − x̄) + ȳ with the slice's W and the
-                profile's x̄ and ȳ, by a constant after each layer.
+            reference: What inactive units contribute: the model's `Profile` (their mean, as in the
+                paper's program: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's
+                x̄ and ȳ), "zero" (synapses outside the slice become 0), or any reference of
+                `instrument.Ablation`.
 
         Raises:
+            InvalidArgumentError: if there is no reference.
             ProfileMismatchError: if the kernels or the profile belong to a different model.
-            UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
-                kernel is of an attention or recurrent layer or an embedding.
+            UnsupportedLayerError: if the model cannot be copied or masked.
         """
-        from nnslicer_tf.instrument import MaskedModel, instrumented
-        from nnslicer_tf.instrument.masked import masked_copy
+        from nnslicer_tf.instrument import Ablation, instrumented
 
-        im = instrumented(model)
-        shapes = {name: kernel.shape for name, kernel in im.kernels.items()}
-        own = {name: values.shape for name, values in self.synapses.items()}
-        if shapes != own:
-            raise ProfileMismatchError(
-                f"The slice is of another model than '{im.model.name}': its kernels are {own}, the "
-                f"model's are {shapes}."
+        if reference is None:
+            raise InvalidArgumentError(
+                "Say what the rest contributes: slice.apply(model, profile) for its mean values, "
+                "slice.apply(model, 'zero') for nothing."
             )
-        if means is not None:
-            means.check_model(im)
-            return masked_copy(im, self.synapse_mask(), means.means)
-        return MaskedModel(im).model(self.synapse_mask())
+        im = instrumented(model)
+        if self.level == "synapse":
+            shapes = {name: kernel.shape for name, kernel in im.kernels.items()}
+        else:
+            shapes = {o.name: o.shape for o in im.operations}
+        own = {name: values.shape for name, values in self.members.items()}
+        fits = all(name in shapes for name in own)
+        if not fits or (self.level == "synapse" and own.items() - shapes.items()):
+            raise ProfileMismatchError(
+                f"The slice is of another model than '{im.model.name}': its {self.level}s are "
+                f"{own}, the model has {shapes}."
+            )
+        ablation = Ablation(im, reference, self.level, of=list(own))
+        return ablation.model({name: values != 0 for name, values in self.members.items()})
+
+    @property
+    def level(self) -> str:
+        """What the members are that `apply` keeps: "synapse", or a decisive slice's level."""
+        return self.info.get("level", "synapse")
+
+    @property
+    def members(self) -> dict[str, np.ndarray]:
+        """The contributions of the units of `level`, by kernel or operation."""
+        return self.synapses if self.level == "synapse" else self.neurons
 
     def __and__(self, other: "Slice") -> "Slice":
         """Return the members of both slices, with this slice's contributions."""

@@ -308,7 +308,7 @@ class Slicer:
         outputs: Outputs = PREDICTED,
         level: str = "synapse",
         *,
-        ablation: str = "mean",
+        reference: Any = "mean",
         min_probability: float | None = None,
         max_divergence: float | None = None,
         max_share: float = 0.2,
@@ -328,13 +328,17 @@ class Slicer:
         Args:
             x: Samples, as for `slice`.
             outputs: "predicted", or the class that the model assigns to all samples, or one for
-                each; for another output than the first, {its name: one of these}.
+                each; for another output than the first, {its name: one of these}. Or any target of
+                attributions: a label among independent ones, which is on or off; a pixel or region
+                of a map, or inner neurons, whose mean value is kept; a `Target` that compares two
+                classes, of which the leading one is kept.
             level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
-                "channel" (also a unit of a recurrent layer) or "input" (a position of the input,
-                such as a pixel or a word; padding counts, too). Units of a recurrent layer are
-                ablated where its own next step reads them, too.
-            ablation: Values of ablated units: "mean" (the profile's), "zero" or "resample" (those
-                of another sample in `x`).
+                "channel" (also a unit of a recurrent layer), "head" (of attention; channels
+                elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
+                counts, too). Units of a recurrent layer are ablated where its own next step reads
+                them, too.
+            reference: What inactive units contribute: "mean" (the profile's), "zero", or
+                `Samples(x)`: their values for other samples, each of which is tried.
             min_probability: Least probability of the answer with the slice alone; by default, it
                 only has to be the most probable. Of several independent labels, the most probable
                 one is the answer.
@@ -347,20 +351,20 @@ class Slicer:
                 to see whether it meets a slice of at most the same size; None for all.
             together: Return one slice for all samples, which must be of one class. It keeps the
                 answer for at least 95 % of them.
-            rng: Seed or generator, for `others` and for "resample".
+            rng: Seed or generator, for `others`.
 
         Raises:
             InvalidArgumentError: if an argument is out of range.
-            CriterionError: if the output is no vector, or `outputs` is not what the model answers.
+            CriterionError: if `outputs` is not what the model answers.
             UnsupportedLayerError: if the model has no units at this level.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
         required = Requirements(
-            level, ablation, min_probability, max_divergence, max_share, tolerance, together
+            level, min_probability, max_divergence, max_share, tolerance, together
         )
         self._check_weights()
         return decisive_slices(
-            self.im, self.profile, x, outputs, required, others, rng, self.progress
+            self.im, self.profile, x, outputs, required, reference, others, rng, self.progress
         )
 
     def explain(

@@ -169,7 +169,7 @@ def decide(s: Subject) -> None:
     """Keras gives the certified answer when the weights outside of a decisive slice are 0."""
     x = rows_of(s.x, slice(2))
     output = {next(iter(s.im.outputs)): "predicted"} if len(s.im.outputs) > 1 else "predicted"
-    found = s.slicer().decisive(x, output, ablation="zero", others=1)
+    found = s.slicer().decisive(x, output, reference="zero", others=1)
     for index, answer in enumerate(found.certificate["answer with slice alone"]):
         with s.zeroed(found.masks(index)):
             outputs = s.outputs(x=x)[0]
@@ -183,7 +183,7 @@ def decide(s: Subject) -> None:
 def apply_slice(s: Subject) -> None:
     """A sliced copy answers as the model does whose other weights are 0."""
     one = s.slicer(theta=0.3).slice(s.x, s.target)
-    sliced = s.outputs(one.apply(s.im))
+    sliced = s.outputs(one.apply(s.im, "zero"))
     with s.zeroed({name: values != 0 for name, values in one.synapses.items()}):
         same(sliced, s.outputs())
 

@@ -43,8 +43,8 @@ def test_a_model_is_instrumented_once(wrapped):
     assert instrument.instrumented(model) is im
     profile = nns.Profile.from_data(model, X, progress=False)
     one = nns.Slicer(im, profile, 0.3, workers=0, progress=False).slice(X[:2], outputs=[0])
-    small = one.apply(model)
-    np.testing.assert_array_equal(one.apply(model)(X), small(X))
+    small = one.apply(model, "zero")
+    np.testing.assert_array_equal(one.apply(model, "zero")(X), small(X))
     assert wrapped == [model.name]
     model.fit(X, np.zeros((40, 3)), verbose=0)  # weights are read when they are needed
     assert instrument.instrumented(model) is im
@@ -122,14 +122,14 @@ def counting():
 def test_other_batch_sizes_compile_nothing_again():
     model, calls = counting()
     im = nns.InstrumentedModel(model)
-    masked = instrument.MaskedModel(im)
+    masked = instrument.Ablation(im, "zero")
     keep = {"a": np.ones((6, 5), bool)}
 
     def run(count):
         im.predict(X[:count])
         im.gradients(X[:count], of=1)
-        masked.logits(keep, X[:count])
-        masked.logits({"a": np.ones((count, 6, 5), bool)}, X[:count])
+        masked.outputs(keep, X[:count])
+        masked.outputs({"a": np.ones((count, 6, 5), bool)}, X[:count])
 
     run(5)
     run(3)  # TensorFlow learns that the axis varies

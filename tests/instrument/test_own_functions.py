@@ -7,7 +7,6 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 from nnslicer_tf import instrument, pruning
-from nnslicer_tf.instrument.masked import masked_copy
 
 
 def relu(x):
@@ -71,11 +70,11 @@ def test_masked_models_and_pruning_keep_them(name):
     im = nns.InstrumentedModel(model)
     np.testing.assert_allclose(im.predict(x), model(x), atol=1e-5)
     keep = {kernel: np.ones(k.shape, bool) for kernel, k in im.kernels.items()}
-    np.testing.assert_allclose(instrument.MaskedModel(im).model(keep)(x), model(x), atol=1e-6)
+    np.testing.assert_allclose(instrument.Ablation(im, "zero").model(keep)(x), model(x), atol=1e-6)
     pruned = pruning.prune(model, pruning.scores(im, "weight"), 0.0)
     np.testing.assert_allclose(pruned(x), model(x), atol=1e-6)
     profile = nns.Profile.from_data(im, x, progress=False)
-    copy = masked_copy(im, keep, profile.means)
+    copy = instrument.Ablation(im, profile).model(keep)
     np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
 
 
@@ -132,13 +131,13 @@ def test_own_functions_at_every_time_step(name, masked):
     # Masks: all of the weights, and half of them, which are then zero in the twin.
     rng = np.random.default_rng(0)
     masks = {kernel: rng.random(k.shape) < 0.5 for kernel, k in im.kernels.items()}
-    masked_model = instrument.MaskedModel(im)
+    ablation = instrument.Ablation(im, "zero", of=list(im.kernels))
     keep = {kernel: np.ones(k.shape, bool) for kernel, k in im.kernels.items()}
-    np.testing.assert_allclose(masked_model.model(keep)(x), expected, atol=1e-6)
+    np.testing.assert_allclose(ablation.model(keep)(x), expected, atol=1e-6)
     for kernel, mask in zip(nns.InstrumentedModel(twin).kernels.values(), masks.values()):
         kernel.variable().assign(np.where(mask, kernel.kernel(), 0))
     np.testing.assert_allclose(
-        masked_model.model(masks)(x), twin.predict(x, verbose=0), rtol=1e-5, atol=1e-6
+        ablation.model(masks)(x), twin.predict(x, verbose=0), rtol=1e-5, atol=1e-6
     )
     twin.set_weights(model.get_weights())
     # Slices are those of the layers without a TimeDistributed layer.

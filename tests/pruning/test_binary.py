@@ -73,7 +73,7 @@ def test_semantic_slices_are_restructured_and_trained(twins):
     im = nns.InstrumentedModel(model)
     critical = semantic.SemanticSlicer(im, X, Y).global_slice(0.5)
     small = semantic.restructure(model, critical)
-    masked = semantic.Masker(model).neurons(critical)
+    masked = semantic.masked(model, critical)
     np.testing.assert_allclose(small(X[:9]), masked(X[:9]), rtol=1e-5, atol=1e-6)
     noisy = X + RNG.normal(0, 0.1, X.shape).astype(np.float32)
     trained = semantic.readapt(model, critical, X, Y, noisy, epochs=1)

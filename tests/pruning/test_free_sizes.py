@@ -41,7 +41,7 @@ CALLS = {
     "mask_units": lambda im: mask_units(im, CRITICAL),
     "remove_units": lambda im: pruning.remove_units(im, CRITICAL),
     "restructure": lambda im: semantic.restructure(im, CRITICAL),
-    "Masker": lambda im: semantic.Masker(im).neurons(CRITICAL),
+    "masked": lambda im: semantic.masked(im, CRITICAL),
     "compress": lambda im: semantic.compress(im, "lamp", lambda m: 1.0, 0.5, most=3).model,
     "train_neurons": lambda im: semantic.train_neurons(im, CRITICAL, X, Y, epochs=1),
     "readapt": lambda im: semantic.readapt(im, CRITICAL, X, Y, X + 0.1, epochs=1),
@@ -68,7 +68,7 @@ def test_numbers_of_the_model_with_a_fixed_size():
     free = nns.InstrumentedModel(model((None, None, 2)), SHAPE)
     fixed = nns.InstrumentedModel(model(SHAPE))
     for count in (
-        lambda im: semantic.Masker(im).size(CRITICAL),
+        lambda im: semantic.restructured_size(im, CRITICAL),
         lambda im: semantic.parameter_share(im, CRITICAL),
         lambda im: multiply_adds(im),
     ):

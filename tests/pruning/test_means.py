@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf.instrument import MaskedModel
+from nnslicer_tf.instrument import Ablation, Mean
 from support.models import MODELS, set_dyadic_weights
 
 CASES = (
@@ -36,7 +36,7 @@ def test_at_the_mean_input_of_a_layer_nothing_changes(name):
     """
     im, x, profile = case(name)
     scores = pruning.scores(im, "random", rng=1)
-    pruned = nns.InstrumentedModel(pruning.prune(im.model, scores, 0.6, means=profile))
+    pruned = nns.InstrumentedModel(pruning.prune(im.model, scores, 0.6, profile))
     first = next(o for o in im.operations if o.kind == "weighted_sum")
     kept = pruning.keep_masks(scores, 0.6)
     for kernel, mask in kept.items():
@@ -57,15 +57,13 @@ def test_at_the_mean_input_of_a_layer_nothing_changes(name):
 @pytest.mark.parametrize("name", [c for c in CASES if c not in ("separable",)])
 def test_the_predictor_gives_what_the_pruned_model_gives(name):
     im, x, profile = case(name)
-    predictor = MaskedModel(im, profile)
+    predictor = Ablation(im, profile)
     for seed in range(2):
         scores = pruning.scores(im, "random", rng=seed)
-        expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
-        found = predictor.logits(pruning.keep_masks(scores, 0.5), x, ablation="mean", batch_size=10)
+        expected = outputs(pruning.prune(im.model, scores, 0.5, profile), x)
+        found = predictor.outputs(pruning.keep_masks(scores, 0.5), x, batch_size=10)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(
-        predictor.logits({}, x, ablation="mean"), outputs(im.model, x), rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(predictor.outputs({}, x), outputs(im.model, x), rtol=1e-5, atol=1e-5)
 
 
 def test_by_hand():
@@ -80,7 +78,7 @@ def test_by_hand():
     profile = nns.Profile.from_data(im, data, progress=False)
     names = list(im.kernels)
     keep = {names[0]: np.array([[1, 0], [0, 1]]), names[1]: np.array([[0], [1]])}
-    pruned = pruning.prune(model, keep, {names[0]: 0.5, names[1]: 0.5}, means=profile)
+    pruned = pruning.prune(model, keep, {names[0]: 0.5, names[1]: 0.5}, profile)
     x = np.array([2.0, 4.0])
     means = data.mean(axis=0)  # (2, 1)
     hidden = (x - means) @ (first * keep[names[0]]) + means @ first + [0.5, 1.0]
@@ -93,18 +91,22 @@ def test_by_hand():
 def test_renormalised_means_are_those_of_the_renormalised_model():
     im, x, profile = case("batch norm")
     keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)
-    pruned = pruning.prune(im.model, pruning.scores(im, "random", rng=3), 0.5, means=profile)
+    pruned = pruning.prune(im.model, pruning.scores(im, "random", rng=3), 0.5, profile)
     expected = outputs(pruning.renormalise(pruned, x), x)
-    found = MaskedModel(im, profile).logits(keep, x, ablation="mean", renormalise_on=x)
+    found = Ablation(im, profile).outputs(keep, x, renormalise_on=x)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_kernels_without_means_are_pruned_plainly():
+def test_a_mean_of_zero_prunes_plainly():
     im, x, profile = case("conv same")
     keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)
-    found = MaskedModel(im, profile, plain=im.kernels).logits(keep, x, ablation="mean")
-    expected = pruning.MaskedPredictor(im).logits(keep, x)
+    zeros = {name: 0 * mean for name, mean in profile.means.items()}
+    found = Ablation(im, Mean(zeros)).outputs(keep, x)
+    expected = Ablation(im, "zero").outputs(keep, x)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for name, kernel in im.kernels.items():
+        kernel.variable().assign(kernel.kernel() * keep[name])
+    np.testing.assert_allclose(found, outputs(im.model, x), rtol=1e-5, atol=1e-5)
 
 
 def test_means_help_a_trained_network_and_survive_training_and_files(tmp_path):
@@ -114,7 +116,7 @@ def test_means_help_a_trained_network_and_survive_training_and_files(tmp_path):
     profile = nns.Profile.from_data(im, train.x, progress=False)
     scores = pruning.scores(im, "weight")
     plain = pruning.prune(model, scores, 0.7)
-    pruned = pruning.prune(model, scores, 0.7, means=profile)
+    pruned = pruning.prune(model, scores, 0.7, profile)
     assert zoo.accuracy(pruned, test) > zoo.accuracy(plain, test)
     pruned.save(tmp_path / "pruned.keras")
     again = keras.models.load_model(tmp_path / "pruned.keras")
@@ -127,8 +129,8 @@ def test_means_help_a_trained_network_and_survive_training_and_files(tmp_path):
 def test_a_shared_layer_hands_on_the_mean_of_each_call():
     im, x, profile = case("shared layer")
     scores = pruning.scores(im, "random", rng=2)
-    expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
-    found = MaskedModel(im, profile).logits(pruning.keep_masks(scores, 0.5), x, ablation="mean")
+    expected = outputs(pruning.prune(im.model, scores, 0.5, profile), x)
+    found = Ablation(im, profile).outputs(pruning.keep_masks(scores, 0.5), x)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -138,11 +140,11 @@ def test_slices_apply_with_means():
     profile = nns.Profile.from_data(im, train.x, progress=False)
     slicer = nns.Slicer(im, profile, theta=0.3, workers=0, progress=False)
     one = slicer.slice(test.x[:1])
-    found = outputs(one.apply(im.model, means=profile), test.x[:3])
-    expected = MaskedModel(im, profile).logits(one.synapse_mask(), test.x[:3], ablation="mean")
+    found = outputs(one.apply(im.model, profile), test.x[:3])
+    expected = Ablation(im, profile).outputs(one.synapse_mask(), test.x[:3])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     whole = nns.Slice(one.neurons, {n: np.ones_like(v) for n, v in one.synapses.items()}, {})
-    same = outputs(whole.apply(im.model, means=profile), test.x[:3])
+    same = outputs(whole.apply(im.model, profile), test.x[:3])
     np.testing.assert_allclose(same, outputs(im.model, test.x[:3]), rtol=1e-5, atol=1e-5)
 
 
@@ -150,12 +152,12 @@ def test_what_does_not_fit_is_refused():
     im, _, profile = case("dense")
     other, _, _ = case("dense", seed=1)
     with pytest.raises(nns.errors.ProfileMismatchError):
-        pruning.prune(other.model, pruning.scores(other, "weight"), 0.5, means=profile)
+        pruning.prune(other.model, pruning.scores(other, "weight"), 0.5, profile)
     with pytest.raises(nns.errors.ProfileMismatchError):
-        MaskedModel(other, profile)
+        Ablation(other, profile)
     nested, _, profile = case("nested")
     with pytest.raises(nns.errors.UnsupportedLayerError, match="nested"):
-        pruning.prune(nested.model, pruning.scores(nested, "weight"), 0.5, means=profile)
+        pruning.prune(nested.model, pruning.scores(nested, "weight"), 0.5, profile)
     assert im is not other
 
 
@@ -164,7 +166,7 @@ def test_compacted_with_means(ratio):
     """The constants of the means are cut with the units that they belong to."""
     model, x = zoo.load("digits_cnn"), datasets.load("digits", "train[:200]").x
     profile = nns.Profile.from_data(model, x, progress=False)
-    pruned = pruning.prune(model, pruning.scores(model, "weight"), ratio, means=profile)
+    pruned = pruning.prune(model, pruning.scores(model, "weight"), ratio, profile)
     small = pruning.compact(pruned)
     assert ratio < 0.9 or small.count_params() < pruned.count_params()
     np.testing.assert_allclose(

@@ -72,7 +72,7 @@ def test_nested_models_shrink_and_take_slices_with_means():
     profile = nns.Profile.from_data(im, x, progress=False)
     one = nns.Slicer(im, profile, theta=0.3, progress=False).slice(x[:1])
     # The last sum by hand, from the values that the masked part gives it.
-    applied = nns.InstrumentedModel(one.apply(model, means=profile))
+    applied = nns.InstrumentedModel(one.apply(model, profile))
     (pooled,) = im["head/dense"].inputs
     kernel = im.kernels["head/dense"].kernel()
     mask = one.synapse_mask()["head/dense"]
@@ -80,7 +80,7 @@ def test_nested_models_shrink_and_take_slices_with_means():
     expected = (hidden - profile.means[pooled]) @ (kernel * mask) + profile.means["head/dense"]
     np.testing.assert_allclose(applied.logits(x[:4]), expected, rtol=1e-4, atol=1e-5)
     kept = {n: np.ones_like(v) for n, v in one.synapses.items()}
-    whole = nns.Slice(one.neurons, kept, {}).apply(model, means=profile)
+    whole = nns.Slice(one.neurons, kept, {}).apply(model, profile)
     np.testing.assert_allclose(whole(x[:4]), model(x[:4]), rtol=1e-4, atol=1e-5)
 
 
@@ -92,11 +92,13 @@ def test_slices_apply_with_the_shape_that_was_given():
     x = RNG.normal(size=(6, 8, 8, 3)).astype(np.float32)
     profile = nns.Profile.from_data(im, x, progress=False)
     one = nns.Slicer(im, profile, theta=0.3, progress=False).slice(x[:1])
-    by_model, by_view = one.apply(model), one.apply(im)
+    by_model, by_view = one.apply(model, "zero"), one.apply(im, "zero")
     assert by_model.input_shape == (None, None, None, 3)
     np.testing.assert_array_equal(by_model(x), by_view(x))
     with pytest.raises(nns.errors.InputShapeError, match="not fixed"):
-        one.apply(keras.models.clone_model(model))  # which was not instrumented with a shape
+        one.apply(
+            keras.models.clone_model(model), "zero"
+        )  # which was not instrumented with a shape
 
 
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU, layers.SimpleRNN])
@@ -117,20 +119,27 @@ def test_masks_of_neurons_and_of_each_sample():
     im = nns.InstrumentedModel(model)
     x = RNG.normal(size=(5, 6, 6, 3)).astype(np.float32)
     profile = nns.Profile.from_data(im, x, progress=False)
-    masked = nns.instrument.MaskedModel(im, profile)
+    masked = nns.instrument.Ablation(im, profile)
     kernels = {n: RNG.random((5, *k.shape)) < 0.5 for n, k in im.kernels.items()}
-    together = masked.logits(kernels, x, ablation="mean")
+    together = masked.outputs(kernels, x)
     for i in range(5):
         own = {n: m[i] for n, m in kernels.items()}
-        alone = masked.logits(own, x[i : i + 1], ablation="mean")
+        alone = masked.outputs(own, x[i : i + 1])
         np.testing.assert_allclose(together[i], alone[0], rtol=1e-4, atol=1e-5)
     keep = np.arange(8) < 5
-    by_neurons = masked.logits({}, x, neurons={"base/conv": keep})
-    by_units = semantic.Masker(model).neurons({"base/conv": keep})
-    np.testing.assert_allclose(by_neurons, by_units(x), rtol=1e-4, atol=1e-5)
-    (pooled,) = im["head/dense"].inputs
-    kernel, bias = im.model.get_layer("head").get_weights()
-    mean = profile.means[pooled] @ kernel + bias
-    none = {pooled: np.zeros(8, bool)}
-    found = masked.logits({}, x, neurons=none, ablation="mean")
-    np.testing.assert_allclose(found, np.tile(mean, (5, 1)), rtol=1e-4, atol=1e-5)
+    channels = nns.instrument.Ablation(im, "zero", "channel")
+    name = next(n for n in channels.shapes if n.startswith("base/conv"))
+    by_units = semantic.masked(model, {"base/conv": keep})
+    by_channels = channels.outputs({name: keep}, x)
+    np.testing.assert_allclose(by_channels, by_units(x), rtol=1e-4, atol=1e-5)
+    # With no channel active, the rest reads the means of the last convolution.
+    above = nns.instrument.Ablation(im, profile, "channel")
+    last = list(above.shapes)[-1]
+    mean = keras.ops.convert_to_tensor(profile.means[last][None].astype(np.float32))
+
+    def injected(operation, value):
+        return mean if operation == last else value
+
+    expected = im.graph.run(x, [im.logit_operation], injected)[im.logit_operation]
+    found = above.outputs(np.zeros(above.units), x)
+    np.testing.assert_allclose(found, np.tile(expected, (5, 1)), rtol=1e-4, atol=1e-5)

@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf.instrument import Ablation
 
 
 def outputs(model, x):
@@ -46,6 +47,16 @@ class Backwards(keras.Model):
         return self.logits(keras.ops.relu(self.second(keras.ops.relu(x))))
 
 
+def predictor(im):
+    """Return a function of masks of kernels and samples: the logits of the pruned model."""
+    ablation = Ablation(im, "zero", "weight")
+
+    def predict(keep, x, **options):
+        return ablation.outputs(pruning.weight_masks(im, keep), x, **options)
+
+    return predict
+
+
 @pytest.fixture
 def backwards():
     """A subclassed model with random weights, and samples."""
@@ -60,8 +71,8 @@ def backwards():
 def test_weights_of_a_subclassed_model_stay_in_their_layers(backwards):
     model, x = backwards
     im = nns.InstrumentedModel(model)
-    predictor = pruning.MaskedPredictor(im)
-    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-5)
+    predict = predictor(im)
+    np.testing.assert_allclose(predict({}, x), outputs(model, x), rtol=1e-5)
     keep = pruning.keep_masks(pruning.scores(im, "random", rng=0), 0.4)
     kernels = {name: np.where(keep[name], k.kernel(), 0) for name, k in im.kernels.items()}
     norm = model.norm
@@ -73,8 +84,8 @@ def test_weights_of_a_subclassed_model_stay_in_their_layers(backwards):
         return hidden @ kernels["logits"] + model.logits.bias
 
     expected = by_hand(norm.moving_mean, norm.moving_variance)
-    np.testing.assert_allclose(predictor.logits(keep, x), expected, rtol=1e-4)
-    found = predictor.logits(keep, x, renormalise_on=x)
+    np.testing.assert_allclose(predict(keep, x), expected, rtol=1e-4)
+    found = predict(keep, x, renormalise_on=x)
     np.testing.assert_allclose(found, by_hand(sums.mean(0), sums.var(0)), rtol=1e-3)
 
 
@@ -100,9 +111,9 @@ def test_several_inputs_are_refused():
 def test_a_predictor_follows_the_weights_of_its_model():
     model = normalised_model()
     x = np.random.default_rng(4).normal(size=(9, 6, 6, 2)).astype(np.float32)
-    predictor = pruning.MaskedPredictor(nns.InstrumentedModel(model))
+    predict = predictor(nns.InstrumentedModel(model))
     model.get_layer("conv").kernel.assign(np.ones((3, 3, 2, 4)))
-    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-5)
+    np.testing.assert_allclose(predict({}, x), outputs(model, x), rtol=1e-5)
 
 
 def test_normalisations_get_the_statistics_of_the_samples():
@@ -122,16 +133,16 @@ def test_a_predictor_gives_what_pruned_models_give():
     im = nns.InstrumentedModel(model)
     rng = np.random.default_rng(5)
     x = rng.normal(size=(30, 6, 6, 2)).astype(np.float32)
-    predictor = pruning.MaskedPredictor(im)
+    predict = predictor(im)
     for seed in range(3):
         keep = pruning.keep_masks(pruning.scores(im, "random", rng=seed), 0.6)
         keep["conv"][..., seed] = False
         pruned = pruning.apply_masks(model, keep)
-        np.testing.assert_allclose(predictor.logits(keep, x), outputs(pruned, x), rtol=1e-5)
+        np.testing.assert_allclose(predict(keep, x), outputs(pruned, x), rtol=1e-5)
         again = pruning.renormalise(pruned, x[:20])
-        found = predictor.logits(keep, x, renormalise_on=x[:20])
+        found = predict(keep, x, renormalise_on=x[:20])
         np.testing.assert_allclose(found, outputs(again, x), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-6)
+    np.testing.assert_allclose(predict({}, x), outputs(model, x), rtol=1e-6)
 
 
 def test_fine_tuning_keeps_the_masks_and_brings_accuracy_back():

@@ -55,14 +55,15 @@ def without(im, x, head):
 def test_a_masked_head_hands_on_nothing_and_is_removed(made, head):
     model, im, x, _ = made
     critical = {HEADS: np.arange(2) != head}
-    masker = semantic.Masker(model)
     expected = without(im, x, head)
-    np.testing.assert_allclose(masker.neurons(critical)(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(semantic.masked(model, critical)(x), expected, rtol=1e-4, atol=1e-5)
     assert not np.allclose(expected, model(x), atol=1e-3)
     small = semantic.restructure(model, critical)
     np.testing.assert_allclose(small(x), expected, rtol=1e-4, atol=1e-5)
     assert small.get_layer(HEADS).num_heads == 1
-    assert masker.size(critical) == small.count_params() < model.count_params()
+    assert (
+        semantic.restructured_size(model, critical) == small.count_params() < model.count_params()
+    )
     removed = nns.pruning.remove_units(model, critical)
     np.testing.assert_allclose(removed(x), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(nns.errors.InvalidArgumentError, match="2 units"):

@@ -40,7 +40,7 @@ def test_from_slicing_to_maintenance(name):
     assert 0 < critical.count < critical.total
 
     small = semantic.restructure(model, critical)
-    masked = semantic.Masker(model).neurons(critical)
+    masked = semantic.masked(model, critical)
     assert small.count_params() < model.count_params()
     np.testing.assert_allclose(small(x), masked(x), rtol=1e-3, atol=1e-4)
     found = semantic.compress(small, "lamp", lambda m: zoo.accuracy(m, data), 0.0, most=1)

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.semantic import CriticalNeurons, Masker
+from nnslicer_tf.semantic import CriticalNeurons, masked
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, instrumented, make, samples
 
@@ -42,20 +42,20 @@ def test_a_masked_neuron_has_the_value_zero_and_no_other_does(name):
     x, _ = samples(model, 20)
     for layer in layers_.values():
         keep = np.arange(layer.units) % 2 == 0
-        masked = nns.InstrumentedModel(Masker(model).neurons({layer.name: keep}))
-        value = masked.capture(x, of=[layer.value])[layer.value].reshape(-1, layer.units)
+        zeroed = nns.InstrumentedModel(masked(model, {layer.name: keep}))
+        value = zeroed.capture(x, of=[layer.value])[layer.value].reshape(-1, layer.units)
         same = nns.InstrumentedModel(model).capture(x, of=[layer.value])[layer.value]
         assert not value[:, ~keep].any()
         assert value[:, keep].any()
         np.testing.assert_array_equal(value[:, keep], same.reshape(-1, layer.units)[:, keep])
 
 
-def test_a_masker_starts_anew_with_every_mask():
+def test_a_working_copy_starts_anew_with_every_mask():
     model = make("convolutional")
-    masker = Masker(model)
     x, _ = samples(model, 5)
-    masker.neurons({"c1": np.array([True, False, False, False])})
-    again = masker.neurons({"d": np.ones(6, bool)})
+    copy = masked(model, {"c1": np.array([True, False, False, False])})
+    again = masked(model, {"d": np.ones(6, bool)}, into=copy)
+    assert again is copy
     np.testing.assert_array_equal(again(x), model(x))
 
 

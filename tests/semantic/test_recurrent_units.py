@@ -52,8 +52,7 @@ def test_units_are_neurons_and_masked_ones_are_removed(kind, data):
         "hidden": (6, "hidden"),
     }
     critical = {"first": np.arange(UNITS) != 1, "second": np.arange(4) != 2}
-    masker = semantic.Masker(model)
-    masked = masker.neurons(critical)
+    masked = semantic.masked(model, critical)
     states = nns.InstrumentedModel(masked).capture(x, of=["first:h", "second:h"])
     assert not states["first:h"][..., 1].any() and not states["second:h"][..., 2].any()
     assert states["first:h"][..., 0].any()
@@ -61,7 +60,9 @@ def test_units_are_neurons_and_masked_ones_are_removed(kind, data):
     np.testing.assert_allclose(small(x), masked(x), rtol=1e-4, atol=1e-5)
     assert not np.allclose(small(x), model(x), atol=1e-3)
     assert small.get_layer("first").units == UNITS - 1
-    assert masker.size(critical) == small.count_params() < model.count_params()
+    assert (
+        semantic.restructured_size(model, critical) == small.count_params() < model.count_params()
+    )
 
 
 def states(layer, x, present, factors):
@@ -177,9 +178,8 @@ def test_units_of_the_zoos_lstm(shared_data):
     slicer = semantic.SemanticSlicer(nns.InstrumentedModel(model), test.x, test.y, "taylor")
     best = slicer.global_slice(0.75)
     worst = {"lstm": np.argsort(np.argsort(slicer.scores["lstm"])) < 48}
-    masker = semantic.Masker(model)
     recognised = {
-        name: zoo.accuracy(masker.neurons(masks), test)
+        name: zoo.accuracy(semantic.masked(model, masks), test)
         for name, masks in {"best": best, "worst": worst}.items()
     }
     assert recognised["best"] > recognised["worst"] + 0.1

@@ -6,7 +6,13 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer, restructure
+from nnslicer_tf.semantic import (
+    CriticalNeurons,
+    SemanticSlicer,
+    masked,
+    restructure,
+    restructured_size,
+)
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, samples
 
@@ -21,23 +27,21 @@ def test_a_restructured_model_has_the_outputs_of_the_masked_one(name, seed):
     critical = CriticalNeurons({k: m if m.any() else ~m for k, m in masks.items()})
     x, _ = samples(model, 16)
     small = restructure(model, critical)
-    masker = Masker(model)
-    masked = masker.neurons(critical)
-    np.testing.assert_allclose(small(x), masked(x), rtol=1e-4, atol=1e-5)
-    assert masker.size({}) == model.count_params()
-    assert masker.size(critical) == small.count_params()
+    zeroed = masked(model, critical)
+    np.testing.assert_allclose(small(x), zeroed(x), rtol=1e-4, atol=1e-5)
+    assert restructured_size(model, {}) == model.count_params()
+    assert restructured_size(model, critical) == small.count_params()
     assert small.count_params() < model.count_params()
-    assert not np.allclose(masked(x), model(x), atol=1e-3)
+    assert not np.allclose(zeroed(x), model(x), atol=1e-3)
 
 
 def test_a_size_leaves_the_masked_model_as_it_is():
     model = make("perceptron")
     x, _ = samples(model, 16)
-    masker = Masker(model)
-    masked = masker.neurons({"a": np.arange(7) < 3})
-    outputs = masked(x)
-    masker.size({"b": np.arange(5) < 2})
-    np.testing.assert_array_equal(masked(x), outputs)
+    zeroed = masked(model, {"a": np.arange(7) < 3})
+    outputs = zeroed(x)
+    restructured_size(model, {"b": np.arange(5) < 2})
+    np.testing.assert_array_equal(zeroed(x), outputs)
 
 
 def test_a_multilayer_perceptron_keeps_what_the_formula_says():
@@ -52,8 +56,8 @@ def test_a_real_model():
     im = nns.InstrumentedModel(model)
     critical = SemanticSlicer(im, train.x, train.y, centred=True).semantic_slice(0.98)
     small = restructure(model, critical)
-    masked = Masker(model).neurons(critical)
-    np.testing.assert_allclose(small(test.x), masked(test.x), rtol=1e-4, atol=1e-4)
+    zeroed = masked(model, critical)
+    np.testing.assert_allclose(small(test.x), zeroed(test.x), rtol=1e-4, atol=1e-4)
     assert small.count_params() < 0.95 * model.count_params()
     assert zoo.accuracy(small, test) > zoo.accuracy(model, test) - 0.03
 
@@ -67,11 +71,11 @@ def test_bad_masks_are_refused():
     with pytest.raises(InvalidArgumentError, match="no neurons left"):
         restructure(model, {"a": np.zeros(7, bool)})
     with pytest.raises(InvalidArgumentError, match="no layer with neurons 'logits'"):
-        Masker(model).neurons({"logits": np.ones(3, bool)})
+        masked(model, {"logits": np.ones(3, bool)})
 
 
 def test_the_first_size_is_that_of_the_restructured_model():
     model = zoo.load("digits_cnn")
     masks = {"conv1": np.arange(16) < 5}
     expected = restructure(model, masks).count_params()
-    assert Masker(model).size(masks) == expected < model.count_params()
+    assert restructured_size(model, masks) == expected < model.count_params()

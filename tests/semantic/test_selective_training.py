@@ -8,7 +8,7 @@ from keras import optimizers
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import Masker, develop, parameter_share, readapt, train_neurons
+from nnslicer_tf.semantic import develop, masked, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.semantic.selective_training import parameter_masks, selective_optimizer
 from support.classifiers import MODELS, make, samples
@@ -216,7 +216,7 @@ def test_outgoing_weights_can_be_frozen_too():
     assert (changed["probabilities/kernel"] <= expected).all()
     assert changed["probabilities/kernel"].any()
     # The critical neurons alone give every class, the new ones too, what they gave before.
-    kept = [Masker(m).neurons(critical) for m in (model, trained)]
+    kept = [masked(m, critical) for m in (model, trained)]
     bias = trained.get_layer("probabilities").bias
     kept[0].get_layer("probabilities").bias.assign(bias)
     np.testing.assert_allclose(kept[0](x), kept[1](x), rtol=1e-6)
@@ -287,7 +287,7 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
     new_classes = {trained.layers[-1].name: np.arange(10) >= 5}
     check_frozen(model, trained, {k: ~mask for k, mask in critical.items()} | new_classes)
     # What the critical neurons compute alone is not touched by the new task.
-    before, after = (Masker(m).neurons(critical)(test.x)[:, :5] for m in (model, trained))
+    before, after = (masked(m, critical)(test.x)[:, :5] for m in (model, trained))
     np.testing.assert_array_equal(before, after)
 
 

@@ -59,7 +59,7 @@ def test_scores_and_slices_are_those_of_the_joined_model(made, joined, metric):
 def test_restructured_and_pruned(made):
     model, im, data, _ = made
     small = semantic.restructure(model, CRITICAL)
-    masked = semantic.Masker(model).neurons(CRITICAL)
+    masked = semantic.masked(model, CRITICAL)
     for a, b in zip(small(data), masked(data), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert small.get_layer("hidden").units == 4

@@ -8,6 +8,7 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
+from nnslicer_tf import instrument
 from nnslicer_tf.slicing.search import counts_left, rounds_of_ablation
 from support.sequence_models import LENGTH, TOKENS, random_sequence_model
 
@@ -93,11 +94,11 @@ def test_rounds_leave_ever_fewer_units_and_at_last_almost_none(units):
     assert units == 1 or counts[-1] <= max(1, 1.5e-4 * units)
 
 
-@pytest.mark.parametrize("ablation", ["mean", "zero"])
-def test_certificate_is_what_the_masked_model_gives(network, ablation):
+@pytest.mark.parametrize("reference", ["mean", "zero"])
+def test_certificate_is_what_the_masked_model_gives(network, reference):
     slicer, x = network
     x = x[:2]
-    found = slicer.decisive(x, ablation=ablation, others=0)
+    found = slicer.decisive(x, reference=reference, others=0)
     table = found.to_frame()
     assert (table["answer"] == slicer.im.predict(x).argmax(axis=1)).all()
     for index, one in enumerate(x):
@@ -106,7 +107,7 @@ def test_certificate_is_what_the_masked_model_gives(network, ablation):
         for side, kept in sides.items():
             synapses = {name: mask.astype(np.int64) for name, mask in kept.items()}
             piece = nns.Slice({}, synapses, {})
-            means = slicer.profile if ablation == "mean" else None
+            means = slicer.profile if reference == "mean" else "zero"
             (output,) = piece.apply(slicer.im.model, means).predict(one[None], verbose=0)
             answer = int(table["answer"][index])
             expected = table[f"probability with slice {side}"][index]
@@ -114,7 +115,7 @@ def test_certificate_is_what_the_masked_model_gives(network, ablation):
             assert output.argmax() == table[f"answer with slice {side}"][index]
         full = slicer.im.predict(one[None])[0].astype(np.float64)
         alone = nns.Slice({}, {n: m.astype(int) for n, m in masks.items()}, {})
-        means = slicer.profile if ablation == "mean" else None
+        means = slicer.profile if reference == "mean" else "zero"
         (output,) = alone.apply(slicer.im.model, means).predict(one[None], verbose=0)
         divergence = float((full * (np.log(full) - np.log(output))).sum())
         assert divergence == pytest.approx(table["divergence"][index], abs=1e-3)
@@ -371,8 +372,8 @@ def test_bad_arguments(network):
         slicer.decisive(x, level="layer")
     with pytest.raises(nns.errors.InvalidArgumentError, match="max_share"):
         slicer.decisive(x, max_share=0)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 2 samples"):
-        slicer.decisive(x[:1], ablation="resample")
+    with pytest.raises(nns.errors.InvalidArgumentError, match="A reference is 'mean', 'zero'"):
+        slicer.decisive(x[:1], reference="resample")
     for name, value in {"others": 2.5, "rng": "a", "together": "yes"}.items():
         with pytest.raises(nns.errors.InvalidArgumentError, match=f"{name} must be"):
             slicer.decisive(x, **{name: value})
@@ -383,16 +384,30 @@ def test_bad_arguments(network):
         slicer.decisive(x[:1], outputs=int(answers[0] + 1) % 4)
 
 
-def test_resampling_uses_other_samples(network):
+@pytest.mark.parametrize("level", ["synapse", "channel", "input"])
+def test_other_samples_as_the_reference(network, level):
+    """With nothing active, the model answers what it does for the donor; alone, for each donor."""
     slicer, x = network
-    found = slicer.decisive(x, ablation="resample", max_share=1.0, others=0, rng=1)
-    table = found.to_frame()
-    assert (table["answer with slice alone"] == table["answer"]).all()
-    # With every synapse ablated, a network answers what it answers for the other sample.
-    donors = np.array(found.info["donors"])
-    assert (donors != np.arange(len(x))).all()
-    of_donors = table["answer"].to_numpy()[donors]
-    np.testing.assert_array_equal(table["empty answer"], of_donors)
+    donors = np.random.default_rng(5).normal(size=(6, 6, 6, 2)).astype(np.float32)
+    answers = slicer.im.predict(donors).argmax(axis=1)
+    for reference in (donors[:1], donors):
+        samples = instrument.Samples(reference)
+        found = slicer.decisive(x[:2], level=level, reference=samples, max_share=1.0, others=0)
+        table = found.to_frame()
+        most = np.bincount(answers[: len(reference)]).argmax()
+        assert found.info["donors"] == len(reference) and (table["empty answer"] == most).all()
+        for index in (0, 1):
+            kept = []
+            for donor in reference:  # one after the other
+                ablation = instrument.Ablation(
+                    slicer.im, instrument.Samples(donor[None]), level, of=list(found.shapes)
+                )
+                model = ablation.model(found.masks(index))
+                kept.append(model.predict(x[index : index + 1], verbose=0)[0].argmax())
+            share = np.mean(np.array(kept) == table["answer"][index])
+            assert share >= 0.95
+            if len(reference) > 1:
+                assert table["donors kept"][index] == pytest.approx(share)
 
 
 ENDS = {

@@ -78,7 +78,7 @@ def test_without_means_recurrent_slices_are_weights_of_zero(kind):
     if kind == "padded":
         data[::2, 3:] = 0
     slicer = slicer_of(model, data)
-    found = slicer.decisive(data[:2], ablation="zero", max_share=1.0, others=0)
+    found = slicer.decisive(data[:2], reference="zero", max_share=1.0, others=0)
     table = found.to_frame()
     kernels = slicer.im.kernels
     assert set(found.masks(0)) == set(kernels)
@@ -130,7 +130,7 @@ def test_without_means_recurrent_units_are_rows_of_zero(kind):
     data = rng.normal(size=(40, 5, 3)).astype(np.float32)
     data[::2, 3:] = 0 if kind == "padded" else data[::2, 3:]
     slicer = slicer_of(model, data)
-    options = {"level": "channel", "ablation": "zero", "max_share": 1.0, "others": 0}
+    options = {"level": "channel", "reference": "zero", "max_share": 1.0, "others": 0}
     found = slicer.decisive(data[:3], **options)
     before = model.get_weights()
     for index in range(3):

@@ -46,10 +46,10 @@ def test_it_is_about_the_slice_of_the_sample(slicer, digits, explanation):
 def test_what_is_left_is_what_the_masked_models_give(slicer, digits, explanation):
     """By `Slice.apply`; what is removed by the slice of all other synapses."""
     x, model = digits.x[5:6], slicer.im.model
-    kept = explanation.slice.apply(model, means=slicer.profile)
+    kept = explanation.slice.apply(model, slicer.profile)
     np.testing.assert_allclose(explanation.kept, softmax(kept(x).numpy()[0]), rtol=1e-4, atol=1e-6)
     others = {n: (v == 0).astype(int) for n, v in explanation.slice.synapses.items()}
-    rest = nns.Slice(explanation.slice.neurons, others, {}).apply(model, means=slicer.profile)
+    rest = nns.Slice(explanation.slice.neurons, others, {}).apply(model, slicer.profile)
     expected = softmax(rest(x).numpy()[0])
     np.testing.assert_allclose(explanation.removed, expected, rtol=1e-4, atol=1e-6)
 
@@ -59,7 +59,7 @@ def test_the_certificate_of_a_decisive_slice_is_shown(slicer, digits, explanatio
     one = explanation.decisive
     masks = one.masks()
     zeros = {name: np.where(mask, 1, 0) for name, mask in masks.items()}
-    kept = nns.Slice({}, zeros, {}).apply(slicer.im.model, means=slicer.profile)
+    kept = nns.Slice({}, zeros, {}).apply(slicer.im.model, slicer.profile)
     alone = softmax(kept(digits.x[5:6]).numpy()[0])
     assert alone.argmax() == explanation.predicted
     found = one.certificate["probability with slice alone"][0]
@@ -310,9 +310,8 @@ def test_any_target_of_any_model(made, target, question, tmp_path):
     for answer in (found.kept, found.removed):
         assert answer.shape == found.whole.shape and np.isfinite(answer).all()
     found.save(tmp_path / "why.png")
-    if found.ablation == "mean":  # the amounts of recurrent layers have tests of their own
-        change = found.amounts.neurons[found.target.operation].sum()
-        assert found.contributions.sum() == pytest.approx(change, abs=1e-4)
+    change = found.amounts.neurons[found.target.operation].sum()
+    assert found.contributions.sum() == pytest.approx(change, abs=1e-4)
 
 
 def test_several_inputs_and_outputs(tmp_path):

@@ -115,9 +115,9 @@ def test_a_subclassed_model_without_a_config(nested, with_means):
 
     if nested and not with_means:
         with pytest.raises(nns.errors.UnsupportedLayerError, match="cannot be copied"):
-            one.apply(im)
+            one.apply(im, "zero")
         return
-    applied = one.apply(im, profile if with_means else None)
+    applied = one.apply(im, profile if with_means else "zero")
 
     keep = one.synapse_mask()
     first, second = im.kernels.values()
@@ -144,7 +144,7 @@ def test_models_of_any_size_are_sliced_as_those_of_one_size(with_means):
         im = nns.InstrumentedModel(classifier_of_images(shape), input_shape=given)
         profile = nns.Profile.from_data(im, data, progress=False)
         slicer = nns.Slicer(im, profile, workers=0, progress=False)
-        applied = slicer.slice(data[:3], [0]).apply(im, profile if with_means else None)
+        applied = slicer.slice(data[:3], [0]).apply(im, profile if with_means else "zero")
         outputs.append((applied(data), slicer.explain(data[0]).kept))
     for of_any, of_one in zip(*outputs, strict=True):
         np.testing.assert_allclose(of_any, of_one, atol=1e-6)

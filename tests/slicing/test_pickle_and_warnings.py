@@ -56,10 +56,10 @@ def test_a_masked_model_takes_integer_tokens():
     )
     model.add(keras.layers.Dense(2, name="logits"))
     tokens = np.random.default_rng(0).integers(0, 7, (4, 5)).astype(np.int32)
-    masked = instrument.MaskedModel(model)
-    (values,) = masked.values([tokens], {}).values()
-    np.testing.assert_allclose(values, model(tokens).numpy(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(masked.logits({}, tokens), values, rtol=1e-5, atol=1e-6)
+    expected = model(tokens).numpy()
+    for level in ("synapse", "input", "weight"):
+        ablation = instrument.Ablation(model, "zero", level)
+        np.testing.assert_allclose(ablation.outputs({}, tokens), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_profile_with_means_of_another_shape_is_refused(digits, tmp_path):

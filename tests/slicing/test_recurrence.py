@@ -263,7 +263,7 @@ def test_a_slice_applied_to_the_model_leaves_the_answer():
     profile = nns.Profile.from_data(im, x, progress=False)
     found = nns.Slicer(im, profile, 0.0, progress=False).slice(x, outputs=[0, 1, 2])
     kept = found.synapse_mask()
-    small = nns.InstrumentedModel(found.apply(model))
+    small = nns.InstrumentedModel(found.apply(model, "zero"))
     for name, mask in kept.items():
         values = small.kernels[name].kernel()
         np.testing.assert_array_equal(values, im.kernels[name].kernel() * mask)

@@ -148,7 +148,7 @@ def test_algebra(slicer, x):
 
 def test_apply_zeroes_what_is_outside_the_slice(slicer, im, x):
     one = slicer.slice(x)
-    sliced = one.apply(im.model)
+    sliced = one.apply(im.model, "zero")
     for name, mask in one.synapse_mask().items():
         layer, original = sliced.get_layer(name), im.model.get_layer(name)
         expected = np.asarray(original.kernel) * mask

@@ -58,17 +58,25 @@ def test_slices_add_up_and_reach_the_input(made, theta):
         assert silent in ([], ["attention/query"])
 
 
-def test_a_slice_is_a_model(made):
+def test_a_slice_is_a_model(made, tmp_path):
     model, im, x, profile = made
     slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
     one = slicer.slice(x[:2])
-    small = one.apply(model)
+    small = one.apply(model, "zero")
     kernels = nns.InstrumentedModel(small).kernels
     for name, mask in one.synapse_mask().items():
         original = im.kernels[name].kernel()
         np.testing.assert_array_equal(kernels[name].kernel(), np.where(mask, original, 0))
-    with pytest.raises(nns.errors.UnsupportedLayerError, match="no constant can be added"):
-        one.apply(model, means=profile)
+    # With means, what inactive synapses contribute cannot be a constant after the layer.
+    by_means = one.apply(model, profile)
+    everything = nns.Slice({}, {n: np.ones_like(v) for n, v in one.synapses.items()}, {})
+    whole = everything.apply(model, profile)
+    np.testing.assert_allclose(whole(x[:2]), model(x[:2]), rtol=1e-4, atol=1e-5)
+    by_means.save(tmp_path / "slice.keras")
+    owned = {"ClassToken": transformers.ClassToken}
+    again = keras.models.load_model(tmp_path / "slice.keras", owned)
+    np.testing.assert_allclose(again(x[:2]), by_means(x[:2]), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(by_means(x[:2]), model(x[:2]), atol=1e-4)
 
 
 def test_by_channel_it_is_refused_and_says_why(made):

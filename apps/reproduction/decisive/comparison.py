@@ -19,11 +19,12 @@ from nnslicer_tf import zoo
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import sigmoid
 from nnslicer_tf.datasets import load, texts
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import Ablation, InstrumentedModel
+from nnslicer_tf.instrument.ablated_network import Rows
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
-from nnslicer_tf.slicing.masked import MaskedUnits
-from nnslicer_tf.slicing.search import Answers, counts_left, rounds_of_ablation
+from nnslicer_tf.slicing.answers import Answers
+from nnslicer_tf.slicing.search import counts_left, rounds_of_ablation
 from reproduction.decisive.settings import DecisiveSettings, MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -132,29 +133,32 @@ class Kept:
     def __init__(self, im: InstrumentedModel, profile: Profile) -> None:
         self.im = im
         self.profile = profile
-        rivals = im.classes.count > 1 and im.classes.final != "sigmoid"
-        self._model = MaskedUnits(im, im.logit_operation_of(None), "synapse", rivals)
-        self._base = self._model.base({n: profile.means[n][None] for n in self._model.bases})
-        self.kernels = list(self._model.shapes)
-        self.units = self._model.units
+        self._ablation = Ablation(im, profile)
+        self._score = Answers(im, None, None).score
+        self.kernels = list(self._ablation.shapes)
+        self.units = self._ablation.units
         # How many the package's rounds leave, to just below the smallest share.
         self.counts = [n for n in counts_left(self.units) if n > SHARES[0] / 2 * self.units]
 
     def answers(self, x: np.ndarray) -> Answers:
         """Return what the outputs of the whole network say."""
-        return Answers(self.im, None, self.im.logits(x))
+        answers = Answers(self.im, None, None)
+        answers.full = self.im.logits(x).astype(np.float64)
+        return answers
 
     def logits(self, x: np.ndarray, members: np.ndarray) -> np.ndarray:
         """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
         mask = np.zeros(self.units, np.float32)
         mask[members] = 1
-        # Tokens are floating-point numbers, too, as everywhere in the package.
-        return self._model.logits([x[None].astype(np.float32)], mask, self._base)
+        return self._ablation.outputs(mask, self._rows(x))
 
     def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits of one sample, and the score's derivative by each mask entry."""
-        target = self.im.classes.neuron(int(label))
-        return self._model.effects([x[None].astype(np.float32)], mask, self._base, *target)
+        return self._ablation.slopes(mask, self._rows(x), *self._score(label))
+
+    def _rows(self, x: np.ndarray) -> Rows:
+        # Tokens are floating-point numbers, too, as everywhere in the package.
+        return self._ablation.unchecked([x[None].astype(np.float32)])
 
 
 def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:

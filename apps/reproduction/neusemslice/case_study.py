@@ -75,7 +75,7 @@ def half_rows(trial: Trial, metric: str) -> Iterator[dict]:
     sliced = SlicedModel(trial, metric)
     for way in WAYS:
         critical = sliced.of_size(way, _HALF)
-        right = zoo.accuracy(sliced.masker.neurons(critical), trial.test)
+        right = zoo.accuracy(sliced.masked(critical), trial.test)
         yield {"method": way, "compression": sliced.compression(critical), "accuracy": right}
 
 

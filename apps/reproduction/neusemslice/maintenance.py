@@ -20,7 +20,13 @@ import numpy as np
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.attacks import AttackSpec, generate
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import CriticalNeurons, Masker, compress, parameter_share, train_neurons
+from nnslicer_tf.semantic import (
+    CriticalNeurons,
+    compress,
+    masked,
+    parameter_share,
+    train_neurons,
+)
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.semantic import restructure as remove_neurons
 from nnslicer_tf.semantic.neurons import neuron_layers
@@ -259,11 +265,11 @@ def _accuracies(
     test: Dataset, model: keras.Model, tasks: Tasks, heads: Sequence[CriticalNeurons] = ()
 ) -> dict[str, float]:
     """Return each task's accuracy and the mean: among all classes, and with the task known."""
-    masker, every, known = Masker(model), {}, {}
+    every, known = {}, {}
     for i, task in enumerate(tasks):
         name, data = f"Task{'ABCDEFGH'[i]}", of_classes(test, task)
         every[name] = accuracy(model, data)
-        network = masker.neurons(heads[i]) if i < len(heads) else model
+        network = masked(model, heads[i]) if i < len(heads) else model
         # The accuracy where only some classes may win.
         classes = list(task)
         parts = [

@@ -65,7 +65,7 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
             critical = sliced.slice(way, setting)
             row = {"metric": metric, "method": way, "setting": setting}
             row |= {"compression": sliced.compression(critical), "into": sliced.own_share(critical)}
-            yield row | {"accuracy": accuracy(sliced.masker.neurons(critical), trial.test)}
+            yield row | {"accuracy": accuracy(sliced.masked(critical), trial.test)}
 
 
 def deeparc_row(trial: Trial) -> dict:
@@ -101,7 +101,7 @@ def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
             test = trial.test
             test = test if category == "global" else of_classes(test, [int(category)])
             row = {"metric": metric, "range": f"{low:.0%}→{low + 0.1:.0%}", "category": category}
-            yield row | {"accuracy": accuracy(sliced.masker.neurons(keep), test)}
+            yield row | {"accuracy": accuracy(sliced.masked(keep), test)}
 
 
 def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
@@ -212,4 +212,4 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
                 row = {"wanted": wanted, "method": way, "layer": name, "compression": compression}
                 kept = np.concatenate(list(taken.values())).mean()
                 row |= {"neurons": taken.total, "kept": kept, "into": sliced.own_share(taken)}
-                yield row | {"accuracy": accuracy(sliced.masker.neurons(taken), trial.test)}
+                yield row | {"accuracy": accuracy(sliced.masked(taken), trial.test)}

@@ -27,7 +27,12 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from nnslicer_tf.semantic import CriticalNeurons, Masker, SemanticSlicer
+from nnslicer_tf.semantic import (
+    CriticalNeurons,
+    SemanticSlicer,
+    masked,
+    restructured_size,
+)
 from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import neuron_layers
 from nnslicer_tf.semantic.similarity import landscape, similarity
@@ -197,7 +202,7 @@ class SlicedModel:
             "NeuSemSlice": partial(self.slicer.semantic_slice, step=trial.interval),
             "NeuSemSlice, centred": partial(centred.semantic_slice, step=trial.interval),
         }
-        self.masker = Masker(trial.model)
+        self._masked: keras.Model | None = None
 
     def slice(self, way: str, setting: float) -> CriticalNeurons:
         """Return the slice of a method at a share or threshold."""
@@ -205,7 +210,12 @@ class SlicedModel:
 
     def compression(self, critical: CriticalNeurons) -> float:
         """Return the share of the parameters that restructuring removes."""
-        return 1 - self.masker.size(critical) / self.model.count_params()
+        return 1 - restructured_size(self.model, critical) / self.model.count_params()
+
+    def masked(self, critical: CriticalNeurons) -> keras.Model:
+        """Return the model with only the critical neurons; the next call changes the same model."""
+        self._masked = masked(self.model, critical, into=self._masked)
+        return self._masked
 
     def own_share(self, critical: CriticalNeurons) -> float:
         """Return the share of the parameters in kernels and biases of masked neurons themselves."""
@@ -238,7 +248,7 @@ def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, Crit
     chosen = sliced.slice(way, 1.0)
     for theta in SETTINGS[way]:
         critical = sliced.slice(way, theta)
-        if accuracy(sliced.masker.neurons(critical), trial.held_out) >= lowest:
+        if accuracy(sliced.masked(critical), trial.held_out) >= lowest:
             chosen = critical
             break
     size = sliced.compression(chosen)

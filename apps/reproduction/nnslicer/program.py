@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import pruning, zoo
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.instrument import MaskedModel
+from nnslicer_tf.instrument import Ablation, Mean, Zero
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
@@ -179,8 +179,12 @@ def _measure(
     profile = Profile.load(task.folder / "profile.npz")
 
     @cache
-    def masked_model(without_means: frozenset[str]) -> MaskedModel:
-        return MaskedModel(im, profile, without_means)
+    def ablation_of(without_means: frozenset[str]) -> Ablation:
+        """Return the ablation in which synapses of all kernels but some contribute their mean."""
+        if without_means == frozenset(im.kernels):
+            return Ablation(im, Zero())
+        read = [o.inputs[0] for o in im.operations if getattr(o.params, "name", "") == stem]
+        return Ablation(im, Mean({**profile.means, **{n: 0 * profile.means[n] for n in read}}))
 
     def logits(targets: Targets, treatment: Treatment, name: str, ratio: float) -> np.ndarray:
         """Return the logits of a pruned and treated model."""
@@ -195,9 +199,10 @@ def _measure(
             if name not in ("Weight", "Channel", "Random"):
                 scores = pruning.times_weight(im, scores, POWER)
             ratios = pruning.global_ratios(scores, ratio)
-        keep, model = pruning.keep_masks(scores, ratios), masked_model(frozenset(without_means))
+        keep = pruning.keep_masks(scores, ratios)
         images = task.train.x[:RENORMALISE_ON] if treatment.renormalised else None
-        return model.logits(keep, task.measured.x, ablation="mean", renormalise_on=images)
+        ablation = ablation_of(frozenset(without_means))
+        return ablation.outputs(keep, task.measured.x, renormalise_on=images)
 
     jobs = []
     for (label, treatment, name), ratio in itertools.product(cases, s.ratio or _RATIOS):

@@ -22,7 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, Zero
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning import NNSlicerRanker
 from nnslicer_tf.pruning.class_scores import ClassScores
@@ -231,12 +231,12 @@ def ablation(s: settings.AblationSettings) -> ExperimentResult:
 
 def _masked(task: TargetTask) -> Logits:
     """Return a function that computes the logits of a pruned model without building it."""
-    predictor = pruning.MaskedPredictor(task.im)
+    ablation = Ablation(task.im, Zero(), "weight")
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
         images = task.train.x[:RENORMALISE_ON] if method.renormalised else None
-        keep = method.keep(targets, ratio)
-        return predictor.logits(keep, task.measured.x, renormalise_on=images)
+        masks = pruning.weight_masks(ablation.im, method.keep(targets, ratio))
+        return ablation.outputs(masks, task.measured.x, renormalise_on=images)
 
     return logits
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import track
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
+from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
 from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
@@ -41,7 +41,7 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
     images = datasets.load(s.dataset, s.split).x[: s.images]
     whole = Profile.from_data(im, train.x)
     classes = ClassProfiles.from_data(im, train.x, train.y)
-    masked, predicted = MaskedModel(im, whole), im.logits(images).argmax(axis=1)
+    ablation, predicted = Ablation(im, whole), im.logits(images).argmax(axis=1)
     noise = np.random.default_rng(s.seed).choice([-2, 2], images.shape) / 255
     noisy = np.clip(images + noise, 0, 1).astype(np.float32)
 
@@ -49,7 +49,7 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
         """Return the metrics of the slices of an image, and of the image with noise."""
 
         def same(keep: Masks) -> float:
-            logits = masked.logits(keep, images[i : i + 1], ablation="mean")
+            logits = ablation.outputs(keep, images[i : i + 1])
             return float(logits.argmax() == predicted[i])
 
         rng = np.random.default_rng([s.seed, i])

@@ -16,7 +16,7 @@ from nnslicer_tf import __version__
 from nnslicer_tf._environment import track
 from nnslicer_tf._kernels import pools
 from nnslicer_tf._numerics import softmax
-from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Synapses
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Operation, Synapses, Zero
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
 from nnslicer_tf.instrument.recurrence import Member
@@ -114,7 +114,9 @@ class Document:
         im = self._im
         places = {id(one.im): place for place, one in enumerate(self._models)}
         masked = {
-            id(one.im): MaskedModel(one.im)
+            id(one): Ablation(
+                one.im, Zero() if one.means is None else Mean(one.means), of=list(one.im.kernels)
+            )
             for one in self._exhibits
             if one.x is not None
             and len(one.im.output_operations) == 1
@@ -124,7 +126,7 @@ class Document:
         every = [(one, i) for one in self._exhibits for i in range(len(one.parts))]
         parts: dict[int, list] = {id(one): [] for one in self._exhibits}
         for one, i in track(every, "Exploring", len(every), self._progress):
-            part = self._part(one, i, places[id(one.im)], masked.get(id(one.im)))
+            part = self._part(one, i, places[id(one.im)], masked.get(id(one)))
             parts[id(one)].append(part)
         heads = head_axes(im.operations)
         kernels = []
@@ -246,7 +248,7 @@ class Document:
 
     # --- the exhibits ----------------------------------------------------------------
 
-    def _part(self, one: Exhibit, i: int, model: int, masked: MaskedModel | None) -> dict[str, Any]:
+    def _part(self, one: Exhibit, i: int, model: int, masked: Ablation | None) -> dict[str, Any]:
         """Return the slice of sample `i`, or of all, with the answers of model number `model`."""
         part, kernels = one.parts[i], one.im.kernels
         certificate = getattr(part, "certificate", "")  # slices of a set have none
@@ -276,13 +278,13 @@ class Document:
             data["says"] = None
             if masked is not None:  # a classifier
                 if key not in self._whole:
-                    self._whole[key] = _answer(masked.logits({}, x))
+                    self._whole[key] = _answer(masked.outputs({}, x))
                 data["says"] = {"whole": self._whole[key]}
                 if part.synapses and not certificate:
                     inside = {name: np.asarray(v) != 0 for name, v in part.synapses.items()}
                     outside = {name: ~mask for name, mask in inside.items()}
-                    data["says"]["kept"] = _answer(masked.logits(inside, x))
-                    data["says"]["removed"] = _answer(masked.logits(outside, x))
+                    data["says"]["kept"] = _answer(masked.outputs(inside, x))
+                    data["says"]["removed"] = _answer(masked.outputs(outside, x))
         if certificate:
             data["certificate"] = certificate
         if "predicted" in one.facts:

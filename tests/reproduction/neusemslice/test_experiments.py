@@ -212,7 +212,7 @@ def test_what_slices_take_from_each_layer(settings, monkeypatch):
         assert kept[singles].sum() == pytest.approx(kept["all"])
         assert kept[[g for g in groups if g in kept]].sum() == pytest.approx(kept["all"])
         critical = sliced.of_size(way, wanted)
-        assert part.accuracy["all"] == zoo.accuracy(sliced.masker.neurons(critical), trial.test)
+        assert part.accuracy["all"] == zoo.accuracy(sliced.masked(critical), trial.test)
         for layer in singles:
             expected = accuracy_without(trial.model, layer, critical[layer], trial.test)
             assert part.accuracy[layer] == expected

@@ -108,7 +108,7 @@ def test_curves_of_all_methods(tmp_path, monkeypatch):
     assert len(found.figures[0].figure.axes) == 3
 
     # What is on file is not computed again.
-    monkeypatch.setattr("nnslicer_tf.pruning.MaskedPredictor.logits", None)
+    monkeypatch.setattr("nnslicer_tf.instrument.Ablation.outputs", None)
     again = curves(settings).table("figure3-4x2")
     pd.testing.assert_frame_equal(again, found.table("figure3-4x2"))
 

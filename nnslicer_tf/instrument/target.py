@@ -1,7 +1,7 @@
-"""What an attribution explains: the score of a class, or the mean of some neurons' values."""
+"""The score that is explained, kept or lost: of a class, or the mean of some neurons' values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import check_target
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.model import InstrumentedModel
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Target:
         answer: Name of the operation with the values that users see, such as the output itself.
         label: The explained class; None for a value.
         sign: 1, or −1 for class 0 of a single sigmoid, whose score is the negated logit.
+        against: Neurons of the same operation whose mean is subtracted: of a class that is compared
+            with the explained one. Empty for none.
     """
 
     operation: str
@@ -29,11 +31,13 @@ class Target:
     answer: str
     label: int | None = None
     sign: int = 1
+    against: tuple[int, ...] = ()
 
     def weights(self, size: int) -> np.ndarray:
         """Return the weight of each neuron in the score, `(size,)` float32."""
         weights = np.zeros(size, np.float32)
         weights[list(self.neurons)] = self.sign / len(self.neurons)
+        weights[list(self.against)] -= self.sign / max(len(self.against), 1)
         return weights
 
 
@@ -53,8 +57,24 @@ def is_classifier(im: InstrumentedModel) -> bool:
     return len(im.output_operations) == 1 and is_vector and not im.classes.is_number
 
 
-def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
-    """Return a target, checked against a model."""
+def resolve_target(
+    im: InstrumentedModel, target: TargetLike, instead_of: TargetLike | None = None
+) -> Target:
+    """Return a target, checked against a model.
+
+    With `instead_of`, another class or other neurons of the same operation, the score is the
+    difference of both: "why this class and not that one?"
+    """
+    if instead_of is not None:
+        one, other = resolve_target(im, target), resolve_target(im, instead_of)
+        if one.operation != other.operation or one == other:
+            raise InvalidArgumentError(
+                "A target can be compared with another class, or other neurons, of the same "
+                f"operation. Received: target={target!r}, instead_of={instead_of!r}"
+            )
+        if one.neurons == other.neurons:  # both classes of one logit
+            return one
+        return replace(one, against=other.neurons)
     if isinstance(target, Target):
         return target
     if isinstance(target, Mapping):

@@ -1,0 +1,567 @@
+"""The network behind an `Ablation`: a model's graph, computed under a mask of its units.
+
+At level "synapse", a weighted sum becomes (x − r) · (w ∘ m) + r · w + b, for the mask m and the
+reference r of its input x; inside recurrent layers, gates are increased by what inactive synapses
+contribute to the reference's sums. Neurons become r + m · (y − r). Masks of weights replace the
+variables themselves.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from nnslicer_tf._checks import check_name
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
+from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
+from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
+from nnslicer_tf.instrument.recurrence import (
+    SEQUENCE,
+    Gate,
+    Member,
+    Unrolled,
+    before,
+    split_inputs,
+)
+from nnslicer_tf.instrument.references import Weights
+
+LEVELS = ("synapse", "neuron", "channel", "head", "input")
+"""Units of slices."""
+WEIGHT = "weight"
+"""Units of differences between versions: every entry of every variable, biases included."""
+
+
+def maskable(model: ModelLike) -> InstrumentedModel:
+    """Return an instrumented model whose kernels are variables: a copy if LoRA must be merged."""
+
+    def computed(im: InstrumentedModel) -> list[Operation]:
+        kernels = [(o, kernel) for o in im.operations for kernel in o.kernels]
+        return [o for o, kernel in kernels if not isinstance(kernel.variable(), keras.Variable)]
+
+    im = instrumented(model)
+    if not computed(im):
+        return im
+    im = im.copy()
+    for operation in computed(im):
+        raise UnsupportedLayerError(
+            f"The kernel of layer '{operation.layer}' ({type(operation.keras_layer).__name__}) is "
+            "computed, so that it cannot be masked: only variables can. Replace the layer by one "
+            "that stores the computed kernel, such as a Dense layer."
+        )
+    return im
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples and the reference values of what they read, ready to be run under many masks."""
+
+    inputs: list[Any]  # tensors (rows, …): each sample with every donor
+    base: dict[str, Any]  # operation → (1 or rows, *shape); variable → its reference
+    constants: dict[str, Any]  # weighted sum → its value for the reference
+    samples: int
+    donors: int
+
+
+class Network:
+    """The computation behind an `Ablation`, for any mask, samples and reference; compiled."""
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        level: str,
+        by_weight: bool,
+        wanted: tuple[str, ...],
+        of: Sequence[str] | None = None,
+        groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    ) -> None:
+        self.im = im
+        self.level = level
+        self.by_weight = by_weight
+        self.wanted = wanted
+        self._by_synapse = level == "synapse" and not by_weight
+        self._order = im.graph.ancestors(wanted)
+        self.variables = named_variables(im) if by_weight else {}
+        self.groups = dict(groups or {})
+        # Name → the index of each entry's unit: an array that broadcasts to a value or kernel.
+        self._ids: dict[str, np.ndarray] = {}
+        self._masked: dict[str, str] = {}  # operation → name of its mask
+        read: dict[str, None] = {}  # operations whose reference values are needed
+        if by_weight:
+            self._find_variables(level)
+            read = dict.fromkeys(self._ids)
+        elif self._by_synapse:
+            read = self._find_synapses(of)
+        else:
+            self._find_neurons(level)
+            read = dict.fromkeys(self._masked)
+        if of is not None:
+            for name in of:
+                self.check(name)
+            self._ids = {name: ids for name, ids in self._ids.items() if name in of}
+            self._masked = {o: name for o, name in self._masked.items() if name in of}
+        if not self._ids:
+            raise UnsupportedLayerError(
+                f"'{im.model.name}' has nothing to mask at level {level!r}. "
+                f"The levels are {', '.join(LEVELS)}."
+            )
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, ids in self._ids.items():
+            self.shapes[name] = self._shape_of(name, ids, level)
+            if name in self.groups:
+                self._ids[name] = _grouped(name, ids, self.groups[name])
+                self.shapes[name] = (int(self._ids[name].max()) + 1,)
+        for name in self.groups:
+            check_name("unit", name, self.shapes)
+        self._sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        self.units = sum(self._sizes)
+        self.bases = tuple(n for n in read if by_weight or self._by_synapse or n in self._masked)
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def _find_variables(self, level: str) -> None:
+        kernels = {id(k.variable()): name for name, k in self.im.kernels.items()}
+        renamed = {}
+        for name, variable in self.variables.items():
+            if level == "synapse" and id(variable) not in kernels:
+                continue
+            if level == "synapse":
+                renamed[kernels[id(variable)]] = variable
+            elif keras.backend.is_float_dtype(variable.dtype):
+                renamed[name] = variable
+        if level == "synapse":
+            own = {id(v): name for name, v in renamed.items()}
+            every = [(own.get(id(v), n), v) for n, v in self.variables.items()]
+            self.variables = dict(every)
+        for name, variable in renamed.items():
+            size = int(np.prod(variable.shape))
+            self._ids[name] = np.arange(size).reshape(tuple(variable.shape))
+
+    def _find_synapses(self, of: Sequence[str] | None) -> dict[str, None]:
+        read: dict[str, None] = {}
+        for operation in self._order:
+            name, params = operation.name, operation.params
+            cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
+            kernels = [k for o in cell for k in o.kernels if of is None or k.name in of]
+            if not kernels or (of is None and isinstance(params, Lookup)):
+                continue
+            for kernel in kernels:
+                self._ids.setdefault(kernel.name, np.arange(kernel.size).reshape(kernel.shape))
+            if isinstance(params, Member):
+                sequence, initial, _ = split_inputs(operation.inputs, params.unrolled.masked)
+                start = name.removesuffix(params.operation.name)
+                read |= dict.fromkeys((sequence, *initial, *(start + o.name for o in cell)))
+                continue
+            self._masked[name] = params.name
+            read[name if isinstance(params, Lookup) else operation.inputs[0]] = None
+        return read
+
+    def _find_neurons(self, level: str) -> None:
+        order = self._order
+        has_tokens = any(o.kind == "lookup" for o in order)
+        inside = projections_of_heads(self.im) if level == "head" else frozenset()
+        for operation in order:
+            name, shape = operation.name, operation.shape
+            is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
+            heads = operation.heads
+            if level == "input":
+                if operation.kind == "lookup" or not (operation.inputs or has_tokens):
+                    lead = shape[:-1] if len(shape) > 1 else shape
+                    ids = np.arange(int(np.prod(lead))).reshape(lead)
+                    self._add(operation, ids[..., None] if len(shape) > 1 else ids)
+            elif level == "head" and heads is not None and heads.role == "context":
+                extents = [shape[axis] for axis in heads.axes]
+                ids = np.arange(heads.count).reshape(extents)
+                axes = [axis for axis in range(len(shape)) if axis not in heads.axes]
+                ids = ids.transpose(np.argsort(heads.axes))
+                self._add(operation, np.expand_dims(ids, axes))
+            elif is_unit and name not in self.wanted and name not in inside and level == "neuron":
+                self._add(operation, np.arange(operation.size).reshape(shape))
+            elif is_unit and name not in self.wanted and name not in inside:
+                self._add(operation, np.arange(shape[-1]).reshape(*(1,) * (len(shape) - 1), -1))
+
+    def _add(self, operation: Operation, ids: np.ndarray) -> None:
+        self._masked[operation.name] = operation.name
+        self._ids[operation.name] = ids
+
+    def _shape_of(self, name: str, ids: np.ndarray, level: str) -> tuple[int, ...]:
+        """Return the shape of a mask that users give: of the kernel or value, or of channels."""
+        if level in ("channel", "head"):
+            return (ids.size,)
+        if level == "input" and len(self.im[name].shape) > 1:
+            return ids.shape[:-1]
+        return ids.shape
+
+    def check(self, name: str) -> None:
+        """Raise InvalidArgumentError if the model has no such kernel, variable or operation."""
+        if self._by_synapse or self.level == "synapse":
+            check_name("kernel", name, self.im.kernels)
+        elif self.by_weight:
+            check_name("variable", name, self.variables)
+        else:
+            check_name("operation", name, self.im.graph.operations)
+
+    # The compiled functions
+
+    def outputs(self, flat: np.ndarray, rows: Rows, statistics: Mapping[str, Any]) -> Any:
+        """Return the wanted operation's values, `(samples, [donors,] *shape)`."""
+        run = self._function(("outputs", flat.ndim), lambda *args: self.run(*args)[0][0])
+        mask = self._tensor(flat, rows)
+        values = run(mask, rows.inputs, rows.base, rows.constants, dict(statistics))
+        if rows.donors == 1:
+            return values
+        return ops.reshape(values, (rows.samples, rows.donors, *values.shape[1:]))
+
+    def effects(
+        self, flat: np.ndarray, rows: Rows, weights: np.ndarray, rivals: float
+    ) -> tuple[Any, Any]:
+        """Return the wanted operation's values, and the score's derivative by the mask."""
+
+        def run(mask: Any, x: Any, base: Any, constants: Any, weights: Any) -> Any:
+            def cotangent(values: Any) -> Any:
+                size = self.im[self.wanted[0]].size  # not of the tensor, which may have free axes
+                flat = ops.reshape(values, (-1, size))
+                vector = ops.broadcast_to(weights[None], ops.shape(flat))
+                if rivals:
+                    spread = ops.std(flat, axis=-1, keepdims=True) + 1e-6
+                    chosen = ops.cast(weights > 0, flat.dtype)[None]
+                    vector -= rivals * ops.softmax(flat / spread - 1e9 * chosen, axis=-1)
+                return ops.reshape(vector, ops.shape(values))
+
+            values, (effects,) = value_and_product(
+                lambda m: self.run(m, x, base, constants, {})[0][0], [mask], cotangent
+            )
+            return values, effects
+
+        compiled = self._function(("effects", flat.ndim, rivals), run)
+        score = ops.convert_to_tensor(weights, "float32")
+        mask = self._tensor(flat, rows)
+        values, effects = compiled(mask, rows.inputs, rows.base, rows.constants, score)
+        if flat.ndim == 1:
+            return values, effects[0]
+        if rows.donors > 1:
+            effects = ops.sum(ops.reshape(effects, (rows.samples, rows.donors, -1)), axis=1)
+        return values, effects
+
+    def statistics(self, flat: np.ndarray, rows: Rows) -> dict[str, Any]:
+        """Return the batch statistics of normalisations for some rows, by variable."""
+        run = self._function(
+            "statistics", lambda m, x, b, c: self.run(m, x, b, c, {}, measure=True)[1]
+        )
+        return run(self._tensor(flat, rows), rows.inputs, rows.base, rows.constants)
+
+    def constants(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `sums_of` a reference, compiled."""
+        return self._function("constants", self.sums_of)(dict(base)) if self._by_synapse else {}
+
+    def sums_of(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the weighted sums of a reference, which do not depend on masks."""
+        names = self._masked if self._by_synapse else ()
+        sums = [self.im[n] for n in names if not isinstance(self.im[n].params, Lookup)]
+        return {o.name: o.compute(base[o.inputs[0]]) for o in sums}
+
+    def references(self, reference: Weights) -> dict[str, np.ndarray]:
+        """Return the masked variables of another version."""
+        arrays = dict(zip(self.variables, reference.variables, strict=True))
+        return {name: arrays[name] for name in self._ids}
+
+    def _function(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        if key not in self._compiled:
+            self._compiled[key] = compiled_function(function)
+        return self._compiled[key]
+
+    def _tensor(self, flat: np.ndarray, rows: Rows) -> Any:
+        """Return a mask as a tensor `(1 or rows, units)`."""
+        repeats = rows.donors if flat.ndim > 1 else 1
+        return ops.convert_to_tensor(np.repeat(np.atleast_2d(flat), repeats, axis=0))
+
+    def split(self, mask: Any) -> dict[str, Any]:
+        """Return the masks `(1 or rows, …)` of values, kernels or variables, by unit name."""
+        masks = {}
+        ends = np.cumsum(self._sizes).tolist()
+        for (name, ids), size, end in zip(self._ids.items(), self._sizes, ends, strict=True):
+            part = mask[:, end - size : end]
+            if np.array_equal(ids.ravel(), np.arange(size)):
+                masks[name] = ops.reshape(part, (-1, *ids.shape))
+            else:
+                masks[name] = ops.take(part, ids, axis=1)
+        return masks
+
+    def run(
+        self,
+        mask: Any,
+        x: Sequence[Any],
+        base: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        statistics: Mapping[str, Any],
+        measure: bool = False,
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the wanted operations' values, and if `measure`, batch statistics by variable.
+
+        Args:
+            mask: `(1 or rows, units)`.
+            x: Inputs `(rows, …)`.
+            base: Reference values `(1 or rows, *shape)` by operation, or by variable.
+            constants: As of `constants`.
+            statistics: Index of a variable → a value that replaces it.
+            measure: Whether batch normalisations normalise by the batch, whose statistics are
+                returned.
+        """
+        by_index = self.im.functional.variables
+        mapping = [(by_index[int(index)], value) for index, value in statistics.items()]
+        masks = self.split(mask)
+        if not self.by_weight:
+            with keras.StatelessScope(mapping):
+                return self._values(masks, x, base, constants, measure)
+
+        def changed(masks: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
+            changes = []
+            for name, part in masks.items():
+                variable = self.variables[name]
+                own = ops.convert_to_tensor(variable)
+                kept = ops.cast(part, variable.dtype)
+                value = own * kept
+                if name in base:
+                    value = value + (1 - kept) * ops.cast(base[name], variable.dtype)
+                changes.append((variable, value))
+            return changes + mapping  # what was measured counts
+
+        if mask.shape[0] == 1:
+            with keras.StatelessScope(changed({n: part[0] for n, part in masks.items()})):
+                return self._values({}, x, base, constants, measure)
+
+        def one(row: Any) -> Any:
+            inputs, own = row
+            with keras.StatelessScope(changed(own)):
+                values, _ = self._values({}, [v[None] for v in inputs], base, constants)
+            return [value[0] for value in values]
+
+        return ops.map(one, (list(x), masks)), {}
+
+    def _values(
+        self,
+        masks: Mapping[str, Any],
+        x: Sequence[Any],
+        base: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        measure: bool = False,
+    ) -> tuple[list[Any], dict[str, Any]]:
+        values: dict[str, Any] = dict(zip(self.im.input_operations, x, strict=True))
+        measured: dict[str, Any] = {}
+        through_time: dict[Any, dict[str, Any]] = {}
+        for operation in self._order:
+            name, params = operation.name, operation.params
+            inputs = [values[source] for source in operation.inputs]
+            is_masked = name in self._masked and not self.by_weight
+            if isinstance(params, Member):
+                if params.unrolled not in through_time:
+                    run = self._recurrent(operation, masks, base)
+                    through_time[params.unrolled] = run(*inputs)
+                value = through_time[params.unrolled][params.operation.name]
+            elif is_masked and self._by_synapse and isinstance(params, Lookup):
+                value = self._looked_up(operation, masks, base, inputs)
+            elif is_masked and self._by_synapse:
+                change = inputs[0] - base[operation.inputs[0]]
+                value = _weighted(params, change, masks[params.name]) + constants[name]
+            elif measure and isinstance(operation.keras_layer, keras.layers.BatchNormalization):
+                value = self._normalised(operation.keras_layer, inputs[0], measured)
+            else:
+                value = values[name] if name in values else operation.compute(*inputs)
+            if is_masked and not self._by_synapse and not isinstance(params, Member):
+                value = base[name] + masks[name] * (value - base[name])
+            values[name] = value
+        return [values[name] for name in self.wanted], measured
+
+    def _looked_up(
+        self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], inputs: Any
+    ) -> Any:
+        """Return an embedding whose masked entries are the reference's values."""
+        table = operation.params.variable()
+
+        def kept(mask: Any, *tokens: Any) -> Any:
+            with keras.StatelessScope([(table, ops.cast(mask, table.dtype))]):
+                return operation.compute(*tokens)
+
+        masks_of_rows = masks[operation.params.name]
+        value = operation.compute(*inputs)
+        if masks_of_rows.shape[0] == 1:
+            share = kept(masks_of_rows[0], *inputs)
+        else:
+            share = _map_rows(kept, masks_of_rows, *inputs)
+        return value * share + (1 - share) * base[operation.name]
+
+    def _normalised(self, layer: Any, x: Any, measured: dict[str, Any]) -> Any:
+        """Return a batch normalisation by the batch's own statistics, which it adds to some."""
+        axis = layer.axis % len(x.shape)
+        statistics = ops.moments(x, [a for a in range(len(x.shape)) if a != axis])
+        variables = self.im.functional.variables
+        for variable, moment in zip(
+            (layer.moving_mean, layer.moving_variance), statistics, strict=True
+        ):
+            index = next(i for i, known in enumerate(variables) if known is variable)
+            measured[str(index)] = moment
+        return ops.batch_normalization(x, *statistics, axis, layer.beta, layer.gamma, layer.epsilon)
+
+    def _recurrent(
+        self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any]
+    ) -> Callable[..., dict[str, Any]]:
+        """Return the function that computes a recurrent layer, with masked units or synapses."""
+        unrolled = operation.params.unrolled
+        if self.by_weight:
+            return unrolled.run
+        if not self._by_synapse:  # a layer's units are masked before its next step reads them
+            factors, added = {}, {}
+            for name in self._masked:
+                params = self.im[name].params
+                if isinstance(params, Member) and params.unrolled is unrolled:
+                    here = masks[name] * ops.ones((1, *self.im[name].shape))
+                    factors[params.operation.name] = here
+                    added[params.operation.name] = (1 - here) * base[name]
+            return partial(unrolled.run, added=added, factors=factors)
+        names = {kernel.name for o in unrolled.cell for kernel in o.kernels} & masks.keys()
+        if not names:
+            return unrolled.run
+        own = {name: masks[name] for name in names}
+        if next(iter(own.values())).shape[0] == 1:
+            return partial(_run_masked, operation, {n: m[0] for n, m in own.items()}, base)
+
+        def each(*inputs: Any) -> dict[str, Any]:
+            start = operation.name.removesuffix(operation.params.operation.name)
+            sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+            read = (sequence, *initial, *(start + o.name for o in unrolled.cell))
+            rows = ops.shape(inputs[0])[0]
+            values = {n: ops.broadcast_to(base[n], (rows, *base[n].shape[1:])) for n in read}
+
+            def one(row: Any) -> Any:
+                found = _run_masked(
+                    operation,
+                    row[1],
+                    {n: v[None] for n, v in row[2].items()},
+                    *(value[None] for value in row[0]),
+                )
+                return {name: value[0] for name, value in found.items()}
+
+            return ops.map(one, (list(inputs), own, values))
+
+        return each
+
+
+def _run_masked(
+    operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], *inputs: Any
+) -> dict[str, Any]:
+    """Return the values of a recurrent layer some of whose synapses are masked."""
+    unrolled: Unrolled = operation.params.unrolled
+    sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+    # What the gates read for the reference, (rows, time, …).
+    start = operation.name.removesuffix(operation.params.operation.name)
+    reference = {o.name: base[start + o.name] for o in unrolled.cell}
+    reference[SEQUENCE] = unrolled.in_order(base[sequence])
+    for place, state in enumerate(unrolled.states):
+        first = base[initial[place]] if initial else 0 * reference[state][:, 0]
+        reference[before(state)] = ops.concatenate(
+            [first[:, None], reference[state][:, :-1]], axis=1
+        )
+
+    def sums() -> dict[str, Any]:
+        totals = {}
+        for gate in (o for o in unrolled.cell if isinstance(o.params, Gate)):
+            parts = []
+            for weights, source in zip(gate.params.weights, gate.inputs, strict=True):
+                value = reference[source]
+                flat = ops.reshape(value, (-1, *value.shape[2:]))  # each row and time for itself
+                part = weights.apply(flat)
+                parts.append(ops.reshape(part, (-1, unrolled.steps, *part.shape[1:])))
+            totals[gate.name] = sum(parts)
+        return totals
+
+    # An inactive synapse contributes what it does to the reference's sum.
+    whole = sums()
+    variables = {k.name: k.variable() for o in unrolled.cell for k in o.kernels}
+    masked = [(v, v * ops.cast(masks[n], v.dtype)) for n, v in variables.items() if n in masks]
+    with keras.StatelessScope(masked):
+        added = {name: whole[name] - value for name, value in sums().items()}
+        return unrolled.run(*inputs, added=added)
+
+
+def _weighted(params: Synapses, x: Any, mask: Any) -> Any:
+    """Return a weighted sum without bias of `x` `(rows, …)`; `mask` is `(1 or rows, *kernel)`."""
+    kernel = ops.cast(params.variable(), "float32")
+    if mask.shape[0] == 1:
+        return params.apply(x, kernel * mask[0])
+    if len(params.shape) == 2 and not params.order and params.axes == INPUTS_OUTPUTS:
+        flat = ops.reshape(x, (-1, int(np.prod(x.shape[1:-1])), x.shape[-1]))
+        return ops.reshape(ops.matmul(flat, kernel * mask), (-1, *x.shape[1:-1], params.shape[-1]))
+    return _map_rows(lambda one, value: params.apply(value, kernel * one), mask, x)
+
+
+def _map_rows(function: Callable[..., Any], mask: Any, *values: Any) -> Any:
+    """Return a function of a mask and values for each row, `(rows, …)`."""
+
+    def one(row: Any) -> Any:
+        return function(row[0], *(value[None] for value in row[1:]))[0]
+
+    return ops.map(one, (mask, *values))
+
+
+def named_variables(im: InstrumentedModel) -> dict[str, keras.Variable]:
+    """Return a model's variables by unique name: their path, `#k` appended for the k-th again."""
+    named: dict[str, keras.Variable] = {}
+    for variable in im.functional.variables:
+        name, k = variable.path, 0
+        while name in named:
+            k += 1
+            name = f"{variable.path}#{k}"
+        named[name] = variable
+    return named
+
+
+def projections_of_heads(im: InstrumentedModel) -> frozenset[str]:
+    """Return the weighted sums inside attentions: of queries, keys, values and the result."""
+
+    @cache
+    def sums(name: str) -> frozenset[str]:
+        """Return the weighted sums that a value comes from, if those of all its inputs are one."""
+        operation = im[name]
+        if operation.kind == "weighted_sum":
+            return frozenset((name,))
+        sources = {sums(source) for source in operation.inputs}
+        return sources.pop() if len(sources) == 1 else frozenset()
+
+    inside: set[str] = set()
+    for operation in im.operations:
+        heads = operation.heads
+        if heads is None:
+            continue
+        if heads.role in ("query", "key", "value"):
+            inside |= sums(operation.name)
+        after = operation
+        while heads.role == "context" and after.kind != "weighted_sum":
+            readers = im.graph.consumers[after.name]
+            if len(readers) != 1:
+                break
+            (after,) = readers
+        if heads.role == "context" and after.kind == "weighted_sum":
+            inside.add(after.name)
+    return frozenset(inside)
+
+
+def _grouped(name: str, ids: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the index of each entry's group: the given ones first, then those of single units."""
+    group_of = np.full(ids.max() + 1, -1)
+    for index, members in enumerate(groups):
+        chosen = np.asarray(members, int).ravel()
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= len(group_of):
+            raise InvalidArgumentError(
+                f"Group {index} of '{name}' must name some of its units 0 … {len(group_of) - 1}. "
+                f"Received: {list(members)}"
+            )
+        if (group_of[chosen] >= 0).any():
+            raise InvalidArgumentError(f"Group {index} of '{name}' shares units with another.")
+        group_of[chosen] = index
+    alone = group_of < 0
+    group_of[alone] = len(groups) + np.arange(alone.sum())
+    return group_of[ids]
