@@ -145,6 +145,9 @@ def with_constants(
             return y
         index = calls[id(layer)] = calls.get(id(layer), -1) + 1
         mean = means[inputs[id(layer)][index]][None].astype(np.float32)
+        takes = args[0].shape[1:]
+        if None not in takes:  # an operation may read a layer's input in another shape
+            mean = mean.reshape(1, *takes)
         masked = keras.ops.convert_to_numpy(copy(mean))
         transfer(layer, copy, {})
         offset = (keras.ops.convert_to_numpy(copy(mean)) - masked)[0]

@@ -153,7 +153,7 @@ class Ablation:
                 the same mask.
 
         Returns:
-            `(samples, *operation shape)` float32; with `Samples`, `(samples, donors, *shape)`.
+            `(samples, *operation shape)` float32; with several donors, `(samples, donors, *shape)`.
 
         Raises:
             InvalidArgumentError: if the mask does not fit the units.
