@@ -156,9 +156,74 @@ class Slice(ShownAsTable):
         """The contributions of the units of `level`, by kernel or operation."""
         return self.synapses if self.level == "synapse" else self.neurons
 
+    def edges(self, model: "ModelLike") -> "pd.DataFrame":
+        """Return the slice's synapses as a table, with one row for each use of a synapse.
+
+        Args:
+            model: The sliced model.
+
+        Returns:
+            Columns kernel; from and to, the units "operation[channel]" that it connects
+            (one-to-one operations between them, such as activations and pooling, are skipped); tap,
+            the position in a convolution's window; weight; and contribution.
+
+        Raises:
+            InvalidArgumentError: if the slice has no synapses.
+            ProfileMismatchError: if the slice is of another model.
+        """
+        from nnslicer_tf.slicing.edges import edges
+
+        return edges(self, model)
+
+    def to_networkx(self, model: "ModelLike") -> Any:
+        """Return `edges` as a `networkx.MultiDiGraph`; channels of merges follow their inputs'.
+
+        Its edges have the attributes kernel, tap, weight and contribution; those into a merge only
+        kernel, None. Raises InvalidArgumentError if networkx is not installed.
+        """
+        from nnslicer_tf.slicing.edges import graph_of
+
+        return graph_of(self, model)
+
+    def compare(self, other: "Slice") -> "pd.DataFrame":
+        """Return how far two slices of the same level overlap, for each kernel or operation.
+
+        Returns:
+            Columns name ("total" last); left and right, the numbers of members; both; overlap, the
+            share of all members that are in both (Jaccard index), with Wilson's 95 % interval
+            (from, to); and by chance, that of two random slices of these sizes. An overlap of no
+            members is NaN.
+
+        Raises:
+            ProfileMismatchError: if the slices are of different models or levels.
+        """
+        import pandas as pd
+        from scipy.stats import binomtest
+
+        self._check_alike(other)
+        masks = {}
+        for name in dict.fromkeys([*self.members, *other.members]):
+            pair = [one.members.get(name) for one in (self, other)]
+            size = next(values.size for values in pair if values is not None)
+            masks[name] = [np.zeros(size, bool) if v is None else v.ravel() != 0 for v in pair]
+        masks["total"] = [np.concatenate(parts) for parts in zip(*masks.values(), strict=True)]
+        rows = []
+        for name, (left, right) in masks.items():
+            both, either = int((left & right).sum()), int((left | right).sum())
+            row = (name, int(left.sum()), int(right.sum()), both)
+            if not either:
+                rows.append((*row, np.nan, np.nan, np.nan, np.nan))
+                continue
+            low, high = binomtest(both, either).proportion_ci(method="wilson")
+            expected = left.sum() * right.sum() / left.size
+            chance = expected / (left.sum() + right.sum() - expected)
+            rows.append((*row, both / either, low, high, chance))
+        columns = ["name", "left", "right", "both", "overlap", "from", "to", "by chance"]
+        return pd.DataFrame(rows, columns=columns)
+
     def __and__(self, other: "Slice") -> "Slice":
         """Return the members of both slices, with this slice's contributions."""
-        return self._combine(other, lambda a, b: np.where(b != 0, a, 0))
+        return self._combine(other, lambda a, b: np.where(b != 0, a, 0), in_both=True)
 
     def __or__(self, other: "Slice") -> "Slice":
         """Return the members of either slice, preferring this slice's contributions."""
@@ -207,6 +272,14 @@ class Slice(ShownAsTable):
     def __repr__(self) -> str:
         neurons, synapses = _joined(self.neurons), _joined(self.synapses)
         samples = self.info.get("samples")
+        if "level" in self.info:  # a decisive slice
+            values = _joined(self.members)
+            members = int(np.count_nonzero(values))
+            return (
+                f"Slice({members:,} of {counted(values.size, self.level)} "
+                f"({members / max(values.size, 1):.1%}), decisive, reference "
+                f"{self.info.get('reference')!r})"
+            )
         return (
             f"Slice({np.count_nonzero(neurons):,} of {counted(neurons.size, 'neuron')}, "
             f"{np.count_nonzero(synapses):,} of {counted(synapses.size, 'synapse')} "
@@ -215,20 +288,41 @@ class Slice(ShownAsTable):
             f"{'unknown samples' if samples is None else counted(samples, 'sample')})"
         )
 
-    def _combine(self, other: "Slice", function: Callable) -> "Slice":
+    def _check_alike(self, other: "Slice") -> None:
+        """Raise ProfileMismatchError unless both slices are of one model and level."""
+        pairs = ((self.neurons, other.neurons), (self.synapses, other.synapses))
+        common = any(mine.keys() & theirs.keys() for mine, theirs in pairs)
+        shapes_differ = any(
+            mine[name].shape != theirs[name].shape
+            for mine, theirs in pairs
+            for name in mine.keys() & theirs.keys()
+        )
+        if self.level != other.level or shapes_differ or not common:
+            raise ProfileMismatchError(
+                "The slices are of different models, granularities or levels: their neurons and "
+                "synapses have different names or shapes."
+            )
+
+    def _combine(self, other: "Slice", function: Callable, in_both: bool = False) -> "Slice":
+        """Combine contributions; a name that only one slice has counts as 0 in the other.
+
+        With `in_both`, names that only one has are left out.
+        """
         if not isinstance(other, Slice):
             return NotImplemented
+        self._check_alike(other)
+        parts = []
         for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
-            if {n: v.shape for n, v in mine.items()} != {n: v.shape for n, v in theirs.items()}:
-                raise ProfileMismatchError(
-                    "The slices are of different models or granularities: their neurons and "
-                    "synapses have different names or shapes."
-                )
-        return Slice(
-            {name: function(v, other.neurons[name]) for name, v in self.neurons.items()},
-            {name: function(v, other.synapses[name]) for name, v in self.synapses.items()},
-            self.info,
-        )
+            names = [n for n in mine if n in theirs] if in_both else dict.fromkeys([*mine, *theirs])
+            zero = np.zeros((), np.int64)
+            parts.append(
+                {
+                    name: np.asarray(function(mine.get(name, zero), theirs.get(name, zero)))
+                    for name in names
+                }
+            )
+        neurons, synapses = parts
+        return Slice(neurons, synapses, self.info)
 
 
 def _joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,0 +1,163 @@
+"""Decisive slices, counted slices and their combinations as sets and tables of edges."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+
+RNG = np.random.default_rng(0)
+
+
+def made(model, shape):
+    for variable in model.variables:
+        variable.assign(RNG.normal(size=variable.shape))
+    data = RNG.normal(size=(40, *shape)).astype(np.float32)
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, data, progress=False)
+    return nns.Slicer(im, profile, theta=0.02, workers=0, progress=False), data
+
+
+@pytest.fixture(scope="module")
+def convolutional():
+    inputs = keras.Input((6, 6, 2), name="image")
+    x = layers.Conv2D(4, 3, activation="relu", name="conv")(inputs)
+    x = layers.DepthwiseConv2D(2, depth_multiplier=2, name="depth")(layers.MaxPooling2D(2)(x))
+    outputs = layers.Dense(3, name="last")(layers.Flatten(name="flat")(x))
+    return made(keras.Model(inputs, outputs), (6, 6, 2))
+
+
+@pytest.mark.parametrize("level", ["synapse", "neuron", "channel", "input"])
+def test_decisive_slices_are_sets(convolutional, level, tmp_path):
+    slicer, data = convolutional
+    found = slicer.decisive(data[:3], level=level, max_share=1.0, others=0)
+    one, other = found[0], found[1]
+    masks = [found.masks(i) for i in range(3)]
+    assert [s.level for s in found] == [level] * 3 and found[-1] == found[2]
+    for operation, expected in (
+        (one & other, lambda a, b: a & b),
+        (one | other, lambda a, b: a | b),
+        (one - other, lambda a, b: a & ~b),
+        (one + one, lambda a, b: a),
+    ):
+        assert operation.level == level
+        for name, values in operation.members.items():
+            np.testing.assert_array_equal(values != 0, expected(masks[0][name], masks[1][name]))
+    one.save(tmp_path / "one.npz")
+    assert nns.Slice.load(tmp_path / "one.npz") == one
+    assert "decisive, reference 'mean'" in repr(one)
+
+    # The model of one slice gives what its certificate says.
+    alone = one.apply(slicer.im, slicer.profile).predict(data[:1], verbose=0)[0].astype(float)
+    chances = np.exp(alone) / np.exp(alone).sum()
+    assert chances.argmax() == found.certificate["answer with slice alone"][0]
+    chance = found.certificate["probability with slice alone"][0]
+    assert chances[found.certificate["answer"][0]] == pytest.approx(chance, abs=1e-5)
+    with pytest.raises(IndexError, match="3 slices"):
+        found[3]
+
+
+def test_decisive_and_counted_slices_together(convolutional):
+    slicer, data = convolutional
+    decided = slicer.decisive(data[:1], max_share=1.0, others=0)[0]
+    counted = slicer.slice(data[:1])
+    both = decided & counted
+    for name, values in decided.synapses.items():
+        here = (values != 0) & (counted.synapses[name] != 0)
+        np.testing.assert_array_equal(both.synapses[name] != 0, here)
+        np.testing.assert_array_equal(both.synapses[name][here], values[here])
+    table = decided.compare(counted).set_index("name")
+    sizes = [sum((v != 0).sum() for v in s.synapses.values()) for s in (decided, counted, both)]
+    row = table.loc["total"]
+    assert [row["left"], row["right"], row["both"]] == sizes
+    overlap = sizes[2] / (sizes[0] + sizes[1] - sizes[2])
+    assert row["from"] < row["overlap"] == overlap < row["to"]
+    channels = slicer.decisive(data[:1], level="channel", max_share=1.0, others=0)[0]
+    for wrong in (lambda: channels & decided, lambda: channels.compare(decided)):
+        with pytest.raises(nns.errors.ProfileMismatchError, match="granularities or levels"):
+            wrong()
+    with pytest.raises(nns.errors.InvalidArgumentError, match="has no synapses"):
+        channels.edges(slicer.im)
+
+
+def test_the_overlap_of_random_slices_is_that_by_chance():
+    rng = np.random.default_rng(1)
+    first, second = (
+        nns.Slice({}, {"k": (rng.random(20_000) < share).astype(int)}, {}) for share in (0.2, 0.1)
+    )
+    total = first.compare(second).iloc[-1]
+    assert total["from"] < total["by chance"] < total["to"]
+    same = first.compare(first).iloc[-1]
+    assert same["overlap"] == 1 and same["by chance"] < 0.2
+    empty = nns.Slice({}, {"k": np.zeros(20_000, int)}, {})
+    assert np.isnan(empty.compare(empty)["overlap"]).all()
+
+
+def test_edges_are_the_synapses_by_name(convolutional):
+    """Every edge looked up in Keras's kernels."""
+    slicer, data = convolutional
+    one = slicer.slice(data[:1])
+    table = one.edges(slicer.im)
+    assert len(table) == sum((v != 0).sum() for v in one.synapses.values())
+    model = slicer.im.model
+    conv, last = model.get_layer("conv").kernel.numpy(), model.get_layer("last").kernel.numpy()
+    depth = model.get_layer("depth").kernel.numpy()
+    seen = set()
+    for row in table.to_dict("records"):
+        (start, a), (end, b) = (row[w].removesuffix("]").split("[") for w in ("from", "to"))
+        a, b, (i, j) = int(a), int(b), divmod(row["tap"], 3 if row["kernel"] == "conv" else 2)
+        seen.add((row["kernel"], start, end))
+        if row["kernel"] == "conv":
+            weight, index = conv[i, j, a, b], (i, j, a, b)
+        elif row["kernel"] == "depth":
+            assert a == b // 2  # a channel reads itself alone
+            weight, index = depth[i, j, a, b % 2], (i, j, a, b % 2)
+        else:  # a unit of the flattened map belongs to a channel of the depthwise convolution
+            weights = last.reshape(1, 8, 3)[:, a, b]
+            weight, index = weights[0], (a, b)
+        assert row["weight"] == pytest.approx(weight)
+        assert row["contribution"] == one.synapses[row["kernel"]][index] != 0
+    assert seen == {
+        ("conv", "image", "conv:pre"),
+        ("depth", "conv:pre", "depth"),
+        ("last", "depth", "last"),
+    }
+
+
+def test_graphs_connect_what_residual_paths_add_up():
+    import networkx as nx
+
+    inputs = keras.Input((3,), name="row")
+    h = layers.Dense(3, name="a")(inputs)
+    x = layers.Add(name="sum")([h, layers.Dense(3, name="b")(layers.ReLU()(h))])
+    slicer, _ = made(keras.Model(inputs, layers.Dense(2, name="last")(x)), (3,))
+    whole = nns.Slice({}, {n: np.ones(k.shape, int) for n, k in slicer.im.kernels.items()}, {})
+    graph = whole.to_networkx(slicer.im)
+    assert graph.number_of_edges() == 9 + 9 + 6 + 2 * 3
+    assert nx.has_path(graph, "row[0]", "last[1]")
+    assert set(graph.predecessors("sum[1]")) == {"a[1]", "b[1]"}
+    assert set(graph.predecessors("b[1]")) == {"a[0]", "a[1]", "a[2]"}
+    (data_of_edge,) = graph.get_edge_data("a[2]", "b[1]").values()
+    assert data_of_edge["weight"] == slicer.im.model.get_layer("b").kernel.numpy()[2, 1]
+
+
+def test_edges_of_recurrent_layers_and_embeddings():
+    inputs = keras.Input((4,), dtype="int32", name="tokens")
+    x = layers.Embedding(7, 3, name="words")(inputs)
+    model = keras.Model(inputs, layers.Dense(2, name="last")(layers.LSTM(2, name="lstm")(x)))
+    for variable in model.variables:
+        variable.assign(RNG.normal(size=variable.shape))
+    im = nns.InstrumentedModel(model)
+    whole = nns.Slice({}, {n: np.ones(k.shape, int) for n, k in im.kernels.items()}, {})
+    table = whole.edges(im)
+    assert len(table) == sum(k.size for k in im.kernels.values())
+    gates = table[table["kernel"] == "lstm/kernel"]
+    kernel = model.get_layer("lstm").cell.kernel.numpy()
+    assert set(gates["from"]) == {"words[0]", "words[1]", "words[2]"}
+    np.testing.assert_allclose(np.sort(gates["weight"]), np.sort(kernel.ravel()))
+    recurrent = table[table["kernel"] == "lstm/recurrent_kernel"]
+    assert set(recurrent["from"]) == {"lstm:h[t-1][0]", "lstm:h[t-1][1]"}
+    assert set(table[table["kernel"] == "words"]["from"]) == {f"token {i}" for i in range(7)}
+    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
+        nns.Slice({}, {"last": np.ones((3, 3))}, {}).edges(im)
