@@ -61,8 +61,9 @@ def test_spectra_of_slices_and_of_activations(im, pairs, runs, name):
 @pytest.mark.parametrize("contribution", ["count", "amount"])
 def test_contrast(im, pairs, runs, contribution):
     profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
-    options = {"theta": 0.3, "contribution": contribution, "progress": False}
+    options = {"contribution": contribution, "progress": False}
     slicer = nns.Slicer(im, profile, workers=0, **options)
+    assert slicer.theta == (0.3 if contribution == "count" else 0)
     found = suspicious(im, *pairs, "contrast", profile=profile, **options)
     expected = 0
     for label in range(3):

@@ -9,7 +9,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.semantic import METRICS, Metric, SemanticSlicer, contributions
-from nnslicer_tf.semantic.metrics import Backward, label_logit, rescale_rule
+from nnslicer_tf.semantic.metrics import Backward, label_logit
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, randomise, samples
 from support.data_forms import LABELLED, SAMPLES, X, Y
@@ -141,7 +141,7 @@ def test_deeplift_sums_to_the_change_of_the_logit(model, given):
     im = nns.InstrumentedModel(randomise(model, np.random.default_rng(3)))
     x, y = samples(model, 9)
     reference = x[:1] * 0.5 + 0.1 if given else np.zeros_like(x[:1])
-    backward = Backward(im, ["first"], label_logit, rescale_rule)
+    backward = Backward(im, ["first"], label_logit)
     values, before, multipliers = backward(x, y, reference)["first"]
     total = ((values - before) * multipliers).reshape(len(x), -1).sum(axis=1)
     rows = np.arange(len(x))
