@@ -2,9 +2,9 @@
 
     python benchmarks/bench_rows.py
 
-Each line is measured in a process of its own, on LeNet-5 and MNIST, all synapses: counts at θ = 0.3,
-amounts (at θ = 0, without workers). "peak
-MB" is the most that the process held, "workers" the most that a Ray worker held.
+Each line is measured in a process of its own, on LeNet-5 and MNIST, all synapses: counts at
+θ = 0.3, and amounts without workers. "peak MB" is the most that the process held, "workers" the
+most that a Ray worker held.
 """
 
 import json
