@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import available_cores
-from nnslicer_tf._numerics import sigmoid, softmax
+from nnslicer_tf._numerics import largest, sigmoid, softmax
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -323,12 +323,7 @@ def counts_left(units: int) -> list[int]:
 
 def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
     """Return the members with the `count` largest sizes, in their order; ties go to the first."""
-    if count >= len(members) or not count:
-        return members[:count]
-    bound = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
-    chosen = sizes > bound
-    chosen[np.flatnonzero(sizes == bound)[: count - int(chosen.sum())]] = True
-    return members[chosen]
+    return members[largest(sizes, min(count, len(members)))]
 
 
 def decisive_slices(
