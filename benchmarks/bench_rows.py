@@ -2,8 +2,9 @@
 
     python benchmarks/bench_rows.py
 
-Each line is measured in a process of its own, on LeNet-5 and MNIST at θ = 0.3, all synapses. "peak
-MB" is the most that the process held, "workers" the most that a Ray worker held.
+Each line is measured in a process of its own, on LeNet-5 and MNIST, all synapses: counts at
+θ = 0.3, and amounts without workers. "peak MB" is the most that the process held, "workers" the
+most that a Ray worker held.
 """
 
 import json
@@ -44,7 +45,7 @@ model, x = load("lenet")
 im = nns.InstrumentedModel(model)
 profile = nns.Profile.from_data(im, x, progress=False)
 options = dict(workers={workers}, contribution={kind!r}, progress=False)
-slicer = nns.Slicer(im, profile, 0.3, **options)
+slicer = nns.Slicer(im, profile, **options)
 slicer.slice_each(x[:8])
 finished, most = threading.Event(), [0]
 thread = threading.Thread(target=watch)
@@ -67,23 +68,22 @@ def main(
 ) -> None:
     """Measure, print and write the table."""
     rows = []
-    for kind in ("count", "amount"):
-        for workers in (0, 2):
-            for samples in map(int, numbers.split(",")):
-                given = {"kind": kind, "workers": workers, "samples": samples}
-                code = MEASURED.format(here=str(Path(__file__).parent), **given)
-                done = subprocess.run(
-                    [sys.executable, "-c", code], capture_output=True, text=True, check=True
-                )
-                found = json.loads(done.stdout.splitlines()[-1])
-                names = {
-                    "ms a sample": 1000 * found["seconds"] / samples,
-                    "files MB": found["files"],
-                    "peak MB": found["peak"],
-                    "of a worker, MB": found["workers"],
-                }
-                rows.append({"contribution": kind} | given | names)
-                print(rows[-1], flush=True)
+    for kind, workers in (("count", 0), ("count", 2), ("amount", 0)):
+        for samples in map(int, numbers.split(",")):
+            given = {"kind": kind, "workers": workers, "samples": samples}
+            code = MEASURED.format(here=str(Path(__file__).parent), **given)
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            )
+            found = json.loads(done.stdout.splitlines()[-1])
+            names = {
+                "ms a sample": 1000 * found["seconds"] / samples,
+                "files MB": found["files"],
+                "peak MB": found["peak"],
+                "of a worker, MB": found["workers"],
+            }
+            rows.append({"contribution": kind} | given | names)
+            print(rows[-1], flush=True)
     frame = pd.DataFrame(rows).drop(columns="kind").round(3)
     path = (results or DATA / "results" / "benchmarks") / "rows"
     write_table(path, "Rows of many samples", frame, provenance(seed=0))

@@ -122,21 +122,18 @@ def of_slices() -> Iterator[Action]:
         lambda: [model.predict_on_batch(x[i : i + 250]) for i in range(0, 3000, 250)],
     )
     profile = nns.Profile.from_data(im, x, progress=False)
+    slicer = nns.Slicer(im, profile, 0.3, progress=False)
+    yield Action("slice of an image, θ = 0.3, counts", lambda: slicer.slice(x[:1]), forward(1))
+    yield Action("slice of 64, θ = 0.3, counts", lambda: slicer.slice(x[:64]), forward(64))
     for contribution in ("count", "amount"):
-        zero, some = (
-            nns.Slicer(im, profile, theta, progress=False, contribution=contribution)
-            for theta in (0.0, 0.3)
-        )
+        zero = nns.Slicer(im, profile, 0.0, progress=False, contribution=contribution)
         of = f"{contribution}s"
-        yield Action(f"slice of an image, θ = 0.3, {of}", lambda s=some: s.slice(x[:1]), forward(1))
-        yield Action(f"slice of 64, θ = 0.3, {of}", lambda s=some: s.slice(x[:64]), forward(64))
         yield Action(f"slice of 64, θ = 0, {of}", lambda s=zero: s.slice(x[:64]), forward(64))
         yield Action(
             f"slice_each of 64, θ = 0, {of}",
             lambda s=zero: s.slice_each(x[:64], operations=()),
             forward(64),
         )
-    slicer = nns.Slicer(im, profile, 0.3, progress=False)
     one = slicer.slice(x[:1])
     yield Action("a slice applied to the model", lambda: one.apply(model, "zero"), forward(1))
     yield Action("explain", lambda: slicer.explain(x[0]), forward(1), goal=0.3)

@@ -138,6 +138,16 @@ def test_importing_the_package_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_slicing_does_not_load_exact_lines():
+    """Nor do attributions: exact integrated gradients are loaded by their first call."""
+    code = (
+        "import sys, nnslicer_tf.slicing as s, nnslicer_tf.attributions; s.Slicer;"
+        "print([m for m in sys.modules if m.startswith('nnslicer_tf.exactline')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_package_imports_what_is_private_in_another():
     """Modules and names with a leading underscore are for their own package."""
     root, offences = Path(nns.__file__).parent, []

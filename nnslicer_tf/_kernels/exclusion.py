@@ -153,22 +153,6 @@ def workspace(single, whole, double):
 
 
 @inlined
-def give_amounts(v, size, bound, ties, multiplier, weights, received):
-    """Add multiplier · weight where a value is kept; return the number of ties that are left."""
-    above, plus, none = splat(bound), splat(multiplier), splat(np.float32(0))
-    for i in range(0, size, LANES):
-        kept = where(magnitude(load(v, i)) > above, plus, none)
-        store(received, i, load(received, i) + kept * load(weights, i))
-    i = size
-    while i > 0 and ties > 0 and bound > 0:
-        i -= 1
-        if abs(read(v, i)) == bound:
-            write(received, i, read(received, i) + multiplier * read(weights, i))
-            ties -= 1
-    return ties
-
-
-@inlined
 def first_division(values, size, total, magnitudes, threshold, work, number):
     """Begin the search for a bound; return the number of intervals for `excluded_bound`."""
     stack = at(work.stacks, 3 * _INTERVALS * number)

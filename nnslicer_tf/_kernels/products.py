@@ -3,7 +3,6 @@
 Both compute the local values of a few outputs together, and search their bounds as weighted sums do
 (see `exclusion`). A product-sum has two local values for each product: first Δa·b for all products,
 then a·Δb. With `by_sum`, the exclusion is relative to the sum of the local values instead of y.
-For amounts, `signs` are float32 multipliers, and so are the results.
 """
 
 from collections import namedtuple
@@ -19,7 +18,6 @@ from nnslicer_tf._kernels.exclusion import (
     excluded_bound,
     first_division,
     give,
-    give_amounts,
     memory_of,
     multiply,
     workspace,
@@ -38,14 +36,14 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# The factor of a product: values, changes, middles between reference and sample.
-Factor = namedtuple("Factor", ["values", "delta", "middles"])
+# The factor of a product: values and changes.
+Factor = namedtuple("Factor", ["values", "delta"])
 # The kernels' memory: local values; totals and thresholds; intervals and places; `buffers`.
 Memory = namedtuple("Memory", ["values", "moments", "lists", "single", "whole", "double"])
 
 _MEMORY = memory_of(Memory, float32[:, ::1], float64[:, ::1], int32[:, ::1])
 _SIGNS, _FLOATS, _GIVEN = argument(int8, 3), argument(float32, 3), int32[:, :, ::1]
-_FACTOR = types.NamedUniTuple(float32[:, :, ::1], 3, Factor)
+_FACTOR = types.NamedUniTuple(float32[:, :, ::1], 2, Factor)
 
 # Number of local values that are processed together, so that they stay in the L1 cache.
 _TOGETHER_VALUES = 1 << 13
@@ -58,37 +56,27 @@ def product_sum(
     second: tuple[np.ndarray, np.ndarray],
     theta: float,
     by_sum: bool,
-    middles: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums y[g, m, n] = Σ_s a[g, m, s] · b[g, n, s] into CONTRIB of a and b, int32.
 
     `signs` are sign(CONTRIB · Δy), `(groups, m, n)` int8; samples are groups as well. `first` holds
-    the values and Δ of a, `(groups, m, s)` float32, `second` those of b; `middles`, for amounts,
-    the midpoints of a and b between reference and sample.
+    the values and Δ of a, `(groups, m, s)` float32, `second` those of b.
     """
-    amounts = middles is not None
     size = first[0].shape[-1]
-    unused = np.zeros((1, 1, 1), np.float32)
-    a, b = (
-        Factor(*(_padded(x) for x in (*factor, middle)))
-        for factor, middle in zip((first, second), middles or (unused, unused), strict=True)
-    )
+    a, b = (Factor(*map(_padded, factor)) for factor in (first, second))
     to_a, to_b = np.zeros(a.values.shape, np.int32), np.zeros(b.values.shape, np.int32)
     _product_sum(
-        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
+        np.ascontiguousarray(signs, np.int8),
         np.ascontiguousarray(y, np.float32),
         a,
         b,
         theta,
         by_sum,
-        amounts,
-        np.ascontiguousarray(signs, np.float32) if amounts else unused,
         to_a,
         to_b,
         _memory(2 * a.values.shape[-1]),
     )
-    dtype = np.float32 if amounts else np.int32
-    return to_a.view(dtype)[..., :size], to_b.view(dtype)[..., :size]
+    return to_a[..., :size], to_b[..., :size]
 
 
 def softmax(
@@ -97,31 +85,25 @@ def softmax(
     delta: np.ndarray,
     theta: float,
     by_sum: bool,
-    means: np.ndarray | None = None,
 ) -> np.ndarray:
     """Expand softmax rows: the local values of output i are y_i · (δ_ij − y_j) · Δx_j.
 
     All arrays are `(rows, entries)`: `signs` = sign(CONTRIB · Δy) int8, probabilities `y` and the
-    inputs' Δ (0 for masked entries) float32, the result int32. `means`, for amounts, are q of
-    `rescale.logarithmic_means`.
+    inputs' Δ (0 for masked entries) float32, the result int32.
     """
-    amounts = means is not None
     size = y.shape[-1]
     y, delta = _padded(y), _padded(delta)
     received = np.zeros(y.shape, np.int32)
     _softmax(
-        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
+        np.ascontiguousarray(signs, np.int8),
         y,
         delta,
         theta,
         by_sum,
-        amounts,
-        np.ascontiguousarray(signs, np.float32) if amounts else np.zeros((1, 1), np.float32),
-        np.zeros((1, LANES), np.float32) if means is None else _padded(means),
         received,
         _memory(y.shape[-1]),
     )
-    return received.view(np.float32 if amounts else np.int32)[:, :size]
+    return received[:, :size]
 
 
 def _memory(stride: int) -> Memory:
@@ -142,11 +124,9 @@ def _padded(x: np.ndarray) -> np.ndarray:
     return rows
 
 
-@compiled(
-    (_SIGNS, _FLOATS, _FACTOR, _FACTOR, float64, boolean, boolean, _FLOATS, _GIVEN, _GIVEN, _MEMORY)
-)
-def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b, memory):
-    """Add what a and b receive: signs, or float32 amounts in the same memory."""
+@compiled((_SIGNS, _FLOATS, _FACTOR, _FACTOR, float64, boolean, _GIVEN, _GIVEN, _MEMORY))
+def _product_sum(signs, y, a, b, theta, by_sum, to_a, to_b, memory):
+    """Add the signs that a and b receive."""
     groups, rows, columns = y.shape
     stride = a.values.shape[2]
     together = memory.values.shape[0] - 1
@@ -156,9 +136,7 @@ def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b
     waiting, places = pointer(memory.lists), at(pointer(memory.lists), TOGETHER)
     values_a, values_b = pointer(a.values), pointer(b.values)
     delta_a, delta_b = pointer(a.delta), pointer(b.delta)
-    middle_a, middle_b = pointer(a.middles), pointer(b.middles)
     signs_a, signs_b = pointer(to_a), pointer(to_b)
-    amounts_a, amounts_b = pointer(to_a.view(np.float32)), pointer(to_b.view(np.float32))
     for group in range(groups):
         for m in range(rows):
             row = (group * rows + m) * stride
@@ -191,29 +169,21 @@ def _product_sum(signs, y, a, b, theta, by_sum, amounts, multipliers, to_a, to_b
                     begun, threshold = np.int64(read(waiting, j)), read(thresholds, j)
                     bound, ties = excluded_bound(local, 2 * stride, threshold, begun, work, j)
                     place = np.int64(read(places, j))
-                    neuron = (group * rows + m) * columns + place
+                    sign = np.int32(read(marks, (group * rows + m) * columns + place))
                     column = (group * columns + place) * stride
                     second = at(local, stride)
-                    if amounts:
-                        factor = read(pointer(multipliers), neuron)
-                        weights, to = at(middle_a, row), at(amounts_b, column)
-                        ties = give_amounts(second, stride, bound, ties, factor, weights, to)
-                        weights, to = at(middle_b, column), at(amounts_a, row)
-                        give_amounts(local, stride, bound, ties, factor, weights, to)
-                    else:
-                        sign = np.int32(read(marks, neuron))
-                        ties = give(second, stride, bound, ties, sign, at(signs_b, column), None)
-                        give(local, stride, bound, ties, sign, at(signs_a, row), None)
+                    ties = give(second, stride, bound, ties, sign, at(signs_b, column), None)
+                    give(local, stride, bound, ties, sign, at(signs_a, row), None)
 
 
 @compiled(
     (
-        *(argument(int8, 2), float32[:, ::1], float32[:, ::1], float64, boolean, boolean),
-        *(argument(float32, 2), float32[:, ::1], int32[:, ::1], _MEMORY),
+        *(argument(int8, 2), float32[:, ::1], float32[:, ::1], float64, boolean),
+        *(int32[:, ::1], _MEMORY),
     )
 )
-def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, received, memory):
-    """Add what the inputs receive: signs, or float32 amounts in the same memory."""
+def _softmax(signs, y, delta, theta, by_sum, received, memory):
+    """Add the signs that the inputs receive."""
     rows, stride = y.shape
     entries = signs.shape[1]
     together = memory.values.shape[0] - 1
@@ -222,11 +192,7 @@ def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, receiv
     waiting, places = pointer(memory.lists), at(pointer(memory.lists), TOGETHER)
     for row in range(rows):
         probabilities, changes = at(pointer(y), row * stride), at(pointer(delta), row * stride)
-        to, to_amounts = pointer(received), pointer(received.view(np.float32))
-        to, to_amounts = at(to, row * stride), at(to_amounts, row * stride)
-        total_mean = np.float32(1e-30)
-        for k in range(entries if amounts else 0):
-            total_mean += means[row, k]
+        to = at(pointer(received), row * stride)
         i = 0
         while i < entries:
             count = 0
@@ -266,16 +232,4 @@ def _softmax(signs, y, delta, theta, by_sum, amounts, multipliers, means, receiv
                 begun, threshold = np.int64(read(waiting, j)), read(thresholds, j)
                 bound, ties = excluded_bound(local, stride, threshold, begun, work, j)
                 place = np.int64(read(places, j))
-                if amounts:
-                    # The row's means are multiplied by -q_i / Σ q, and the own one by 1 more.
-                    given = multipliers[row, place] * means[row, place]
-                    q = at(pointer(means), row * stride)
-                    give_amounts(local, stride, bound, ties, -given / total_mean, q, to_amounts)
-                    size = abs(read(local, place))
-                    later = 0
-                    for k in range(place + 1, stride):
-                        later += np.int64(abs(read(local, k)) == bound)
-                    if size > bound or (size == bound and bound > 0 and later < ties):
-                        write(to_amounts, place, read(to_amounts, place) + given)
-                else:
-                    give(local, stride, bound, ties, np.int32(signs[row, place]), to, None)
+                give(local, stride, bound, ties, np.int32(signs[row, place]), to, None)

@@ -3,8 +3,7 @@
 Arrays are channel-last: values `(batch, positions, channels)` float32. `signs` is
 sign(CONTRIB · Δy) of the outputs as int8; neurons where it is 0 are skipped. `taps` are the input
 positions `(output positions, taps)` int32, -1 for padding. With `by_sum`, thresholds are relative
-to the sum of the local values instead of y. For amounts, `changes` are the inputs' changes from the
-reference, `signs` are float32 multipliers, and so are the results for inputs.
+to the sum of the local values instead of y.
 """
 
 from collections import namedtuple
@@ -20,7 +19,6 @@ from nnslicer_tf._kernels.exclusion import (
     excluded_bound,
     first_division,
     give,
-    give_amounts,
     memory_of,
     multiply,
     workspace,
@@ -39,14 +37,12 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# The kernel's memory: windows of Δ and of changes, and what windows receive; runs of taps; lists
-# of positions; local values, totals and thresholds of some sums; `buffers`.
-Memory = namedtuple(
-    "Memory", "windows changes received runs lists values moments single whole double"
-)
+# The kernel's memory: windows of Δ, and what windows receive; runs of taps; lists of positions;
+# local values, totals and thresholds of some sums; `buffers`.
+Memory = namedtuple("Memory", "windows received runs lists values moments single whole double")
 
 _MEMORY = memory_of(
-    *(Memory, float32[::1], float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1]),
+    *(Memory, float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1]),
     *(float32[:, ::1], float64[:, ::1]),
 )
 _FLOATS = argument(float32, 3)
@@ -66,16 +62,15 @@ def weighted_sum(
     theta: float,
     each: bool,
     by_sum: bool = False,
-    changes: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
     The weights are `(groups, outputs per group, taps · inputs per group)` float32. Returns CONTRIB
     of the inputs, shaped like `dx`, and of the synapses, `(batch or 1, *shape of the weights)`,
-    int32; `each` separates the samples' synapses. For amounts, the synapses' are float32 amounts.
+    int32; `each` separates the samples' synapses.
     """
     scale = np.ones((1, len(taps)))
-    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each, changes)
+    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each)
 
 
 def average(
@@ -86,7 +81,6 @@ def average(
     theta: float,
     counts: np.ndarray | None = None,
     by_sum: bool = False,
-    changes: np.ndarray | None = None,
 ) -> np.ndarray:
     """Expand an average pooling, one channel at a time.
 
@@ -97,9 +91,7 @@ def average(
     if counts is None:
         counts = np.count_nonzero(taps >= 0, axis=1)[None]
     scale = np.ascontiguousarray(counts, np.float64)
-    if changes is not None:
-        signs = signs / scale[..., None].astype(np.float32)
-    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False, changes)
+    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False)
     return inputs
 
 
@@ -117,10 +109,8 @@ def _expand(
     scale: np.ndarray,
     threshold: tuple[float, bool],
     each: bool,
-    changes: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums with thresholds θ·|y| · scale `(batch or 1, positions)`, given (θ, by_sum)."""
-    amounts = changes is not None
     width = weights.shape[2]
     if rest := -width % LANES:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
@@ -130,7 +120,6 @@ def _expand(
     window_size = block * stride + LANES  # room to copy a whole vector at the end
     memory = Memory(
         windows=aligned(window_size, np.float32),
-        changes=aligned(window_size if amounts else LANES, np.float32),
         received=aligned((block + 1, stride), np.int32),  # may be read beyond the last window
         runs=np.zeros((*taps.shape, 2), np.int32),
         lists=np.zeros(2 * (block + 1) + TOGETHER, np.int32),
@@ -140,9 +129,8 @@ def _expand(
     )
     inputs = np.zeros(dx.size + LANES, np.int32)
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
-    nothing = np.zeros((1, 1, 1), np.float32)
     _weighted_sum(
-        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
+        np.ascontiguousarray(signs, np.int8),
         np.ascontiguousarray(y, np.float32),
         np.ascontiguousarray(dx, np.float32),
         np.ascontiguousarray(weights, np.float32),
@@ -150,23 +138,17 @@ def _expand(
         scale,
         *threshold,
         width,
-        amounts,
-        np.ascontiguousarray(signs, np.float32) if amounts else nothing,
-        nothing if changes is None else np.ascontiguousarray(changes, np.float32),
         inputs,
         synapses,
         memory,
     )
-    dtype = np.float32 if amounts else np.int32
-    kept = synapses.view(np.float32) * weights if amounts else synapses
-    return inputs[: dx.size].reshape(dx.shape).view(dtype), kept[..., :width]
+    return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
 @compiled(
     (
         *(argument(int8, 3), _FLOATS, _FLOATS, _FLOATS, argument(int32, 2), argument(float64, 2)),
-        *(float64, boolean, types.intp, boolean, _FLOATS, _FLOATS),
-        *(int32[::1], int32[:, :, :, ::1], _MEMORY),
+        *(float64, boolean, types.intp, int32[::1], int32[:, :, :, ::1], _MEMORY),
     )
 )
 def _weighted_sum(
@@ -179,14 +161,11 @@ def _weighted_sum(
     theta,
     by_sum,
     width,
-    amounts,
-    multipliers,
-    changes,
     inputs,
     synapses,
     memory,
 ):
-    """Add what inputs and synapses receive: signs, or float32 amounts in the same memory."""
+    """Add the signs that inputs and synapses receive."""
     groups, outputs, stride = weights.shape
     positions, channels = y.shape[1], y.shape[2]
     size, sources = taps.shape[1], dx.shape[2]
@@ -194,10 +173,8 @@ def _weighted_sum(
     block = memory.received.shape[0] - 1
     together = memory.values.shape[0] - 1
     work = workspace(memory.single, memory.whole, memory.double)
-    windows, change_windows = pointer(memory.windows), pointer(memory.changes)
-    received, received_amounts = pointer(memory.received), pointer(memory.received.view(np.float32))
-    to_inputs, to_input_amounts = pointer(inputs), pointer(inputs.view(np.float32))
-    to_synapses, to_synapse_amounts = pointer(synapses), pointer(synapses.view(np.float32))
+    windows, received = pointer(memory.windows), pointer(memory.received)
+    to_inputs, to_synapses = pointer(inputs), pointer(synapses)
     runs, rows = pointer(memory.runs), pointer(memory.lists)
     active, waiting = at(rows, block + 1), at(rows, 2 * (block + 1))
     values = pointer(memory.values)
@@ -238,8 +215,6 @@ def _weighted_sum(
                 first_source = first_input + group * per_group
                 place = (at(runs, 2 * start * size), size, first_source, sources, per_group, stride)
                 _gather(pointer(dx), dx.size, windows, rows, needed, place)
-                if amounts:
-                    _gather(pointer(changes), dx.size, change_windows, rows, needed, place)
                 for k in range(needed):
                     window = at(received, np.int64(read(rows, k)) * stride)
                     for i in range(0, stride, LANES):
@@ -285,23 +260,11 @@ def _weighted_sum(
                                 v, width, read(thresholds, j), np.int64(read(waiting, j)), work, j
                             )
                             p = np.int64(read(places, j))
-                            if amounts:
-                                m = read(pointer(multipliers), first_neuron + p * channels + o)
-                                to = at(received_amounts, p * stride)
-                                give_amounts(v, stride, bound, ties, m, w, to)
-                                to = at(to_synapse_amounts, first_synapse)
-                                change = at(change_windows, p * stride)
-                                give_amounts(v, stride, bound, ties, m, change, to)
-                            else:
-                                sign = np.int32(read(marks, p * channels + o))
-                                to = at(received, p * stride)
-                                to_synapse = at(to_synapses, first_synapse)
-                                give(v, stride, bound, ties, sign, to, to_synapse)
-                if amounts:
-                    zero = np.float32(0)
-                    _scatter(received_amounts, to_input_amounts, zero, rows, needed, place)
-                else:
-                    _scatter(received, to_inputs, np.int32(0), rows, needed, place)
+                            sign = np.int32(read(marks, p * channels + o))
+                            to = at(received, p * stride)
+                            to_synapse = at(to_synapses, first_synapse)
+                            give(v, stride, bound, ties, sign, to, to_synapse)
+                _scatter(received, to_inputs, rows, needed, place)
 
 
 @inlined
@@ -335,7 +298,7 @@ def _gather(dx, readable, windows, rows, needed, place):
 
 
 @inlined
-def _scatter(received, inputs, zero, rows, needed, place):
+def _scatter(received, inputs, rows, needed, place):
     """Add the contributions that the windows received to the input neurons, in whole vectors."""
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
@@ -349,6 +312,6 @@ def _scatter(received, inputs, zero, rows, needed, place):
                 target, size = at(inputs, first_source + source * sources), length * per_group
                 for i in range(0, size, LANES):
                     inside = lanes() < splat(np.int32(size - i))  # zeros beyond its end
-                    given = where(inside, load(run, i), splat(zero))
+                    given = where(inside, load(run, i), splat(np.int32(0)))
                     store(target, i, load(target, i) + given)
             t += length

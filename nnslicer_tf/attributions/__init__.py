@@ -5,16 +5,16 @@
 
 A feature with a positive value raises the score relative to the baseline. To add a method, write a
 function with the arguments of `Attribution` and add it to `ATTRIBUTIONS`. `metrics` compares
-attributions.
+attributions. Exact integrated gradients are part of `exactline`, which their first call loads.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.attributions import metrics
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.gradients import (
-    exact_gradients,
     expected_gradients,
     grad_cam,
     gradient_times_input,
@@ -35,11 +35,13 @@ sample's shape, float64; for several inputs it is a dict by name.
 
 All raise InvalidArgumentError, InputShapeError or NonFiniteActivationError for bad arguments."""
 
+_exactline: Any = LazyModule("nnslicer_tf.exactline.attributions")
+
 ATTRIBUTIONS: dict[str, Attribution] = {
     "DeepLIFT": deeplift,
     "gradient × input": gradient_times_input,
     "SmoothGrad": smooth_gradients,
-    "integrated gradients": exact_gradients,
+    "integrated gradients": lambda *args: _exactline.exact_gradients(*args),
     "integrated gradients, 50 samples": sampled_gradients,
     "expected gradients": expected_gradients,
     "Grad-CAM": grad_cam,

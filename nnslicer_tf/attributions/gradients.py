@@ -1,8 +1,7 @@
 """Attributions by gradients: at the sample, around it, or along a line from a baseline to it.
 
-Cost: one gradient for gradient × input, one per step or sample for the others. Exact integrated
-gradients first partition the line (see `exactline`). Grad-CAM's map has the resolution of the last
-convolution, enlarged to the input's.
+Cost: one gradient for gradient × input, one per step or sample for the others. Grad-CAM's map has
+the resolution of the last convolution, enlarged to the input's.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from keras import ops
 from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions.problem import Features, Problem
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.exactline import integrated_gradients
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike, resolve_target
 
@@ -29,26 +27,6 @@ def gradient_times_input(im: InstrumentedModel, x: Any, baseline: Any, target: T
     """
     problem = Problem(im, x, baseline, target)
     return _mean_gradient(problem, {n: v[None] for n, v in problem.x.items()})
-
-
-def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
-    """Return exact integrated gradients; see `exactline.integrated_gradients`.
-
-    The model must be piecewise linear with one input, not of tokens; the target an output neuron.
-    """
-    problem = Problem(im, x, baseline, target)
-    chosen = problem.target
-    use = "use sampled ones, attributions.sampled_gradients."
-    if set(problem.x) != set(im.input_operations) or len(problem.x) > 1:
-        raise UnsupportedLayerError(
-            f"Exact integrated gradients need a model with one input of real numbers; {use}"
-        )
-    if chosen.operation != im.logit_operation or len(chosen.neurons) > 1:
-        raise UnsupportedLayerError(
-            f"Exact integrated gradients explain one neuron of the first output; {use}"
-        )
-    (x,), (baseline,) = problem.x.values(), problem.baseline.values()
-    return chosen.sign * integrated_gradients(im, x, baseline, chosen.neurons[0])
 
 
 def sampled_gradients(

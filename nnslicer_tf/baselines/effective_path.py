@@ -24,6 +24,7 @@ from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.outputs import check_synapses
+from nnslicer_tf.kinds.kind import Table
 
 _BATCH = 128
 
@@ -31,8 +32,8 @@ PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[
 """`rule(path, output, inputs, theta)` for one sample: maps a bool array of the outputs that are on
 the path, the operation's value and its inputs' values to bool arrays of the inputs on the path."""
 
-_UNCHANGED = ("rectify", "elementwise", "scale", "multiply")
-_SELECTING = ("add", "subtract", "maximum_merge", "minimum_merge", "average", "maximum", "routing")
+PATHS: Table[Callable[[Operation], PathRule]] = Table()
+"""Kind → the function that returns an operation's rule; weighted sums need none."""
 
 
 def effective_paths(
@@ -72,7 +73,17 @@ def effective_paths(
     on_walk = {operation.name for operation in order}
     shapes = {o.name: o.shape for o in im.operations}
     matrices = {name: kernel.matrix() for name, kernel in im.kernels.items()}
-    rules = {o.name: _path_rule(o) for o in order if o.kind != "weighted_sum"}
+    rules = {}
+    for operation in order:
+        if operation.kind == "weighted_sum":
+            continue
+        if operation.kind not in PATHS:
+            raise UnsupportedLayerError(
+                f"Effective paths have no rule for operation '{operation.name}' of kind "
+                f"'{operation.kind}'. Register one with PATHS.register in "
+                "nnslicer_tf.baselines.effective_path."
+            )
+        rules[operation.name] = PATHS[operation.kind](operation)
 
     # Weighted sums whose only consumer is a scale → its name, and its factors.
     folded = {}
@@ -123,59 +134,81 @@ def effective_paths(
     return sp.vstack(rows, format="csr")
 
 
-def _path_rule(operation: Operation) -> PathRule:
-    """Return the rule of an operation; raise `UnsupportedLayerError` if its kind has none."""
-    kind, params = operation.kind, operation.params
-    if kind not in (*_UNCHANGED, *_SELECTING):
-        raise UnsupportedLayerError(
-            f"Effective paths have no rule for operation '{operation.name}' of kind '{kind}'."
-        )
-    sources = routing_map(operation).ravel() if kind == "routing" else np.zeros(0, int)
+def _unchanged(operation: Operation) -> PathRule:
+    return lambda path, y, inputs, theta: [path] * len(inputs)
+
+
+def _extreme(operation: Operation) -> PathRule:
+    return lambda path, y, inputs, theta: [path & (x == y) for x in inputs]
+
+
+def _addition(operation: Operation) -> PathRule:
+    sign = -1 if operation.kind == "subtract" else 1
 
     def rule(
         path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
     ) -> Sequence[np.ndarray]:
-        if kind in _UNCHANGED:
-            return [path] * len(inputs)
-        if kind in ("maximum_merge", "minimum_merge"):
-            return [path & (x == y) for x in inputs]
+        """For each neuron, choose the smallest set of positive summands that reaches θ · value."""
+        terms = np.stack(np.broadcast_arrays(inputs[0], *(sign * x for x in inputs[1:])))
+        order = np.argsort(-terms, axis=0, kind="stable")
+        ordered = np.maximum(np.take_along_axis(terms, order, axis=0), 0).astype(np.float64)
+        before = np.cumsum(ordered, axis=0) - ordered
+        chosen = np.zeros(terms.shape, bool)
+        np.put_along_axis(chosen, order, (ordered > 0) & (before < theta * y), axis=0)
+        return list(path & chosen)
 
-        if kind in ("add", "subtract"):
-            # For each neuron, the smallest set of positive summands that reaches θ · value.
-            signs = [1] + [-1 if kind == "subtract" else 1] * (len(inputs) - 1)
-            terms = np.stack(
-                np.broadcast_arrays(*(s * x for s, x in zip(signs, inputs, strict=True)))
-            )
-            order = np.argsort(-terms, axis=0, kind="stable")
-            ordered = np.maximum(np.take_along_axis(terms, order, axis=0), 0).astype(np.float64)
-            before = np.cumsum(ordered, axis=0) - ordered
-            chosen = np.zeros(terms.shape, bool)
-            np.put_along_axis(chosen, order, (ordered > 0) & (before < theta * y), axis=0)
-            return list(path & chosen)
+    return rule
 
-        if kind == "routing":  # the path continues at the sources of the values on it
-            sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-            reached = np.zeros(sum(sizes), bool)
-            used = sources[path.ravel()]
-            reached[used[used != INSERTED]] = True
-            parts = np.split(reached, np.cumsum(sizes)[:-1])
-            return [p.reshape(s) for p, s in zip(parts, operation.input_shapes, strict=True)]
 
+def _routing(operation: Operation) -> PathRule:
+    sources = routing_map(operation).ravel()
+    sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
+
+    def rule(
+        path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+    ) -> Sequence[np.ndarray]:
+        """Continue the path at the sources of the values on it."""
+        reached = np.zeros(sum(sizes), bool)
+        used = sources[path.ravel()]
+        reached[used[used != INSERTED]] = True
+        parts = np.split(reached, np.cumsum(sizes)[:-1])
+        return [p.reshape(s) for p, s in zip(parts, operation.input_shapes, strict=True)]
+
+    return rule
+
+
+def _pooling(operation: Operation) -> PathRule:
+    taps = operation.params.taps
+
+    def rule(
+        path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+    ) -> Sequence[np.ndarray]:
         (x,) = inputs
         reached = np.zeros(x.shape, bool)
         flat = [_flat(values) for values in (path, y, x, reached)]
-        if kind == "maximum":
-            paths.maximum(flat[0], flat[1], flat[2], params.taps, flat[3])
+        if operation.kind == "maximum":
+            paths.maximum(flat[0], flat[1], flat[2], taps, flat[3])
             return [reached]
         # The mean of k inputs reaches θ·y if their sum reaches k·θ·y.
-        goal = flat[1] * (params.taps >= 0).sum(axis=1, keepdims=True) * theta
+        goal = flat[1] * (taps >= 0).sum(axis=1, keepdims=True) * theta
         channels = x.shape[-1]
-        ones = np.ones((params.taps.shape[1], 1, channels), np.float32)
+        ones = np.ones((taps.shape[1], 1, channels), np.float32)
         unused = np.zeros(ones.shape, bool)
-        paths.weighted_sum(flat[0], goal, flat[2], ones, params.taps, channels, flat[3], unused)
+        paths.weighted_sum(flat[0], goal, flat[2], ones, taps, channels, flat[3], unused)
         return [reached]
 
     return rule
+
+
+for _build, _kinds in (
+    (_unchanged, ("rectify", "elementwise", "scale", "multiply")),
+    (_extreme, ("maximum_merge", "minimum_merge")),
+    (_addition, ("add", "subtract")),
+    (_routing, ("routing",)),
+    (_pooling, ("average", "maximum")),
+):
+    for _kind in _kinds:
+        PATHS.register(_kind, _build)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

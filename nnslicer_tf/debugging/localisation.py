@@ -96,7 +96,7 @@ def suspicious(
     method: str = "gradient",
     *,
     profile: Profile | None = None,
-    theta: float = 0.3,
+    theta: float | None = None,
     contribution: str = "count",
     rng: int = 0,
     progress: bool = True,
@@ -121,7 +121,8 @@ def suspicious(
             - "deepfault_…": the formulas on activations (Eniser et al., FASE 2019).
             - "random": for comparison.
         profile: For methods on slices: the model's profile; by default of the passing samples.
-        theta: For methods on slices: threshold θ of the exclusion. At 0 membership says little.
+        theta: For methods on slices: threshold θ of the exclusion, by default 0.3 for counts and 0
+            for amounts. At 0 membership says little.
         contribution: For "contrast" and "wrong_minus_right": "count" or "amount", as of `Slicer`.
         rng: Seed of "random".
         progress: Show progress bars.

@@ -192,6 +192,6 @@ def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.nd
             axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
             masks.append(np.any(mask, axis=axes, keepdims=True).reshape(shape))
         return masks
-    if kind.move is not None:
+    if kind.moves:
         return read_by(operation.compute, shapes)
     return [np.full(shape, mask.any()) for shape in shapes]

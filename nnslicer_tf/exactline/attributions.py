@@ -7,15 +7,19 @@ is the mean, over the baselines b in a polygon, of the fraction of the path from
 it, times x - b. In polar coordinates around x, the weights have a closed form.
 """
 
+from typing import Any
+
 import numpy as np
 
 from nnslicer_tf._checks import check_points, check_target
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.attributions import TargetLike
+from nnslicer_tf.attributions.problem import Problem
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.mesh import cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane, area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 _OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
@@ -79,6 +83,26 @@ def integrated_gradients(
         gradients = attributor.gradients(partition.at(middles[chosen]), target)
         total += (gradients * np.tensordot(weights[chosen], partition.axes, axes=1)).sum(axis=0)
     return total
+
+
+def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
+    """Return exact integrated gradients; see `integrated_gradients` and `attributions.Attribution`.
+
+    The model must be piecewise linear with one input, not of tokens; the target an output neuron.
+    """
+    problem = Problem(im, x, baseline, target)
+    chosen = problem.target
+    use = "use sampled ones, attributions.sampled_gradients."
+    if set(problem.x) != set(im.input_operations) or len(problem.x) > 1:
+        raise UnsupportedLayerError(
+            f"Exact integrated gradients need a model with one input of real numbers; {use}"
+        )
+    if chosen.operation != im.logit_operation or len(chosen.neurons) > 1:
+        raise UnsupportedLayerError(
+            f"Exact integrated gradients explain one neuron of the first output; {use}"
+        )
+    (x,), (baseline,) = problem.x.values(), problem.baseline.values()
+    return chosen.sign * integrated_gradients(im, x, baseline, chosen.neurons[0])
 
 
 def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> np.ndarray:

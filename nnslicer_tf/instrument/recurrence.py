@@ -6,7 +6,7 @@ acyclic. In the graph, each is an operation of kind "recurrence" with neurons (t
 layer's inputs. No Keras layer class is needed here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +175,38 @@ class Member:
         """The kernels of a gate; empty for other operations."""
         gate = self.operation.params
         return gate.kernels if isinstance(gate, Gate) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentLayer:
+    """All operations of a recurrent layer, which a backward walk expands together."""
+
+    unrolled: Unrolled
+    prefix: str  # of the cell's names in the names of operations
+    inputs: tuple[str, ...]  # names of operations
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return f"{self.prefix} through time"
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of its operations."""
+        return tuple(self.prefix + operation.name for operation in self.unrolled.cell)
+
+
+def consumers_first(operations: Iterable[Operation]) -> list[Operation | RecurrentLayer]:
+    """Return topologically ordered operations in reverse, each recurrent layer as one."""
+    order: dict[Any, Operation | RecurrentLayer] = {}
+    for operation in operations:
+        if isinstance(operation.params, Member):
+            unrolled = operation.params.unrolled
+            prefix = operation.name.removesuffix(operation.params.operation.name)
+            order.setdefault(unrolled, RecurrentLayer(unrolled, prefix, operation.inputs))
+        else:
+            order[operation.name] = operation
+    return list(reversed(order.values()))
 
 
 def split_inputs(inputs: Sequence[Any], masked: bool) -> tuple[Any, Sequence[Any], Any]:

@@ -1,11 +1,10 @@
 """The kinds of operations, with all rules for a kind in one place.
 
-A kind's module holds its slicing rules, at both granularities and at θ = 0, and DeepLIFT's rule.
-Other analyses have their own, keyed by kind: `exactline.rules`, `baselines.effective_path`.
-
-To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
-whose entry is missing raises an error that names the operation. `register_rule` sets the slicing
-rule alone. Importing this package does not import Keras.
+A kind's module registers its `Kind`, which has what all analyses need to know, and a rule in each
+of the tables `EXCLUSION` (slicing at any θ), `AT_ZERO` (slicing at θ = 0, on the backend) and
+`MULTIPLIERS` (DeepLIFT and amounts). To add a kind, do the same in a module of your own; only
+`register_rule`, which sets the slicing rules, is required. Other analyses have tables of their own:
+`exactline.rules`, `baselines.effective_path`. Importing this package does not import Keras.
 """
 
 from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
@@ -18,6 +17,10 @@ from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds
     weighted_sum,
 )
 from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
     Kind,
     Neurons,
     Node,
@@ -28,6 +31,10 @@ from nnslicer_tf.kinds.kind import (
 )
 
 __all__ = [
+    "AT_ZERO",
+    "EXCLUSION",
+    "MULTIPLIERS",
+    "AtZero",
     "Kind",
     "Neurons",
     "Node",

@@ -1,12 +1,12 @@
-"""`Kind`: all rules for one kind of operation, and the registry of kinds.
+"""`Kind`: what all analyses need to know about a kind of operation; tables of rules by kind.
 
 It does not import Keras, so that workers start fast.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ class Neurons:
             padding.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
-        usual: Reference values `(batch, …)`, for amounts.
     """
 
     captured: np.ndarray
@@ -40,7 +39,6 @@ class Neurons:
     relative_to: str = "output"
     mask: np.ndarray | None = None
     product: str = "value"
-    usual: Any = None
 
     @classmethod
     def known(
@@ -61,8 +59,6 @@ class Neurons:
         arrays = (self.captured, self.delta, self.sign, self.factor)
         one = Neurons.known(*(array[:, t] for array in arrays))
         one.relative_to = self.relative_to
-        if self.usual is not None:
-            one.usual = self.usual[:, t]
         return one
 
     @cached_property
@@ -78,12 +74,6 @@ class Neurons:
         middle = ((self._exact.astype(np.float64) + self.mean) / 2).astype(np.float32)
         present = self._present
         return middle if present is None else np.where(present > 0, middle, self.value)
-
-    @cached_property
-    def change(self) -> np.ndarray:
-        """Value − reference, float32; 0 for padding. Needs `usual`."""
-        change = self.captured - self.usual
-        return change if self.mask is None else np.where(self.mask > 0, change, np.float32(0))
 
     @property
     def delta(self) -> np.ndarray:
@@ -177,11 +167,12 @@ class Node:
 
     Attributes:
         name: The operation's name.
-        kind: Its kind, with the rules.
+        kind: Its kind.
         inputs: Names of its inputs.
         shape: Shape of its neurons at the walk's granularity.
         mean: The profile's means of its neurons, float64, of that shape.
-        table: Result of `Kind.table` for the operation.
+        rule: Its exclusion rule, which also reaches workers that did not register it.
+        table: Result of `Rule.table` for the operation.
         mask: Name of the operation that says which elements are neurons; None if all are.
         members: Names of the operations that it represents, if several are expanded together.
     """
@@ -191,6 +182,7 @@ class Node:
     inputs: tuple[str, ...]
     shape: tuple[int, ...]
     mean: np.ndarray
+    rule: "Rule | None" = None
     table: Any = None
     mask: str | None = None
     members: tuple[str, ...] = ()
@@ -201,37 +193,66 @@ RuleFunction = Callable[
 ]
 """`rule(node, theta, signs, output, inputs)` propagates the outputs' CONTRIB to the inputs.
 
-- `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8;
+- `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8; for a kind that moves
+  values, the CONTRIB itself;
 - `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32, and
-  `.sign`, the sign of Δ, int8;
+  `.sign`, the sign of Δ, int8; None for a kind that moves values;
 - returns: one integer array for each input, of the input's shape or of the shape to which the
   input was broadcast, or None for an input that gets nothing, such as a mask.
 """
 
-SynapseRule = Callable[..., tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]]
-"""A `RuleFunction` with another argument `each`: whether to keep the samples' synapses separate.
-
-It returns the CONTRIB of the inputs and of the synapses: kernel name →
-`(batch or 1, *kernel shape)`."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A slicing rule for each granularity."""
-
-    activation: RuleFunction
-    channel: RuleFunction
+MultiplierRule = Callable[[Operation, list, list, Any], Sequence[Any]]
+"""`rule(operation, inputs, reference, multipliers)` returns the multipliers of the inputs, given
+those of the output and the inputs' values for sample and reference, tensors `(batch, *shape)`."""
 
 
 def _no_table(operation: Operation, layout: Layout) -> None:
     """Return None: most rules need no table."""
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """All rules for one kind of operation.
+@dataclass(frozen=True)
+class Rule:
+    """A slicing rule with exclusion (NNSlicer, Table 2), for each granularity.
 
-    An analysis whose entry is None rejects operations of the kind.
+    Attributes:
+        activation: The rule if every element of an operation's output is a neuron.
+        channel: The rule if its channels are.
+        synapses: Whether the functions take another argument `each`, whether to keep the samples'
+            synapses separate, and return a pair: the CONTRIB of the inputs, and of the synapses,
+            kernel name → `(batch or 1, *kernel shape)`.
+        table: Computes the data that the rule needs about an operation, once per walk.
+        kernels: Compiled kernels that the rule needs in addition to the usual ones (see
+            `nnslicer_tf._kernels.ahead`); "" for none.
+    """
+
+    activation: Callable[..., Any]
+    channel: Callable[..., Any]
+    synapses: bool = False
+    table: Callable[[Operation, Layout], Any] = _no_table
+    kernels: str = ""
+
+
+@dataclass(frozen=True)
+class AtZero:
+    """A slicing rule at θ = 0, on tensors of the backend.
+
+    Attributes:
+        inputs: Maps an operation, g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves
+            values), the sign(Δx) of its inputs and the values by name to the CONTRIB of each input,
+            float32.
+        kernels: With the same arguments, returns the synapses' CONTRIB, summed over the batch:
+            kernel name → tensor of the kernel's shape. None for a kind without synapses.
+        samples: The same for every sample: `(batch, taps, inputs, outputs)`.
+    """
+
+    inputs: Callable[..., Sequence[Any]]
+    kernels: Callable[..., dict[str, Any]] | None = None
+    samples: Callable[..., dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What all analyses need to know about a kind of operation.
 
     Attributes:
         name: Name of the kind, as in `Step.kind`.
@@ -239,56 +260,47 @@ class Kind:
             channel ("channel"), or "any".
         one_to_one: Whether an output is a function of one input, so that CONTRIB can also
             pass unchanged (`rectify="pass"`).
-        rule: The exclusion rule (NNSlicer, Table 2).
-        synapse_rule: Replaces `rule` for a kind with synapses.
-        move: Replaces `rule` for a kind that only moves values: maps a node and its CONTRIB
-            `(batch, *shape)` to the CONTRIB of each input.
-        table: Computes the data that the rule needs about an operation, once per walk.
-        at_zero: The rule at θ = 0 on tensors of the backend: maps an operation,
-            g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves values), the sign(Δx) of
-            its inputs and the values by name to the CONTRIB of each input, float32.
-        kernels_at_zero: With the same arguments, returns the synapses' CONTRIB, summed over the
-            batch: kernel name → tensor of the kernel's shape.
-        samples_at_zero: The same for every sample: `(batch, taps, inputs, outputs)`.
-        by_change: Whether rules get sign(CONTRIB · Δy) instead of sign(CONTRIB), which is set to
-            0 where Δy is 0.
-        multiplies: Whether inputs are multiplied by each other: `at_zero` then gets the signs of
-            `Neurons.factor` instead of the values.
-        rescale: DeepLIFT's rule (Shrikumar et al., ICML 2017): maps an operation, its inputs, the
-            reference inputs and its output's multipliers to those of its inputs.
-        through_time: Whether `kinds.recurrence` walks the operations back through time together.
-        kernels: Compiled kernels that the rule needs in addition to the usual ones (see
-            `nnslicer_tf._kernels.ahead`); "" for none.
+        moves: Whether operations only move values, and CONTRIB moves unchanged.
+        multiplies: Whether inputs are multiplied by each other: `AtZero` rules then get the signs
+            of `Neurons.factor` instead of the values.
+        by_change: Whether slicing rules get sign(CONTRIB · Δy); otherwise they get sign(CONTRIB),
+            which is 0 where Δy is 0.
     """
 
     name: str
     reach: Literal["element", "channel", "any"] = "any"
     one_to_one: bool = False
-    rule: Rule | None = None
-    synapse_rule: SynapseRule | None = None
-    move: Callable[[Node, np.ndarray], Sequence[np.ndarray | None]] | None = None
-    table: Callable[[Operation, Layout], Any] = _no_table
-    at_zero: Callable[..., Sequence[Any]] | None = None
-    kernels_at_zero: Callable[..., dict[str, Any]] | None = None
-    samples_at_zero: Callable[..., dict[str, Any]] | None = None
-    by_change: bool = True
+    moves: bool = False
     multiplies: bool = False
-    rescale: Callable[..., Sequence[Any]] | None = None
-    through_time: bool = False
-    kernels: str = ""
-
-    @property
-    def can_slice(self) -> bool:
-        """Whether the kind has a slicing rule."""
-        rules = (self.rule, self.synapse_rule, self.move)
-        return self.through_time or any(rule is not None for rule in rules)
+    by_change: bool = True
 
 
-_KINDS: dict[str, Kind] = {}
+R = TypeVar("R")
+
+
+class Table(dict[str, R]):
+    """The rules of one analysis, by the name of a kind."""
+
+    def register(self, kind: str, rule: R) -> None:
+        """Register the rule of a kind, or replace the registered one."""
+        self[kind] = rule
+
+
+EXCLUSION: Table[Rule] = Table()
+"""Slicing at any θ. Without an entry, slicing rejects the operation."""
+
+AT_ZERO: Table[AtZero] = Table()
+"""Slicing at θ = 0 on the backend, which is much faster. Without an entry, `EXCLUSION` is used."""
+
+MULTIPLIERS: Table[MultiplierRule] = Table()
+"""DeepLIFT, amounts and the semantic metric (see `rescale`). Without an entry, the gradient halfway
+between sample and reference is used."""
+
+_KINDS: Table[Kind] = Table()
 
 
 def kind_of(operation: Operation) -> Kind:
-    """Return the registered kind of an operation, or a kind without rules if it is unknown."""
+    """Return the registered kind of an operation, or one with defaults if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
 
 
@@ -297,8 +309,8 @@ def compile_rules(operations: Iterable[Operation]) -> None:
     # Imported here, because reading kinds does not need the compiler.
     from nnslicer_tf._kernels.ahead import USUAL, compile_ahead
 
-    more = {kind_of(operation).kernels for operation in operations} - {""}
-    compile_ahead([*USUAL, *sorted(more)])
+    rules = (EXCLUSION.get(operation.kind) for operation in operations)
+    compile_ahead([*USUAL, *sorted({rule.kernels for rule in rules if rule is not None} - {""})])
 
 
 def register_kind(kind: Kind) -> None:
@@ -307,18 +319,20 @@ def register_kind(kind: Kind) -> None:
     Args:
         kind: Its `name` is the `kind` of the `Step`s that a `register_layer` function returns.
     """
-    _KINDS[kind.name] = kind
+    _KINDS.register(kind.name, kind)
 
 
-def register_rule(kind: str, rule: Rule | RuleFunction) -> None:
+def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None = None) -> None:
     """Register the rule by which operations of a kind propagate contributions in a slice.
 
     Args:
         kind: The `kind` of the `Step`s that a `register_layer` function returns.
         rule: A rule function (see `RuleFunction`) for both granularities, or a `Rule`.
+        at_zero: The same rule at θ = 0 on the backend; by default, `rule` is used there, too.
 
     Raises:
-        InvalidArgumentError: if `rule` is neither.
+        InvalidArgumentError: if `rule` is neither, or if the kind has a rule at θ = 0 already,
+            which would disagree with the new one, and `at_zero` is missing.
     """
     if not isinstance(rule, Rule):
         if not callable(rule):
@@ -326,5 +340,12 @@ def register_rule(kind: str, rule: Rule | RuleFunction) -> None:
                 f"A rule is a function or a Rule. Received for kind {kind!r}: {rule!r}"
             )
         rule = Rule(rule, rule)
-    known = _KINDS.get(kind, Kind(kind))
-    _KINDS[kind] = replace(known, rule=rule, synapse_rule=None, move=None, at_zero=None)
+    if at_zero is None and kind in AT_ZERO and EXCLUSION.get(kind) != rule:
+        raise InvalidArgumentError(
+            f"Kind {kind!r} has a rule at θ = 0, which need not agree with the new rule. Pass "
+            f"at_zero=AtZero(…), or remove it with kinds.AT_ZERO.pop({kind!r}) to use the new rule "
+            "at θ = 0, too."
+        )
+    EXCLUSION.register(kind, rule)
+    if at_zero is not None:
+        AT_ZERO.register(kind, at_zero)

@@ -12,19 +12,20 @@ import numpy as np
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import Kind, Neurons, Node, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Layout,
+    Neurons,
+    Node,
+    Rule,
+    register_kind,
+)
 
 ops: Any = LazyModule("keras.ops")
-
-
-def add_rows(table: KernelLayout, tokens: np.ndarray, values: np.ndarray, each: bool) -> np.ndarray:
-    """Return values `(batch, …, channels)` added up by token, `(batch or 1, *table shape)`."""
-    dtype = np.int32 if np.issubdtype(values.dtype, np.integer) else np.float32
-    total = np.zeros((len(tokens) if each else 1, *table.shape), dtype)
-    rows = np.arange(len(tokens)) if each else np.zeros(len(tokens), np.int64)
-    index = np.broadcast_to(rows.reshape(-1, *(1,) * (tokens.ndim - 1)), tokens.shape)
-    np.add.at(total, (index, tokens), values)
-    return total
 
 
 def _rule(
@@ -35,13 +36,16 @@ def _rule(
     samples = len(signs)
     tokens = inputs[0].captured.astype(np.int64)
     received = signs.sum(axis=-1, dtype=np.int32)
+    total = np.zeros((samples if each else 1, *table.shape), np.int32)
     if signs.ndim > tokens.ndim:
-        return [received], {table.name: add_rows(table, tokens, signs, each)}
+        rows = np.arange(samples) if each else np.zeros(samples, np.int64)
+        index = np.broadcast_to(rows.reshape(-1, *(1,) * (tokens.ndim - 1)), tokens.shape)
+        np.add.at(total, (index, tokens), signs)
+        return [received], {table.name: total}
     # At granularity "channel", a channel is one neuron, whose synapse with a token counts once.
     present = np.ones(tokens.shape, bool)
     if output.mask is not None:
         present = np.broadcast_to(output.mask[..., 0] > 0, tokens.shape)
-    total = np.zeros((samples if each else 1, *table.shape), np.int32)
     for sample in range(samples):
         total[sample if each else 0, np.unique(tokens[sample][present[sample]])] += signs[sample]
     received = received.reshape(samples, *(1,) * (tokens.ndim - 1)) * present
@@ -70,15 +74,12 @@ def _samples_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     return {operation.params.name: ops.reshape(total, (samples, 1, rows, channels))}
 
 
-register_kind(
-    Kind(
-        "lookup",
-        synapse_rule=_rule,
-        table=lambda operation, layout: operation.params.layout,
-        at_zero=_at_zero,
-        kernels_at_zero=_kernels_at_zero,
-        samples_at_zero=_samples_at_zero,
-        by_change=False,
-        rescale=lambda *_: [None],  # the difference between two tokens has no meaning
-    )
-)
+def _table(operation: Operation, layout: Layout) -> KernelLayout:
+    return operation.params.layout
+
+
+register_kind(Kind("lookup", by_change=False))
+EXCLUSION.register("lookup", Rule(_rule, _rule, synapses=True, table=_table))
+AT_ZERO.register("lookup", AtZero(_at_zero, _kernels_at_zero, _samples_at_zero))
+# The difference between two tokens has no meaning.
+MULTIPLIERS.register("lookup", lambda *_: [None])

@@ -12,7 +12,17 @@ import numpy as np
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Neurons,
+    Node,
+    Rule,
+    register_kind,
+)
 from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
 
 ops: Any = LazyModule("keras.ops")
@@ -40,7 +50,7 @@ def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list
     return [received, *(None for _ in signs[1:])]
 
 
-def excluded(
+def _merge(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
     """Return the inputs' CONTRIB with exclusion; local values are ±Δx_i, times other factors."""
@@ -86,33 +96,21 @@ def _merge_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -
     return received
 
 
-for _name, _rescale in (("rectify", quotient), ("elementwise", quotient), ("scale", scale)):
-    register_kind(
-        Kind(
-            _name,
-            reach="element",
-            one_to_one=True,
-            rule=Rule(one_to_one, one_to_one),
-            at_zero=_at_zero,
-            rescale=_rescale,
-        )
-    )
+for _name, _multipliers in (("rectify", quotient), ("elementwise", quotient), ("scale", scale)):
+    register_kind(Kind(_name, reach="element", one_to_one=True))
+    EXCLUSION.register(_name, Rule(one_to_one, one_to_one))
+    AT_ZERO.register(_name, AtZero(_at_zero))
+    MULTIPLIERS.register(_name, _multipliers)
 
 _smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
-for _name, _rules, _rescale in (
-    ("add", (excluded, excluded), midpoint),
-    ("subtract", (excluded, excluded), midpoint),
-    ("multiply", (excluded, excluded), product),
-    ("maximum_merge", (_extreme, _channel_extreme), largest),
-    ("minimum_merge", (_extreme, _channel_extreme), _smallest),
+for _name, _rule, _multipliers in (
+    ("add", Rule(_merge, _merge), midpoint),
+    ("subtract", Rule(_merge, _merge), midpoint),
+    ("multiply", Rule(_merge, _merge), product),
+    ("maximum_merge", Rule(_extreme, _channel_extreme), largest),
+    ("minimum_merge", Rule(_extreme, _channel_extreme), _smallest),
 ):
-    register_kind(
-        Kind(
-            _name,
-            reach="element",
-            rule=Rule(*_rules),
-            at_zero=_merge_at_zero,
-            multiplies=_name == "multiply",
-            rescale=_rescale,
-        )
-    )
+    register_kind(Kind(_name, reach="element", multiplies=_name == "multiply"))
+    EXCLUSION.register(_name, _rule)
+    AT_ZERO.register(_name, AtZero(_merge_at_zero))
+    MULTIPLIERS.register(_name, _multipliers)

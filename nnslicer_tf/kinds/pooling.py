@@ -9,7 +9,18 @@ from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Layout,
+    Neurons,
+    Node,
+    Rule,
+    register_kind,
+)
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
 from nnslicer_tf.kinds.windows import flat, windows
@@ -17,15 +28,10 @@ from nnslicer_tf.kinds.windows import flat, windows
 ops: Any = LazyModule("keras.ops")
 
 
-def expand_average(
-    node: Node,
-    theta: float,
-    signs: np.ndarray,
-    output: Neurons,
-    inputs: Sequence[Neurons],
-    amounts: bool = False,
+def _average(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Propagate CONTRIB, or multipliers, with exclusion by Δx / k; padding does not count."""
+    """Propagate CONTRIB with exclusion by Δx / k; padding does not count."""
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
@@ -36,7 +42,6 @@ def expand_average(
         theta,
         counts,
         by_sum=output.is_relative_to_sum and x.mask is not None,
-        changes=flat(x.change) if amounts else None,
     )
     return [received.reshape(x.captured.shape), *(None for _ in mask)]
 
@@ -69,17 +74,12 @@ def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list
     return [signs[0] * received, *(None for _ in operation.inputs[1:])]
 
 
-for _name, _rule, _rescale in (
-    ("average", expand_average, midpoint),
-    ("maximum", _maximum, largest),
-):
-    register_kind(
-        Kind(
-            _name,
-            reach="channel",
-            rule=Rule(_rule, one_to_one),
-            table=lambda operation, layout: operation.params.taps,
-            at_zero=_at_zero,
-            rescale=_rescale,
-        )
-    )
+def _table(operation: Operation, layout: Layout) -> np.ndarray:
+    return operation.params.taps
+
+
+for _name, _rule, _multipliers in (("average", _average, midpoint), ("maximum", _maximum, largest)):
+    register_kind(Kind(_name, reach="channel"))
+    EXCLUSION.register(_name, Rule(_rule, one_to_one, table=_table))
+    AT_ZERO.register(_name, AtZero(_at_zero))
+    MULTIPLIERS.register(_name, _multipliers)

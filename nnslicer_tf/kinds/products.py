@@ -17,7 +17,18 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum
 from nnslicer_tf.kinds import rescale
-from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Layout,
+    Neurons,
+    Node,
+    Rule,
+    register_kind,
+)
 
 ops: Any = LazyModule("keras.ops")
 
@@ -82,22 +93,13 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
     )
 
 
-def expand_products(
-    node: Node,
-    theta: float,
-    signs: np.ndarray,
-    output: Neurons,
-    inputs: Sequence[Neurons],
-    amounts: bool = False,
+def _products(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Return the CONTRIB of both inputs; amounts, if `signs` are multipliers."""
+    """Return the CONTRIB of both inputs."""
     table: ProductTable = node.table
     sides = list(zip(inputs, (table.a, table.b), strict=True))
     first, second = [(order.apply(x.factor), order.apply(x.delta)) for x, order in sides]
-    middles = None
-    if amounts:
-        a, b = [order.apply((x.captured + x.usual) / 2) for x, order in sides]
-        middles = (a, b)
     # Keras adds an axis of size 1 to the dot product of two vectors.
     of_y = signs.shape[: len(table.y.order)]
     received = products.product_sum(
@@ -107,7 +109,6 @@ def expand_products(
         second,
         theta,
         output.is_relative_to_sum,
-        middles,
     )
     return [
         order.undo(part, x.captured.shape) for part, (x, order) in zip(received, sides, strict=True)
@@ -131,28 +132,18 @@ def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
     return Arrangement((*others, *axes), (-1, entries))
 
 
-def expand_softmax(
-    node: Node,
-    theta: float,
-    signs: np.ndarray,
-    output: Neurons,
-    inputs: Sequence[Neurons],
-    amounts: bool = False,
+def _softmax(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Return the CONTRIB of the input, None for masks; amounts, if `signs` are multipliers."""
+    """Return the CONTRIB of the input, None for masks."""
     rows: Arrangement = node.table
     x, *masks = inputs
-    means = None
-    if amounts:
-        usual = np.broadcast_to(output.usual, output.captured.shape)
-        means = rescale.logarithmic_means(np, rows.apply(output.captured), rows.apply(usual))
     received = products.softmax(
         rows.apply(signs),
         rows.apply(output.value),
         rows.apply(x.delta),
         theta,
         output.is_relative_to_sum,
-        means,
     )
     return [rows.undo(received, signs.shape), *(None for _ in masks)]
 
@@ -169,24 +160,14 @@ def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     return [received, *(None for _ in signs[1:])]
 
 
-register_kind(
-    Kind(
-        "product_sum",
-        rule=Rule(expand_products, expand_products),
-        table=_product_table,
-        at_zero=_product_at_zero,
-        multiplies=True,
-        rescale=rescale.midpoint,
-        kernels="products",
-    )
+register_kind(Kind("product_sum", multiplies=True))
+EXCLUSION.register(
+    "product_sum", Rule(_products, _products, table=_product_table, kernels="products")
 )
-register_kind(
-    Kind(
-        "softmax",
-        rule=Rule(expand_softmax, expand_softmax),
-        table=_softmax_table,
-        at_zero=_softmax_at_zero,
-        rescale=rescale.softmax,
-        kernels="products",
-    )
-)
+AT_ZERO.register("product_sum", AtZero(_product_at_zero))
+MULTIPLIERS.register("product_sum", rescale.midpoint)
+
+register_kind(Kind("softmax"))
+EXCLUSION.register("softmax", Rule(_softmax, _softmax, table=_softmax_table, kernels="products"))
+AT_ZERO.register("softmax", AtZero(_softmax_at_zero))
+MULTIPLIERS.register("softmax", rescale.softmax)

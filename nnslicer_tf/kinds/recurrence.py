@@ -25,13 +25,26 @@ from nnslicer_tf.instrument.recurrence import (
     RECURRENCE,
     SEQUENCE,
     ZEROED,
+    RecurrentLayer,
     Unrolled,
     before,
     expand_to,
     split_inputs,
     time_first,
 )
-from nnslicer_tf.kinds.kind import Kind, Neurons, Node, kind_of, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    MultiplierRule,
+    Neurons,
+    Node,
+    Rule,
+    kind_of,
+    register_kind,
+)
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.weighted_sum import GatesAtZero, expand_gates, gates_node
@@ -68,19 +81,19 @@ class RecurrenceTable:
         return name.removeprefix(self.prefix)
 
 
-def recurrence_node(operation: Operation) -> Node:
-    """Return the node that represents all operations of a recurrent layer, given any of them."""
-    unrolled: Unrolled = operation.params.unrolled
-    prefix = operation.name.removesuffix(operation.params.operation.name)
+def recurrence_node(layer: RecurrentLayer) -> Node:
+    """Return the node of a recurrent layer for the walk with exclusion."""
+    unrolled = layer.unrolled
     cell: list[Node] = []
     for group in _consumers_first(unrolled):
         o, nothing = group[0], np.zeros(0)
-        is_gate = o.kind == GATE
         cell.append(
-            gates_node(group) if is_gate else Node(o.name, kind_of(o), o.inputs, o.shape, nothing)
+            gates_node(group)
+            if o.kind == GATE
+            else Node(o.name, kind_of(o), o.inputs, o.shape, nothing, EXCLUSION.get(o.kind))
         )
     table = RecurrenceTable(
-        prefix=prefix,
+        prefix=layer.prefix,
         cell=tuple(cell),
         states=tuple(unrolled.states),
         shapes=unrolled.shapes,
@@ -90,13 +103,13 @@ def recurrence_node(operation: Operation) -> Node:
         held=_held(unrolled),
     )
     return Node(
-        name=f"{prefix} through time",
-        kind=kind_of(operation),
-        inputs=operation.inputs,
+        name=layer.name,
+        kind=Kind(RECURRENCE),
+        inputs=layer.inputs,
         shape=(),
         mean=np.zeros(0),
         table=table,
-        members=tuple(prefix + cell.name for cell in unrolled.cell),
+        members=layer.members,
     )
 
 
@@ -130,9 +143,8 @@ class _Values:
         self._first: dict[str, Neurons] = {}
         for k, state in enumerate(self._table.states):
             zeros = np.zeros((batch, *self._table.shapes[before(state)]), np.float32)
-            first = Neurons(zeros, zeros[0])
-            first.usual = zeros
-            self._first[before(state)] = values(initial[k]) if k < len(initial) else first
+            first = values(initial[k]) if k < len(initial) else Neurons(zeros, zeros[0])
+            self._first[before(state)] = first
         self.present = None if mask is None else values(mask).captured > 0
         for name, computed in self._table.held.items():
             self._members[name] = self._held(name, computed)
@@ -152,9 +164,7 @@ class _Values:
         delta = at_latest(source.delta, first.delta)
         signs = at_latest(source.sign, first.sign)
         factor = at_latest(source.factor, first.factor)
-        held = Neurons.known(self._members[name].captured, delta, signs, factor)
-        held.usual = self._members[name].usual
-        return held
+        return Neurons.known(self._members[name].captured, delta, signs, factor)
 
     def present_at(self, t: int, rank: int) -> np.ndarray:
         """Return 1 where step t is data and 0 where it is padding, int32, with `rank` axes."""
@@ -189,48 +199,41 @@ def unwind(
     values: Callable[[str], Neurons],
     passes: Passes,
     each: bool,
-    rules: Mapping[str, Any] | None = None,
 ) -> Unwound:
     """Walk back through time with exclusion.
 
     `given` maps operations of the layer to the CONTRIB that they received from outside, and
-    `values` returns an operation's values by name; `each` separates the samples' synapses. For
-    amounts, `rules` maps an operation of the cell to its rule, which takes θ, its multipliers, its
-    neurons, those of its inputs and the time, and returns multipliers.
+    `values` returns an operation's values by name; `each` separates the samples' synapses.
     """
     table: RecurrenceTable = node.table
-    dtype = np.int32 if rules is None else np.float32
     batch = len(next(iter(given.values())))
     at_times = _Values(node, values, batch)
     shapes = {name: table.shapes[table.inner(name)] for name in node.members}
-    members = {name: np.zeros((batch, table.steps, *s), dtype) for name, s in shapes.items()}
-    sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), dtype)
+    members = {name: np.zeros((batch, table.steps, *s), np.int32) for name, s in shapes.items()}
+    sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), np.int32)
     synapses: dict[str, np.ndarray] = {}
 
     def expand(t: int, node: Node, contribution: Any) -> Any:
-        """Propagate contributions, or multipliers, through an operation of the cell."""
+        """Propagate contributions through an operation of the cell."""
         if node.kind.name == HELD:
             present = at_times.present_at(t, contribution.ndim)
             return [None, contribution * (1 - present), contribution * present]
-        if rules is None and not node.members and passes(node.kind):
+        if not node.members and passes(node.kind):
             return [contribution]
         inputs = [at_times.at(name, t) for name in node.inputs]
         if node.members:  # gates
             outputs = [at_times.at(name, t) for name in node.members]
             parts = []
             for name, y in zip(node.members, outputs, strict=True):
-                part = contribution.get(name, np.zeros(y.value.shape, dtype))
-                parts.append(part if rules is not None else sign(part) * y.sign)
+                part = contribution.get(name, np.zeros(y.value.shape, np.int32))
+                parts.append(sign(part) * y.sign)
             signs = np.concatenate(parts, axis=-1)
             reference = np.concatenate([y.reference for y in outputs], axis=-1)
-            options = (synapses, each, rules is not None)
-            return expand_gates(node.table, theta, signs, reference, inputs, *options), {}
+            return expand_gates(node.table, theta, signs, reference, inputs, synapses, each), {}
         output = at_times.at(node.name, t)
-        if rules is not None:
-            return rules[node.name](theta, contribution, output, inputs, t)
-        assert node.kind.rule is not None, node.name  # cells have only known kinds
+        assert node.rule is not None, node.name  # cells have only known kinds
         signs = sign(contribution) * output.sign
-        return node.kind.rule.activation(node, theta, signs, output, inputs)
+        return node.rule.activation(node, theta, signs, output, inputs)
 
     carry: dict[str, np.ndarray] = {}
     for t in reversed(range(table.steps)):
@@ -252,9 +255,7 @@ def unwind(
 
 
 def unwind_at_zero(
-    unrolled: Unrolled,
-    prefix: str,
-    inputs: Sequence[str],
+    layer: RecurrentLayer,
     given: Mapping[str, Any],
     values: Mapping[str, Any],
     sign_of_delta: Callable[[str], Any],
@@ -262,9 +263,9 @@ def unwind_at_zero(
     passes: Passes,
 ) -> Unwound:
     """Walk back as `unwind` does, at θ = 0, on tensors; the functions return signs by name."""
-    walk = _TensorWalk(unrolled, prefix, inputs, given, values)
+    walk = _TensorWalk(layer, given, values)
     weight_signs = {n.name: n.weight_signs() for n in walk.nodes if isinstance(n, GatesAtZero)}
-    by_values = [o for o in unrolled.cell if o.kind not in _BY_SIGNS]
+    by_values = [o for o in layer.unrolled.cell if o.kind not in _BY_SIGNS]
     products = [o for o in by_values if kind_of(o).multiplies]
     needed = {name for o in by_values if o not in products for name in (o.name, *o.inputs)}
     multiplied = {name for o in products for name in o.inputs}
@@ -286,36 +287,34 @@ def unwind_at_zero(
         kind = kind_of(node)
         if passes(kind):
             return [contribution]
-        assert kind.at_zero is not None, node.name  # as for exclusion
         g = ops.sign(contribution) * at["sign", node.name]
         what = "factor" if kind.multiplies else "value"
         values_at = {name: value for (entry, name), value in at.items() if entry == what}
-        return kind.at_zero(node, g, of_inputs, values_at)
+        return AT_ZERO[kind.name].inputs(node, g, of_inputs, values_at)
 
     return walk.run(entries, signs, rule)
 
 
 def unwind_multipliers(
-    unrolled: Unrolled,
-    prefix: str,
-    inputs: Sequence[str],
+    layer: RecurrentLayer,
     given: Mapping[str, Any],
     values: Mapping[str, Any],
     reference: Mapping[str, Any],
+    rule: MultiplierRule,
 ) -> Unwound:
-    """Walk multipliers back at θ = 0, on tensors, with reference values by name."""
-    walk = _TensorWalk(unrolled, prefix, inputs, given, values)
+    """Walk multipliers back through time, on tensors, with reference values by name."""
+    walk = _TensorWalk(layer, given, values)
     value = walk.readable(lambda name: values[name])
     usual = walk.readable(lambda name: reference[name])
     entries = {("value", name): v for name, v in value.items()}
     entries |= {("reference", name): v for name, v in usual.items()}
 
-    def rule(at: Mapping[tuple[str, str], Any], node: Any, multipliers: Any, gates: dict) -> Any:
+    def expand(at: Mapping[tuple[str, str], Any], node: Any, multipliers: Any, gates: dict) -> Any:
         def of(operation: Operation, multipliers: Any) -> Sequence[Any]:
             ends, usual = (
                 [at[end, name] for name in operation.inputs] for end in ("value", "reference")
             )
-            return (kind_of(operation).rescale or midpoint)(operation, ends, usual, multipliers)
+            return rule(operation, ends, usual, multipliers)
 
         if not isinstance(node, GatesAtZero):
             return of(node, multipliers)
@@ -323,29 +322,24 @@ def unwind_multipliers(
         parts = [of(o, multipliers[o.name]) for o in node.operations]
         return [sum(of_input[1:], of_input[0]) for of_input in zip(*parts, strict=True)], {}
 
-    return walk.run(entries, {name: v - usual[name] for name, v in value.items()}, rule)
+    return walk.run(entries, {name: v - usual[name] for name, v in value.items()}, expand)
 
 
 class _TensorWalk:
     """A walk back through time as a loop of the backend; arguments as in `unwind_at_zero`."""
 
     def __init__(
-        self,
-        unrolled: Unrolled,
-        prefix: str,
-        inputs: Sequence[str],
-        given: Mapping[str, Any],
-        values: Mapping[str, Any],
+        self, layer: RecurrentLayer, given: Mapping[str, Any], values: Mapping[str, Any]
     ) -> None:
+        self._unrolled = unrolled = layer.unrolled
+        self._prefix = prefix = layer.prefix
         self.nodes: list[Any] = [
             GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
             for group in _consumers_first(unrolled)
         ]
-        self._unrolled = unrolled
-        self._prefix = prefix
         self._names = [operation.name for operation in unrolled.cell]
         self._held = _held(unrolled)
-        self._sequence, self._initial, self._mask = split_inputs(inputs, unrolled.masked)
+        self._sequence, self._initial, self._mask = split_inputs(layer.inputs, unrolled.masked)
         self._present = None if self._mask is None else time_first(values[self._mask])
         self._given = {name.removeprefix(prefix): time_first(v) for name, v in given.items()}
         self._batch = ops.shape(next(iter(given.values())))[0]
@@ -439,20 +433,13 @@ def _at_latest(values: Any, first: Any, present: Any) -> Any:
     return ops.take_along_axis(whole, index, axis=0)
 
 
-def _zeroed(operation: Any, contribution: Any, *_: Any) -> list[Any]:
+def _zeroed(node: Node, theta: float, contribution: Any, *_: Any) -> list[Any]:
     """Pass CONTRIB on unchanged: at padding there is none."""
     return [contribution, None]
 
 
-register_kind(Kind(GATE))
-register_kind(Kind(HELD))
-register_kind(
-    Kind(
-        ZEROED,
-        reach="element",
-        move=_zeroed,
-        at_zero=_zeroed,
-        rescale=lambda *values: [midpoint(*values)[0], None],
-    )
-)
-register_kind(Kind(RECURRENCE, through_time=True))
+# The walk in this module replaces the rules of gates, held states and whole layers.
+register_kind(Kind(ZEROED, reach="element", moves=True))
+EXCLUSION.register(ZEROED, Rule(_zeroed, _zeroed))
+AT_ZERO.register(ZEROED, AtZero(lambda operation, contribution, *_: [contribution, None]))
+MULTIPLIERS.register(ZEROED, lambda *values: [midpoint(*values)[0], None])

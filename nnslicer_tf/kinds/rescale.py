@@ -4,10 +4,7 @@ A multiplier is the change of a target per change of a neuron, between a referen
 (Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1). By every rule, the inputs' multipliers times
 their changes add up to the output's: a sum is linear, a function of single values has the quotient
 of its changes, a product the midpoint of the other factor; softmax and normalisation combine these.
-Amounts of slices and the contributions in `semantic` share this table.
-
 Rules take an operation, its inputs for sample and reference, and its output's multipliers.
-Functions with an argument `xp` work on arrays (`numpy`) and on tensors (`keras.ops`).
 """
 
 from collections.abc import Sequence
@@ -18,12 +15,24 @@ import numpy as np
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Pooling, Statistics
+from nnslicer_tf.kinds.kind import MULTIPLIERS
 
 ops: Any = LazyModule("keras.ops")
 
 # If an input changes by less, rounding dominates the quotient, so the gradient is used.
 SMALL = 1e-5
 TINY = 1e-30
+
+
+def multipliers_of(
+    operation: Operation, inputs: list, reference: list, multipliers: Any
+) -> Sequence[Any]:
+    """Return the multipliers of an operation's inputs, by the rule of its kind or the midpoint.
+
+    All walks with multipliers take them from here.
+    """
+    rule = MULTIPLIERS.get(operation.kind, midpoint)
+    return rule(operation, inputs, reference, multipliers)
 
 
 def midpoint(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
@@ -104,34 +113,34 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
     """Return multipliers of a softmax's rows; its masks get none."""
     axes = operation.params.axes
     y, y0 = (operation.compute(*values) for values in (inputs, reference))
-    q = logarithmic_means(ops, y, y0)
+    q = logarithmic_means(y, y0)
     total = ops.maximum(ops.sum(q, axis=axes, keepdims=True), TINY)
     shared = ops.sum(multipliers * q, axis=axes, keepdims=True) / total
     return [q * (multipliers - shared), *(None for _ in inputs[1:])]
 
 
-def logarithmic_means(xp: Any, y: Any, y0: Any) -> Any:
+def logarithmic_means(y: Any, y0: Any) -> Any:
     """Return q, with which a softmax changes by Δy_i = q_i · (Δx_i − Σ q·Δx / Σ q).
 
     With the log-sum-exp L of a row, y_i = exp(x_i − L), so that q_i = Δy_i / Δ(log y_i). The
     probabilities are `y` for the sample, `y0` for the reference; q is 0 where both are (masks).
     """
-    ratio = xp.log(xp.maximum(y, TINY)) - xp.log(xp.maximum(y0, TINY))
-    near = xp.abs(ratio) < SMALL
-    return xp.where(near, (y + y0) / 2, (y - y0) / xp.where(near, 1.0, ratio))
+    ratio = ops.log(ops.maximum(y, TINY)) - ops.log(ops.maximum(y0, TINY))
+    near = ops.abs(ratio) < SMALL
+    return ops.where(near, (y + y0) / 2, (y - y0) / ops.where(near, 1.0, ratio))
 
 
 def scale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
     """Return multipliers of a scale: affine, by the sample's own statistics, or one to one."""
     if isinstance(operation.params, Statistics):
         params = operation.params
-        return [normalised(ops, params, params.gamma(), inputs[0], reference[0], multipliers)]
+        return [normalised(params, inputs[0], reference[0], multipliers)]
     if operation.params is None:
         return quotient(operation, inputs, reference, multipliers)
     return midpoint(operation, inputs, reference, multipliers)
 
 
-def normalised(xp: Any, statistics: Any, gamma: Any, x: Any, x0: Any, multipliers: Any) -> Any:
+def normalised(statistics: Statistics, x: Any, x0: Any, multipliers: Any) -> Any:
     """Return multipliers of a normalisation by its own statistics, which are not held constant.
 
     It is the product of u and r = (S + ε)^(−1/2): midpoints for the product and for the squares
@@ -141,17 +150,17 @@ def normalised(xp: Any, statistics: Any, gamma: Any, x: Any, x0: Any, multiplier
     count = float(np.prod([statistics.shape[a] for a in statistics.axes]))
     ends = []
     for values in (x, x0):
-        u = xp.reshape(values, (-1, *statistics.shape))
+        u = ops.reshape(values, (-1, *statistics.shape))
         if statistics.centred:
-            u = u - xp.mean(u, axis=axes, keepdims=True)
-        squares = xp.sum(u * u, axis=axes, keepdims=True)
+            u = u - ops.mean(u, axis=axes, keepdims=True)
+        squares = ops.sum(u * u, axis=axes, keepdims=True)
         spread = squares / count if statistics.averaged else squares
-        ends.append((u, 1 / xp.sqrt(xp.maximum(spread + statistics.epsilon, 1e-24))))
+        ends.append((u, 1 / ops.sqrt(ops.maximum(spread + statistics.epsilon, 1e-24))))
     (u, r), (u0, r0) = ends
-    given = xp.reshape(multipliers, (-1, *statistics.shape)) * gamma
+    given = ops.reshape(multipliers, (-1, *statistics.shape)) * statistics.gamma()
     middle = (u + u0) / 2
-    by_spread = -((r * r0) ** 2) / (r + r0) * xp.sum(given * middle, axis=axes, keepdims=True)
+    by_spread = -((r * r0) ** 2) / (r + r0) * ops.sum(given * middle, axis=axes, keepdims=True)
     found = given * (r + r0) / 2 + by_spread * 2 / (count if statistics.averaged else 1) * middle
     if statistics.centred:
-        found = found - xp.mean(found, axis=axes, keepdims=True)
-    return xp.reshape(found, multipliers.shape if xp is np else xp.shape(multipliers))
+        found = found - ops.mean(found, axis=axes, keepdims=True)
+    return ops.reshape(found, ops.shape(multipliers))

@@ -9,7 +9,17 @@ from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import Kind, Layout, Node, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Layout,
+    Node,
+    Rule,
+    register_kind,
+)
 from nnslicer_tf.kinds.rescale import midpoint
 
 ops: Any = LazyModule("keras.ops")
@@ -47,15 +57,13 @@ def _table(operation: Operation, layout: Layout) -> list[_Links]:
     return links
 
 
-def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
+def _move(node: Node, theta: float, contribution: np.ndarray, *_: Any) -> list[np.ndarray]:
     """Propagate CONTRIB unchanged; a neuron that is moved to several outputs gets their sum."""
     batch = len(contribution)
     moved = contribution.reshape(batch, -1)
-    is_count = np.issubdtype(contribution.dtype, np.integer)
-    dtype = np.dtype(np.int32) if is_count else contribution.dtype
     received = []
     for links in node.table:
-        to_input = np.zeros((batch, int(np.prod(links.shape))), dtype)
+        to_input = np.zeros((batch, int(np.prod(links.shape))), np.int32)
         if links.one_to_one:
             to_input[:, links.sources] = moved[:, links.targets]
         else:
@@ -74,5 +82,12 @@ def _stop(node: Node | Operation, *_: Any) -> list[None]:
     return [None] * len(node.inputs)
 
 
-register_kind(Kind("routing", move=_move, table=_table, at_zero=_at_zero, rescale=midpoint))
-register_kind(Kind("mask", move=_stop, at_zero=_stop, rescale=_stop))
+register_kind(Kind("routing", moves=True))
+EXCLUSION.register("routing", Rule(_move, _move, table=_table))
+AT_ZERO.register("routing", AtZero(_at_zero))
+MULTIPLIERS.register("routing", midpoint)
+
+register_kind(Kind("mask", moves=True))
+EXCLUSION.register("mask", Rule(_stop, _stop))
+AT_ZERO.register("mask", AtZero(_stop))
+MULTIPLIERS.register("mask", _stop)

@@ -19,7 +19,19 @@ from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.recurrence import Weights
-from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, kind_of, register_kind
+from nnslicer_tf.kinds.kind import (
+    AT_ZERO,
+    EXCLUSION,
+    MULTIPLIERS,
+    AtZero,
+    Kind,
+    Layout,
+    Neurons,
+    Node,
+    Rule,
+    kind_of,
+    register_kind,
+)
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.windows import flat, windows
 
@@ -48,15 +60,6 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
         mean = layout.means[operation.inputs[0]]
         tap_means = pools.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
     return SumTable(kernel.layout, weights, kernel.taps, tap_means)
-
-
-def synapses_by_kernel(table: SumTable, synapses: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the compiled kernel's result for the synapses, in the shape of the layer's kernel."""
-    samples, groups, outputs, width = synapses.shape
-    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
-    taps = table.taps.shape[1]
-    whole = table.kernel.to_kernel(by_tap.reshape(samples, taps, width // taps, -1))
-    return {table.kernel.name: whole}
 
 
 def _exclusion(
@@ -92,7 +95,12 @@ def _exclusion(
     )
     if table.tap_means is not None:
         received = received.sum(axis=1, dtype=np.int32)
-    return [received.reshape(x.value.shape)], synapses_by_kernel(table, synapses)
+    # The synapses, in the shape of the layer's kernel.
+    samples, groups, outputs, width = synapses.shape
+    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
+    window = table.taps.shape[1]
+    whole = table.kernel.to_kernel(by_tap.reshape(samples, window, width // window, -1))
+    return [received.reshape(x.value.shape)], {table.kernel.name: whole}
 
 
 def weight_signs(kernel: Synapses) -> Any:
@@ -138,17 +146,10 @@ def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
     return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
 
 
-register_kind(
-    Kind(
-        "weighted_sum",
-        synapse_rule=_exclusion,
-        table=_table,
-        at_zero=_at_zero,
-        kernels_at_zero=_kernels_at_zero,
-        samples_at_zero=_samples_at_zero,
-        rescale=midpoint,
-    )
-)
+register_kind(Kind("weighted_sum"))
+EXCLUSION.register("weighted_sum", Rule(_exclusion, _exclusion, synapses=True, table=_table))
+AT_ZERO.register("weighted_sum", AtZero(_at_zero, _kernels_at_zero, _samples_at_zero))
+MULTIPLIERS.register("weighted_sum", midpoint)
 
 
 class _Read(NamedTuple):
@@ -199,13 +200,12 @@ def expand_gates(
     inputs: Sequence[Neurons],
     synapses: dict[str, np.ndarray],
     each: bool,
-    amounts: bool = False,
 ) -> list[np.ndarray]:
     """Return the CONTRIB of the inputs, and add that of the synapses to `synapses`, by kernel name.
 
     `signs` = sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8, and
     `reference`, by which θ is multiplied, have the same shape. `each` separates the samples'
-    synapses. For `amounts`, `signs` are multipliers.
+    synapses.
     """
     batch, positions = len(signs), len(table.reads[0].taps)
 
@@ -218,7 +218,6 @@ def expand_gates(
         ]
 
     deltas = gather([x.delta for x in inputs])
-    changes = np.concatenate(gather([x.change for x in inputs]), axis=2) if amounts else None
     shape = (batch, positions, -1)
     received, collected = sums.weighted_sum(
         signs.reshape(shape),
@@ -228,7 +227,6 @@ def expand_gates(
         np.arange(positions, dtype=np.int32)[:, None],
         theta,
         each,
-        changes=changes,
     )
     ends = np.cumsum([part.shape[2] for part in deltas])[:-1]
     to_inputs = np.split(received, ends, axis=2)

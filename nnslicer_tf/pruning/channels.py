@@ -45,7 +45,7 @@ def mixes_channels(operation: Operation) -> bool:
     if isinstance(params, Lookup):  # its input has no channels
         return True
     kind = kind_of(operation)
-    passes = kind.reach != "any" or kind.move is not None or operation.kind == "input"
+    passes = kind.reach != "any" or kind.moves or operation.kind == "input"
     return not passes and not isinstance(params, Synapses)
 
 

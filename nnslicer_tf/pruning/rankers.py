@@ -137,7 +137,7 @@ class NNSlicerRanker(ClassRanker):
     Attributes:
         profile: The model's profile, or a profile for each class; by default, that of the given
             samples. The paper uses the whole training set, its program each class separately.
-        theta: Threshold θ of the slices; 0 is far cheaper.
+        theta: Threshold θ of the slices, by default that of `Slicer`; 0 is far cheaper.
         granularity, relative_to, rectify, contribution, workers: As in `Slicer`; granularity
             "activation" or "channel"; one thread by default.
         collect: How the contributions for single samples are combined: "netted", summed with their
@@ -150,7 +150,7 @@ class NNSlicerRanker(ClassRanker):
     """
 
     profile: Profile | ClassProfiles | None = None
-    theta: float = 0.3
+    theta: float | None = None
     granularity: str = "activation"
     progress: bool = True
     collect: str = field(default="netted", kw_only=True)
@@ -164,7 +164,11 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        check_options(self.theta, self.granularity, self.workers, **self._readings)
+        object.__setattr__(
+            self,
+            "theta",
+            check_options(self.theta, self.granularity, self.workers, **self._readings),
+        )
 
     @property
     def _readings(self) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 A filter's activation on a sample is the mean over its positions, a recurrent unit's that over its
 steps, without padding; contributions and Taylor terms are summed. Gradients of recurrent units go
-through time; DeepLIFT and `taylor_weights` reject recurrent layers.
+through time; `taylor_weights` rejects recurrent layers.
 
 Cost: a forward pass for `avg`, `var` and `ens`, about three for the Taylor metrics, six for
 DeepLIFT. Data are streamed; memory holds only means and squares.
 
-`Backward` is a backward pass from the logits through the operations, with a pluggable rule.
+`Backward` is a backward walk from the logits with multipliers or gradients.
 """
 
 import os
@@ -22,23 +22,22 @@ from keras import ops
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_labels, check_name
 from nnslicer_tf._environment import track
+from nnslicer_tf.attributions.multipliers import gradient, propagate_multipliers
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
-from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.data import DataLike, check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
-from nnslicer_tf.instrument.recurrence import RECURRENCE, Member
-from nnslicer_tf.kinds import kind_of
-from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
+from nnslicer_tf.kinds.kind import MultiplierRule
+from nnslicer_tf.kinds.rescale import multipliers_of
 from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
 Layers = Mapping[str, NeuronLayer]
-Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
 Baseline = np.ndarray | Mapping[str, np.ndarray] | None
 """A sample, or for several inputs one for each by name; None: zeros."""
 
@@ -241,18 +240,18 @@ def _backward_metric(
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     """Return the values of a metric that needs gradients or multipliers."""
     recurrent = [name for name, layer in layers.items() if isinstance(layer, RecurrentLayer)]
-    if recurrent and metric != "taylor":
+    of_weights = metric == "taylor_weights"
+    if recurrent and of_weights:
         raise UnsupportedLayerError(
             f"Metric '{metric}' has no rule through time, for layer '{recurrent[0]}'. Choose "
-            "'taylor', 'avg', 'var' or 'ens'."
+            "'taylor', 'deeplift', 'avg', 'var' or 'ens'."
         )
-    of_weights = metric == "taylor_weights"
     names = {k: layer.sum if of_weights else layer.value for k, layer in layers.items()}
     if metric == "deeplift":
-        backward = Backward(im, list(names.values()), label_logit, rescale_rule)
+        backward = Backward(im, list(names.values()), label_logit)
     else:
         loss = partial(cross_entropy, sigmoid=im.classes.task != "multiclass")
-        backward = Backward(im, list(names.values()), loss, gradient_rule)
+        backward = Backward(im, list(names.values()), loss, gradient)
     # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
     biases = {k: im[name].params.read_bias() if of_weights else None for k, name in names.items()}
 
@@ -293,22 +292,28 @@ def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 class Backward:
     """Computes values, reference values and multipliers of chosen operations, batch by batch.
 
-    `seed` maps logits and labels to the cotangent of the logits; `rule` maps an operation, its
-    inputs, its reference inputs and its output's multipliers to its inputs' multipliers.
+    `seed` maps logits and labels to the first multipliers of the logits; `rule` is that of
+    `propagate_multipliers`.
     """
 
     def __init__(
-        self, im: InstrumentedModel, wanted: Sequence[str], seed: Callable, rule: Rule
+        self,
+        im: InstrumentedModel,
+        wanted: Sequence[str],
+        seed: Callable,
+        rule: MultiplierRule = multipliers_of,
     ) -> None:
         self._im = im
         self._wanted = tuple(wanted)
         self._seed = seed
         self._rule = rule
-        self._recurrent = [name for name in self._wanted if im[name].kind == RECURRENCE]
-        members = [o.name for name in self._recurrent for o in _members(im, im[name])]
-        path = im.graph.between((*self._wanted, *members), [im.logit_operation])
-        self._path = tuple(reversed(path))
-        self._shapes = {operation.name: operation.shape for operation in im.operations}
+        recurrent = {im[name].params.unrolled for name in wanted if im[name].kind == RECURRENCE}
+        members = {o.name for o in im.operations if getattr(o.params, "unrolled", 0) in recurrent}
+        path = {o.name for o in im.graph.between({*wanted, *members}, [im.logit_operation])}
+        # The walk through time starts in a layer of which a member is wanted.
+        self._order = consumers_first(o for o in im.operations if o.name in path | members)
+        walked = {name for o in self._order for name in getattr(o, "members", (o.name,))}
+        self._needed = tuple({im.logit_operation, *wanted, *walked})
         self._run = compiled_function(self._walk)
 
     def __call__(
@@ -324,65 +329,29 @@ class Backward:
         return dict(zip(self._wanted, zip(*arrays, strict=True), strict=True))
 
     def _walk(self, x: list, y: Any, reference: list) -> tuple[list, list, list]:
-        logits = self._im.logit_operation
-        values = self._im.compute(x, (logits, *self._wanted))
+        im, logits = self._im, self._im.logit_operation
+        values = im.compute(x, self._needed)
+
+        masks = {name for name in values if im[name].kind == "mask"}
+        if masks:  # the reference has the padding of the samples
+            reference = [r + ops.zeros_like(v) for r, v in zip(reference, x, strict=True)]
+
+        def change(name: str, value: Any) -> Any:
+            return values[name] if name in masks else value
+
         references = {
             name: value + ops.zeros_like(values[name])
-            for name, value in self._im.compute(reference, (logits, *self._wanted)).items()
+            for name, value in im.graph.run(reference, self._needed, change).items()
+            if name not in masks
         }
-
-        def rule(operation: Operation, cotangent: Any) -> Sequence[Any]:
-            inputs = [values[name] for name in operation.inputs]
-            # The reference has the padding of the sample.
-            reference = [
-                (values if self._im[name].kind == "mask" else references)[name]
-                for name in operation.inputs
-            ]
-            return self._rule(operation, inputs, reference, cotangent)
-
+        references |= {name: values[name] for name in masks}
         seed = {logits: self._seed(values[logits], y)}
-        multipliers = propagate(self._path, seed, rule, self._shapes)
-        for name in self._recurrent:
-            multipliers[name] = self._through_time(self._im[name], values, multipliers)
+        found = propagate_multipliers(im, self._order, seed, values, references, self._rule)
         return (
             [values[name] for name in self._wanted],
             [references[name] for name in self._wanted],
-            [multipliers.get(name, ops.zeros_like(values[name])) for name in self._wanted],
+            [found.get(name, ops.zeros_like(values[name])) for name in self._wanted],
         )
-
-    def _through_time(
-        self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
-    ) -> Any:
-        """Return a recurrent operation's gradients, given those `received` from its consumers."""
-        member: Member = operation.params
-        inputs = [values[name] for name in operation.inputs]
-        inner = {o.params.operation.name: o.name for o in _members(self._im, operation)}
-
-        # The graph does not record dependencies between steps, so the layer is run again.
-        def read(added: Any) -> Any:
-            states = member.unrolled.run(*inputs, added={member.operation.name: added})
-            parts = [states[k] * received[name] for k, name in inner.items() if name in received]
-            return sum(ops.sum(part, axis=tuple(range(1, len(part.shape)))) for part in parts)
-
-        zeros = ops.zeros_like(values[operation.name])
-        return vector_jacobian_product(read, [zeros], ops.ones_like(zeros[:, 0, 0]))[0]
-
-
-def _members(im: InstrumentedModel, operation: Operation) -> list[Operation]:
-    """Return all operations of the recurrent layer that an operation belongs to."""
-    members = [o for o in im.operations if isinstance(o.params, Member)]
-    return [o for o in members if o.params.unrolled is operation.params.unrolled]
-
-
-def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
-    """Return the gradients with respect to the inputs."""
-    return vector_jacobian_product(operation.compute, inputs, cotangent)
-
-
-def rescale_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
-    """Return DeepLIFT's multipliers of the inputs, by the rule of the operation's kind."""
-    rule = kind_of(operation).rescale or midpoint
-    return rule(operation, inputs, reference, cotangent)
 
 
 def label_logit(logits: Any, y: Any) -> Any:

@@ -6,7 +6,6 @@ memory is a few times that of the batch's activations.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ import numpy as np
 from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.instrument.recurrence import HELD
 from nnslicer_tf.kinds import Neurons, Node
-from nnslicer_tf.kinds.amounts import RULES, Expansion
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.recurrence import unwind
-from nnslicer_tf.slicing._plan import REFERENCE, SLOPES, Plan
+from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Collector, Contributions, EachRow
 
 # Size in bytes of the dense synapse contributions of samples that are walked together.
@@ -54,19 +51,20 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             through_time = unwind(node, plan.theta, contribution, values, plan.passes, each)
             _add(synapses, through_time.synapses)
             return given_to(node, through_time.inputs), through_time.members
-        kind = node.kind
-        if kind.move is not None:
-            return given_to(node, kind.move(node, contribution))
+        kind, rule = node.kind, node.rule
+        assert rule is not None, node.name  # ensured by `check_rules`
+        apply = rule.activation if plan.granularity == "activation" else rule.channel
+        if kind.moves:
+            return given_to(node, apply(node, plan.theta, contribution, None, ()))
         if plan.passes(kind):
             return given_to(node, [contribution])
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
         signs = sign(contribution)
         signs *= output.sign if kind.by_change else np.abs(output.sign)
-        if kind.synapse_rule is None:
-            rule = getattr(kind.rule, plan.granularity)
-            return given_to(node, rule(node, plan.theta, signs, output, inputs))
-        parts, of_synapses = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
+        if not rule.synapses:
+            return given_to(node, apply(node, plan.theta, signs, output, inputs))
+        parts, of_synapses = apply(node, plan.theta, signs, output, inputs, each)
         _add(synapses, of_synapses)
         return given_to(node, parts)
 
@@ -75,113 +73,6 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
     seed = {name: present(name, v) for name, v in plan.seed(captured[plan.logits]).items()}
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
-
-
-def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
-    """Return the amounts of a batch; arguments as in `walk`."""
-    tables = plan.amounts  # the walk carries multipliers; from lookups back to tokens, amounts
-    assert tables is not None
-    nodes = tables.nodes
-    known: dict[tuple[str, str], Neurons] = {}
-    synapses: dict[str, np.ndarray] = {}
-
-    def values(name: str, granularity: str = "activation") -> Neurons:
-        if (name, granularity) not in known:
-            node = (nodes if granularity == "activation" else plan.nodes)[name]
-            array = captured[name]
-            mask = None if node.mask is None else aligned_mask(captured[node.mask], array.ndim)
-            options = plan.relative_to, mask, plan.product, captured[REFERENCE + name]
-            known[name, granularity] = Neurons(array, node.mean, *options)
-        return known[name, granularity]
-
-    def apply(node: Node, given: np.ndarray, **more: Any) -> Sequence[np.ndarray | None]:
-        """Apply the rule of an operation, and keep its synapses."""
-        expansion = Expansion(node=node, given=given, **more)
-        parts, amounts = RULES[node.kind.name](expansion)
-        _add(synapses, amounts)
-        return parts
-
-    def apply_at_time(
-        prefix: str,
-        node: Node,
-        theta: float,
-        given: np.ndarray,
-        output: Neurons,
-        inputs: Sequence[Neurons],
-        t: int,
-    ) -> Sequence[np.ndarray | None]:
-        slopes = captured.get(SLOPES + prefix + node.name)
-        return apply(
-            node,
-            given,
-            theta=theta,
-            output=output,
-            inputs=inputs,
-            data=tables.data[prefix + node.name],
-            slopes=None if slopes is None else slopes[:, t],
-        )
-
-    def expand(planned: Node, given: Any) -> Any:
-        if planned.members:
-            prefix = planned.table.prefix
-            rules = {
-                node.name: partial(apply_at_time, prefix, node)
-                for node in planned.table.cell
-                if not node.members and node.kind.name != HELD
-            }
-            through_time = unwind(planned, plan.theta, given, values, plan.passes, each, rules)
-            _add(synapses, through_time.synapses)
-            return given_to(planned, through_time.inputs), through_time.members
-        node = nodes[planned.name]
-        if node.kind.move is not None:
-            return given_to(node, node.kind.move(node, given))
-        if node.name in tables.tokens:
-            return [None] * len(node.inputs)
-        by_channel = None
-        if plan.granularity == "channel":
-            output, *inputs = (values(name, "channel") for name in (node.name, *node.inputs))
-            by_channel = planned, output, inputs
-        parts = apply(
-            node,
-            given,
-            theta=plan.theta,
-            output=values(node.name),
-            inputs=[values(name) for name in node.inputs],
-            by_channel=by_channel,
-            each=each,
-            data=tables.data[node.name],
-            slopes=captured.get(SLOPES + node.name),
-        )
-        return given_to(node, parts)
-
-    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        present = [
-            _present(nodes[name], captured, part)
-            for name, part in zip(node.inputs, parts, strict=True)
-        ]
-        if node.name in tables.tokens or node.kind.name == "lookup":
-            return present
-        return [
-            part * values(name).change if part is not None and name in tables.tokens else part
-            for name, part in zip(node.inputs, present, strict=True)
-        ]
-
-    shapes = {name: node.shape for name, node in nodes.items()}
-    seed = {}
-    for name, given in plan.seed(captured[plan.logits]).items():
-        spread = given.astype(np.float32)
-        if given.shape[1:] != shapes[name]:  # the mean of a channel
-            spread = spread.reshape(len(given), *(1,) * (len(shapes[name]) - 1), -1)
-            spread = np.broadcast_to(spread, (len(given), *shapes[name]))
-            spread = spread / np.float32(np.prod(shapes[name][:-1]))
-        seed[name] = _present(nodes[name], captured, spread)
-    amounts = {}
-    for name, received in propagate(plan.expanded, seed, expand, shapes).items():
-        amounts[name] = received if name in tables.tokens else received * values(name).change
-        if plan.granularity == "channel":
-            by_position = amounts[name].reshape(len(received), -1, received.shape[-1])
-            amounts[name] = by_position.sum(axis=1)
-    return Contributions(amounts, synapses)
 
 
 def _present(node: Node, captured: Captured, part: np.ndarray | None) -> np.ndarray | None:
@@ -220,8 +111,7 @@ class ExclusionWalk(Job):
         results: list[Any] = []
         for start in range(0, samples, step):
             part = _part(captured, start, start + step)
-            run = walk if self.plan.amounts is None else walk_amounts
-            result = run(self.plan, part, self.collector.each)
+            result = walk(self.plan, part, self.collector.each)
             results.append(self.collector.collect(result, part[self.plan.logits]))
         return self.join(results)
 

@@ -4,15 +4,11 @@ A plan is sent to each worker once. It is as large as the kernels and the profil
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.kinds import Kind, Node
-
-REFERENCE, SLOPES = "reference of ", "slopes of "
-"""Prefixes of the names of captured reference values and slopes."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +17,6 @@ class Start:
 
     neurons: dict[str, np.ndarray]  # operation → row-major indices of neurons with CONTRIB 1
     predicted: bool  # start at each sample's largest logit instead
-
-
-@dataclass(frozen=True, eq=False)
-class AmountTables:
-    """What a walk with amounts also needs to exclude inputs."""
-
-    nodes: dict[str, Node]  # every element of an operation is a neuron
-    data: dict[str, Any]  # operation, also inside a recurrent layer → its `amounts.data_of`
-    tokens: frozenset[str]  # operations that hold or only move tokens
-    slopes: tuple[str, ...]  # operations with captured slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +29,6 @@ class Plan:
     start: Start
     logits: str
     kernels: dict[str, KernelLayout] = field(repr=False)  # all of the model, in topological order
-    amounts: AmountTables | None  # only for amounts with exclusion
     theta: float
     granularity: str
     relative_to: str

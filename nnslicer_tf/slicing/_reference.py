@@ -9,18 +9,11 @@ a mean. On ResNet10 they missed a change of 11 by 3,800; one run misses it only 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.activations import check_finite
-from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.inputs import arrays_of
-from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.slicing._plan import REFERENCE, SLOPES, Plan
 from nnslicer_tf.slicing.profile import Profile
 
 
@@ -60,40 +53,3 @@ class Reference:
         inputs = [mean_of(name) for name in self._im.input_operations]
         reference = self._im.graph.run(inputs, self._wanted, change)
         return {name: reference[name] for name in self._wanted}
-
-
-class AmountCapture:
-    """Captures what a walk with amounts and exclusion reads of a batch."""
-
-    def __init__(self, im: InstrumentedModel, profile: Profile, plan: Plan) -> None:
-        assert plan.amounts is not None
-        self._im = im
-        self._captured = plan.captured
-        self._slopes = plan.amounts.slopes
-        self._reference = Reference(im, profile, plan.captured)
-        self._needed = tuple({*plan.captured, *self._reference.needs})
-        self._run = compiled_function(self._tensors)
-
-    def __call__(self, batch: Any, of: Any, first: int) -> dict[str, np.ndarray]:
-        """Return values, reference values and slopes by the plan's names, `(batch, …)` float32."""
-        tensors = self._run([ops.convert_to_tensor(x) for x in arrays_of(batch)])
-        values, reference, slopes = keras.tree.map_structure(ops.convert_to_numpy, tensors)
-        check_finite(values, first)
-        for name, array in reference.items():
-            values[REFERENCE + name] = np.broadcast_to(array, values[name].shape)
-        return values | {SLOPES + name: array for name, array in slopes.items()}
-
-    def _tensors(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        values = self._im.compute(x, self._needed)
-        reference = self._reference(values, ops.shape(x[0])[0])
-        slopes = {}
-        for name in self._slopes:
-            operation, source = self._im[name], self._im[name].inputs[0]
-            if isinstance(operation.params, Member):
-                prefix = name.removesuffix(operation.params.operation.name)
-                operation = operation.params.operation
-                source = prefix + operation.inputs[0]
-            value = values[source]
-            usual = ops.broadcast_to(reference[source], ops.shape(value))
-            slopes[name] = rescale.slopes(operation, value, usual)
-        return {name: values[name] for name in self._captured}, reference, slopes

@@ -1,29 +1,29 @@
 """The backward walk at θ = 0 as tensor operations of the backend, on a GPU if there is one.
 
-Nothing is excluded, so sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is a
-product of signs and a vector-Jacobian product. Counts are integers below 2²⁴, which float32
-represents exactly (`applies` checks this). Amounts are multipliers times changes, by the kinds'
-`rescale` rules. The cost is about two more forward passes, and a few times their memory.
+Nothing is excluded, so sign(CONTRIB · Δy · w · Δx) factorises: each rule of `AT_ZERO` is a product
+of signs and a vector-Jacobian product. Counts are integers below 2²⁴, which float32 represents
+exactly (`applies` checks this). Amounts, which are defined at θ = 0 alone, are multipliers times
+changes. The cost is about two more forward passes, and a few times their memory.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from nnslicer_tf.attributions.multipliers import propagate_multipliers
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Lookup
-from nnslicer_tf.kinds import Node, kind_of
+from nnslicer_tf.instrument.recurrence import RecurrentLayer, consumers_first
+from nnslicer_tf.kinds import AT_ZERO, kind_of
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.kinds.recurrence import unwind_at_zero, unwind_multipliers
-from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.recurrence import unwind_at_zero
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._reference import Reference
 from nnslicer_tf.slicing._results import Collector, Contributions
@@ -31,7 +31,7 @@ from nnslicer_tf.slicing.profile import Profile
 
 _EXACT = 1 << 24
 OnSum = Callable[..., None]
-"""Called for each operation with synapses, with the arguments of its `at_zero` rule."""
+"""Called for each operation with synapses, with the arguments of its `AtZero` rule."""
 OnGates = Callable[[str, Any], None]
 """Called for each kernel of a recurrent layer, with its name and contributions
 `(batch, taps, inputs, outputs)`."""
@@ -39,16 +39,16 @@ OnGates = Callable[[str, Any], None]
 
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
-    if plan.theta > 0 or plan.contribution == "amount":
-        return plan.theta == 0
-    kinds = [node.kind for node in plan.expanded]
-    known = all(kind.at_zero is not None or kind.through_time for kind in kinds) and all(
-        kind.kernels_at_zero is not None and kind.samples_at_zero is not None
-        for kind in kinds
-        if kind.synapse_rule is not None
-    )
-    if plan.granularity != "activation" or not known:
+    if plan.is_amount:
+        return True
+    if plan.theta > 0 or plan.granularity != "activation":
         return False
+    for node in plan.expanded:
+        if node.members:
+            continue
+        at_zero, has_synapses = AT_ZERO.get(node.kind.name), node.rule and node.rule.synapses
+        if at_zero is None or (has_synapses and None in (at_zero.kernels, at_zero.samples)):
+            return False
 
     # The largest contribution of a sample: an operation with signs adds at most 1 to an input
     # neuron for each of its outputs; routing adds whole contributions, once for each output that
@@ -65,7 +65,7 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
         for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             repeats = -(-operation.size // int(np.prod(shape)))
             given = operation.size
-            if node.kind.move is not None or plan.passes(node.kind):
+            if node.kind.moves or plan.passes(node.kind):
                 given = largest.get(node.name, 0) * repeats
             elif node.kind.reach == "element":
                 given = repeats
@@ -81,7 +81,8 @@ class _BackendWalk(Job):
         self.collector = collector
         self._im = im
         self._plan = plan
-        self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
+        expanded = [name for node in plan.expanded for name in node.members or (node.name,)]
+        self._order = consumers_first(im[name] for name in reversed(expanded))
         self._seeds: Mapping[str, Any] = {}
         self._compiled = compiled_function(self._walk_from)
         self._traced = False
@@ -133,8 +134,8 @@ class _BackendWalk(Job):
             kernels = [kernel for kernel in operation.kernels if kernel.name in wanted]
             if not kernels:
                 return
-            kind = kind_of(operation)
-            rule = kind.samples_at_zero if each else kind.kernels_at_zero
+            rules = AT_ZERO[operation.kind]
+            rule = rules.samples if each else rules.kernels
             assert rule is not None, operation.name  # ensured by `applies`
             parts = rule(operation, *given)
             for kernel in kernels:
@@ -167,32 +168,6 @@ class _BackendWalk(Job):
         for name, shape in self.collector.kernels.items():
             synapses.setdefault(name, ops.zeros((batch, *shape), "float32"))
         return neurons, self.collector.reduce(synapses), logits
-
-    def _propagate(
-        self,
-        values: Mapping[str, Any],
-        seed: Mapping[str, Any],
-        shapes: Mapping[str, tuple[int, ...]],
-        unwind: Callable[[Node, Any], Any],
-        rule: Callable[[Operation, Any], Sequence[Any]],
-        on_gates: OnGates,
-    ) -> dict[str, Any]:
-        """Propagate a seed; `rule` expands operations, and `unwind` recurrent layers."""
-
-        def expand(node: Any, given: Any) -> Any:
-            if not isinstance(node, Node):
-                return given_to(node, rule(node, given))
-            through_time = unwind(node, given)
-            for name, contributions in through_time.synapses.items():
-                on_gates(name, contributions)
-            return given_to(node, through_time.inputs), through_time.members
-
-        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
-            pairs = zip(node.inputs, parts, strict=True)
-            return [self._present(values, name, part) for name, part in pairs]
-
-        start = {name: self._present(values, name, tensor) for name, tensor in seed.items()}
-        return propagate(self._order, start, expand, shapes)
 
     def share(self, other: "_BackendWalk") -> None:
         """Reuse what another walk has compiled; only their starting neurons may differ."""
@@ -260,31 +235,38 @@ class CountWalk(_BackendWalk):
             here = aligned_mask(values[mask], len(self._im[name].shape) + 1)
             return ops.where(here > 0.5, middle, ops.sign(value))
 
-        def unwind(node: Node, given: Any) -> Any:
-            unrolled, prefix = self._im[node.members[0]].params.unrolled, node.table.prefix
+        def expand(node: Operation | RecurrentLayer, contribution: Any) -> Any:
+            if not isinstance(node, RecurrentLayer):
+                return given_to(node, rule(node, contribution))
             signs = delta_sign, factor_sign, plan.passes
-            return unwind_at_zero(unrolled, prefix, node.inputs, given, values, *signs)
+            through_time = unwind_at_zero(node, contribution, values, *signs)
+            for name, of_gates in through_time.synapses.items():
+                on_gates(name, of_gates)
+            return given_to(node, through_time.inputs), through_time.members
+
+        def given_to(node: Operation | RecurrentLayer, parts: Sequence[Any]) -> list[Any]:
+            pairs = zip(node.inputs, parts, strict=True)
+            return [self._present(values, name, part) for name, part in pairs]
 
         def rule(operation: Operation, contribution: Any) -> Sequence[Any]:
-            kind = kind_of(operation)
-            assert kind.at_zero is not None, operation.name  # ensured by `applies`
-            if kind.move is not None:
-                return kind.at_zero(operation, contribution, (), values)
+            kind, at_zero = kind_of(operation), AT_ZERO[operation.kind]
+            if kind.moves:
+                return at_zero.inputs(operation, contribution, (), values)
             if plan.passes(kind):
                 return [contribution]
             change = delta_sign(operation.name)
             g = self._sign(contribution) * (change if kind.by_change else ops.abs(change))
             signs = [delta_sign(source) for source in operation.inputs]
-            if kind.synapse_rule is not None:
+            if at_zero.kernels is not None:
                 on_sum(operation, g, signs, values)
             if kind.multiplies:
                 factors = {name: factor_sign(name) for name in operation.inputs}
-                return kind.at_zero(operation, g, signs, factors)
-            return kind.at_zero(operation, g, signs, values)
+                return at_zero.inputs(operation, g, signs, factors)
+            return at_zero.inputs(operation, g, signs, values)
 
         logits = values[plan.logits]
-        seed = self._seed(logits)
-        return self._propagate(values, seed, plan.shapes, unwind, rule, on_gates), logits
+        seed = {n: self._present(values, n, v) for n, v in self._seed(logits).items()}
+        return propagate(self._order, seed, expand, plan.shapes), logits
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
         return self._means[name].sign_of_delta(value)
@@ -325,36 +307,30 @@ class AmountWalk(_BackendWalk):
         def change(name: str) -> Any:
             return self._present(values, name, values[name] - reference[name])
 
-        def at_tokens(node: Any, parts: Sequence[Any]) -> list[Any]:
-            """Turn multipliers that reach tokens into amounts."""
-            return [
-                part * change(name) if part is not None and name in self._tokens else part
-                for name, part in zip(node.inputs, parts, strict=True)
-            ]
-
-        def unwind(node: Node, given: Any) -> Any:
-            unrolled, prefix = self._im[node.members[0]].params.unrolled, node.table.prefix
-            through_time = unwind_multipliers(
-                unrolled, prefix, node.inputs, given, values, reference
-            )
-            return replace(through_time, inputs=at_tokens(node, through_time.inputs))
-
-        def rule(operation: Operation, multipliers: Any) -> Sequence[Any]:
-            kind = kind_of(operation)
+        def before(operation: Operation, multipliers: Any) -> Sequence[Any] | None:
+            """Collect synapses; from lookups back to tokens, amounts replace multipliers."""
+            kind, at_zero = kind_of(operation), AT_ZERO.get(operation.kind)
             if operation.name in self._tokens:  # amounts: they only move
-                if kind.move is None:
+                if not kind.moves or at_zero is None:
                     return [None] * len(operation.inputs)
-                return kind.at_zero(operation, multipliers, (), values)  # type: ignore[misc]
+                return at_zero.inputs(operation, multipliers, (), values)
             if operation.kind == "lookup":
                 amounts = multipliers * change(operation.name)
                 on_sum(operation, amounts, (), values)
-                return kind.at_zero(operation, amounts, (), values)  # type: ignore[misc]
-            inputs = [values[name] for name in operation.inputs]
-            usual = [reference[name] for name in operation.inputs]
-            if kind.kernels_at_zero is not None:
+                return AT_ZERO["lookup"].inputs(operation, amounts, (), values)
+            if at_zero is not None and at_zero.kernels is not None:
                 on_sum(operation, multipliers, [change(n) for n in operation.inputs], values)
-            parts = (kind.rescale or midpoint)(operation, inputs, usual, multipliers)
-            return at_tokens(operation, parts)
+            return None
+
+        def arrive(node: Operation | RecurrentLayer, name: str, part: Any) -> Any:
+            is_amount = node.name in self._tokens or getattr(node, "kind", "") == "lookup"
+            if part is not None and name in self._tokens and not is_amount:
+                part = part * change(name)
+            return self._present(values, name, part)
+
+        def on_synapses(synapses: Mapping[str, Any]) -> None:
+            for name, of_gates in synapses.items():
+                on_gates(name, of_gates)
 
         seed = {}
         for name, given in self._seed(logits).items():
@@ -363,8 +339,9 @@ class AmountWalk(_BackendWalk):
                 positions = int(np.prod(shape[:-1]))
                 given = ops.reshape(given, (-1, *(1,) * (len(shape) - 1), shape[-1]))
                 given = ops.broadcast_to(given / positions, (batch, *shape))
-            seed[name] = given
-        received = self._propagate(values, seed, self._shapes, unwind, rule, on_gates)
+            seed[name] = self._present(values, name, given)
+        hooks: dict[str, Any] = {"before": before, "arrive": arrive, "on_synapses": on_synapses}
+        received = propagate_multipliers(self._im, self._order, seed, values, reference, **hooks)
         amounts = {
             name: tensor if name in self._tokens else tensor * change(name)
             for name, tensor in received.items()

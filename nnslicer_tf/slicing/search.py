@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import available_cores
+from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.instrument.ablation import LEVELS, Rows
@@ -168,7 +169,7 @@ class _Search:
             middle = max(low + 1, int(np.sqrt(max(low, 1) * high)))
             if middle == high:
                 break
-            members = largest_of(ranked, sizes, middle)
+            members = _largest(ranked, sizes, middle)
             if self.keeps(self.values(members)):
                 best, high = members, middle
             else:
@@ -280,11 +281,11 @@ def rounds_of_ablation(
     yield logits, members, np.abs(memory)
     for count in counts:
         mask[members] = _FADED
-        mask[largest_of(members, np.abs(memory[members]), count)] = 1
+        mask[_largest(members, np.abs(memory[members]), count)] = 1
         logits, estimate = effects(mask)
         memory = _MEMORY * memory + estimate
         mask[members] = 0
-        members = largest_of(members, np.abs(memory[members]), count)
+        members = _largest(members, np.abs(memory[members]), count)
         mask[members] = 1
         yield logits, members, np.abs(memory[members])
 
@@ -298,14 +299,9 @@ def counts_left(units: int) -> list[int]:
     return sorted(counts - {units}, reverse=True)
 
 
-def largest_of(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
+def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
     """Return the members with the `count` largest sizes, in their order; ties go to the first."""
-    if count >= len(members) or not count:
-        return members[:count]
-    bound = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
-    chosen = sizes > bound
-    chosen[np.flatnonzero(sizes == bound)[: count - int(chosen.sum())]] = True
-    return members[chosen]
+    return members[largest(sizes, min(count, len(members)))]
 
 
 def decisive_slices(

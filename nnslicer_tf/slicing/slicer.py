@@ -7,7 +7,7 @@ and two per worker, whatever the number of samples.
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -34,7 +34,6 @@ from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import check_rules, plan_walk
-from nnslicer_tf.slicing._reference import AmountCapture
 from nnslicer_tf.slicing._results import (
     Collector,
     EachPart,
@@ -57,6 +56,7 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
+_DEFAULT_THETA = 0.3
 _CHOICES = {
     "granularity": ("activation", "channel"),
     "relative_to": ("output", "sum"),
@@ -74,7 +74,8 @@ class Slicer:
     Args:
         im: The model; a Keras model is instrumented.
         profile: The model's profile, or the path of a saved one.
-        theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
+        theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices. By default 0.3,
+            and 0 for amounts, which have no other.
         granularity: "activation" (every element of an operation's output is a neuron) or
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
         workers: 0: one thread in this process. N: that many Ray actors. None: one thread per
@@ -90,9 +91,9 @@ class Slicer:
             "midpoint", with the other factors' midpoints between value and mean, so that two
             factors' local values add up to a·b minus the product of the means.
         contribution: "count" (the paper's: a sum of signs) or "amount": how much a neuron or
-            synapse raised the target above its value for the mean input, in the target's unit. At
-            θ = 0, the amounts at every cut through the network add up to the target's change; θ > 0
-            excludes the same inputs as with counts. `rectify` has no effect on amounts.
+            synapse raised the target above its value for the mean input, in the target's unit. The
+            amounts at every cut through the network add up to the target's change, because nothing
+            is excluded. `relative_to`, `rectify` and `product` have no effect on amounts.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -104,7 +105,7 @@ class Slicer:
         self,
         im: ModelLike,
         profile: Profile | str | os.PathLike,
-        theta: float = 0.3,
+        theta: float | None = None,
         granularity: str = "activation",
         workers: int | None = None,
         ray_address: str | None = None,
@@ -115,7 +116,6 @@ class Slicer:
         product: str = "value",
         contribution: str = "count",
     ) -> None:
-        self.theta = theta
         self.granularity = granularity
         self.relative_to = relative_to
         self.rectify = rectify
@@ -124,8 +124,7 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
-        check_options(workers=workers, **self._settings)
-        self.theta = float(theta)
+        self.theta = check_options(theta, workers=workers, **self._choices)
         self.im = im = instrumented(im)
         if isinstance(profile, (str, os.PathLike)):
             profile = Profile.load(profile)
@@ -138,14 +137,13 @@ class Slicer:
         profile.check_model(im)
         im.columns = profile.columns or im.columns
         check_rules(im, granularity)
-        if theta > 0:
+        if self.theta > 0:
             compile_rules(im.operations)
         self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
-        self._captures: dict[tuple, AmountCapture] = {}  # also for slicers with other settings
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
@@ -164,8 +162,6 @@ class Slicer:
         other = object.__new__(type(self))
         caches: dict[str, dict] = {name: {} for name in ("_plans", "_work", "_walks")}
         other.__dict__ = {**self.__dict__, **settings, **caches}
-        other.__dict__.pop("_by_amounts", None)
-        check_options(workers=other.workers, **other._settings)
         if other.theta > 0:
             compile_rules(other.im.operations)
         return other
@@ -174,8 +170,7 @@ class Slicer:
         """Return a slicer with the same settings and this θ (the same object if θ is unchanged)."""
         if theta == self.theta:
             return self
-        check_options(theta)
-        return self._like(theta=float(theta))
+        return self._like(theta=check_options(theta, contribution=self.contribution))
 
     @cached_property
     def by_amounts(self) -> "Slicer":
@@ -421,7 +416,11 @@ class Slicer:
     @property
     def _settings(self) -> dict[str, Any]:
         """The settings that a plan depends on."""
-        return {"theta": self.theta} | {name: getattr(self, name) for name in _CHOICES}
+        return {"theta": self.theta} | self._choices
+
+    @property
+    def _choices(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in _CHOICES}
 
     def _checked_plan(self, outputs: Any) -> Plan:
         """Return the plan of a walk, after checking that the weights have not changed."""
@@ -453,7 +452,6 @@ class Slicer:
     def _work_for(self, plan: Plan, collector: Collector) -> Work:
         """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion."""
         values = sum(self.im[name].size for name in plan.captured)
-        values *= 1 if plan.amounts is None else 2  # with the reference
         size = int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
         by_exclusion = not _zero_walk.applies(self.im, plan, size)
         if isinstance(collector, EachPart) or not by_exclusion:
@@ -461,14 +459,9 @@ class Slicer:
         columns = tuple(collector.kernels), tuple(collector.operations)
         key = (id(plan), type(collector), columns, collector.reduce, size)
         if by_exclusion:
-            capture: Callable[..., dict[str, np.ndarray]] = self.im.forward
-            if plan.amounts is not None:
-                read = plan.captured, plan.amounts.slopes
-                if read not in self._captures:
-                    self._captures[read] = AmountCapture(self.im, self.profile, plan)
-                capture = self._captures[read]
             engine = make_engine(self.workers, self.ray_address)
-            return Work(ExclusionWalk(plan, collector), engine, size, capture, self.profile)
+            job = ExclusionWalk(plan, collector)
+            return Work(job, engine, size, self.im.forward, self.profile)
         if key not in self._work:
             if isinstance(collector, EachRow):
                 collector = replace(collector, dense=True)
@@ -527,16 +520,28 @@ class Slicer:
 
 
 def check_options(
-    theta: float = 0.3, granularity: str = "activation", workers: int | None = None, **choices: str
-) -> None:
-    """Check arguments of `Slicer` early; raise InvalidArgumentError if one is out of range."""
+    theta: float | None = None,
+    granularity: str = "activation",
+    workers: int | None = None,
+    **choices: str,
+) -> float:
+    """Return θ, or its default; raise InvalidArgumentError if an argument is out of range."""
+    for name, value in {"granularity": granularity, **choices}.items():
+        check_name(name, value, _CHOICES[name])
+    if workers is not None:
+        check_count("workers", workers, 0)
+    is_amount = choices.get("contribution") == "amount"
+    if theta is None:
+        return 0.0 if is_amount else _DEFAULT_THETA
     try:
         valid = math.isfinite(theta) and theta >= 0
     except TypeError:
         valid = False
     if not valid:
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
-    for name, value in {"granularity": granularity, **choices}.items():
-        check_name(name, value, _CHOICES[name])
-    if workers is not None:
-        check_count("workers", workers, 0)
+    if is_amount and theta > 0:
+        raise InvalidArgumentError(
+            "Amounts are defined at θ = 0 alone, where they add up to the target's change. Pass "
+            f"theta=0, or contribution='count'. Received: theta={theta:g}"
+        )
+    return float(theta)

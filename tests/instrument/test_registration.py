@@ -216,6 +216,47 @@ def test_a_rule_for_each_granularity():
     assert len(set(coarse.neurons["conv"].tolist())) == 1
 
 
+def test_rules_of_all_executors_for_one_kind():
+    """With a rule at θ = 0 and one for multipliers, the executors of the library use them."""
+    calls = []
+
+    def at_zero(operation, g, signs, values):
+        calls.append("at zero")
+        equal = values[operation.inputs[0]] == values[operation.name]
+        return [signs[0] * g * ops.cast(equal, "float32")]
+
+    def multipliers(operation, inputs, reference, given):
+        """The slope from the reference to the sample, shared out equally among the channels."""
+        calls.append("multipliers")
+        (x,), (x0,) = inputs, reference
+        change = ops.max(x, axis=-1, keepdims=True) - ops.max(x0, axis=-1, keepdims=True)
+        return [given * change / (4 * (x - x0))]
+
+    nns.register_layer(ChannelMaximum, lambda layer, call: [nns.Step("own maximum", layer.call)])
+    kinds = nns.kinds
+    x, model = samples((4, 4, 3), n=1), model_of(ChannelMaximum(name="largest"))
+    kinds.register_rule("own maximum", channel_maximum_rule)
+    im, profile, slow = slice_of(model, x, 0.0)
+    kinds.AT_ZERO.register("own maximum", kinds.AtZero(at_zero))
+    _, _, fast = slice_of(model, x, 0.0)
+    assert calls.count("at zero") > 0 and np.count_nonzero(slow.neurons["conv"]) > 0
+    for name, values in slow.neurons.items():
+        assert np.array_equal(fast.neurons[name], values), name
+
+    kinds.MULTIPLIERS.register("own maximum", multipliers)
+    slicer = nns.Slicer(im, profile, contribution="amount", workers=0, progress=False)
+    amounts = slicer.slice(x, outputs=[1]).neurons
+    assert calls.count("multipliers") > 0
+    shared = np.broadcast_to(amounts["largest"] / 4, amounts["conv"].shape)
+    np.testing.assert_allclose(amounts["conv"], shared, atol=1e-5)
+
+    # Another rule must not leave the one at θ = 0, with which it would disagree.
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"Pass at_zero=AtZero"):
+        kinds.register_rule("own maximum", lambda *args: channel_maximum_rule(*args))
+    kinds.register_rule("own maximum", channel_maximum_rule)  # the same one
+    kinds.register_rule("own maximum", lambda *a: channel_maximum_rule(*a), kinds.AtZero(at_zero))
+
+
 @pytest.mark.parametrize("rule", [None, "maximum", 3])
 def test_only_rules_are_registered(rule):
     with pytest.raises(nns.errors.InvalidArgumentError, match="A rule is a function"):

@@ -9,7 +9,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.semantic import METRICS, Metric, SemanticSlicer, contributions
-from nnslicer_tf.semantic.metrics import Backward, label_logit, rescale_rule
+from nnslicer_tf.semantic.metrics import Backward, label_logit
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, randomise, samples
 from support.data_forms import LABELLED, SAMPLES, X, Y
@@ -141,12 +141,29 @@ def test_deeplift_sums_to_the_change_of_the_logit(model, given):
     im = nns.InstrumentedModel(randomise(model, np.random.default_rng(3)))
     x, y = samples(model, 9)
     reference = x[:1] * 0.5 + 0.1 if given else np.zeros_like(x[:1])
-    backward = Backward(im, ["first"], label_logit, rescale_rule)
+    backward = Backward(im, ["first"], label_logit)
     values, before, multipliers = backward(x, y, reference)["first"]
     total = ((values - before) * multipliers).reshape(len(x), -1).sum(axis=1)
     rows = np.arange(len(x))
     change = im.logits(x)[rows, y] - im.logits(np.repeat(reference, len(x), 0))[rows, y]
     np.testing.assert_allclose(total, change, rtol=2e-3, atol=2e-3)
+
+
+def test_the_reference_has_the_padding_of_the_sample():
+    inputs = keras.Input((6, 2))
+    h = layers.Dense(4, name="first")(layers.Masking(-1.0)(inputs))
+    h = layers.Dense(5, activation="tanh")(layers.GlobalAveragePooling1D()(h))
+    im = nns.InstrumentedModel(
+        randomise(keras.Model(inputs, layers.Dense(3)(h)), np.random.default_rng(3))
+    )
+    rng = np.random.default_rng(0)
+    x, y, rows = rng.normal(size=(7, 6, 2)).astype(np.float32), np.arange(7) % 3, np.arange(7)
+    x[::2, 4:] = -1
+    baseline = rng.normal(size=(1, 6, 2)).astype(np.float32)
+    values, before, multipliers = Backward(im, ["first"], label_logit)(x, y, baseline)["first"]
+    total = ((values - before) * multipliers).sum(axis=(1, 2))
+    change = im.logits(x)[rows, y] - im.logits(np.where(x == -1, x, baseline))[rows, y]
+    np.testing.assert_allclose(total, change, rtol=1e-4, atol=1e-5)
 
 
 def test_deeplift_of_one_hidden_layer():

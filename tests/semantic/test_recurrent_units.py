@@ -7,6 +7,7 @@ from keras import layers, ops
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, semantic, zoo
+from nnslicer_tf.semantic.metrics import Backward, label_logit
 from nnslicer_tf.semantic.similarity import landscape, similarity
 from support.classifiers import randomise
 
@@ -153,11 +154,39 @@ def test_weights_that_read_critical_units_can_stay(data):
     assert masks[id(second.recurrent_kernel)].all()
 
 
-@pytest.mark.parametrize("metric", ["deeplift", "taylor_weights"])
-def test_metrics_without_a_rule_through_time_say_so(metric, data):
+def test_weights_through_time_have_no_metric(data):
     im = nns.InstrumentedModel(network("simple"))
-    with pytest.raises(nns.errors.UnsupportedLayerError, match=f"'{metric}'.*'first'"):
-        semantic.contributions(im, data[0], metric, data[1])
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'taylor_weights'.*'first'"):
+        semantic.contributions(im, data[0], "taylor_weights", data[1])
+
+
+@pytest.mark.parametrize("kind", ["simple", "lstm", "gru"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_deeplift_through_time_adds_up(kind, padded):
+    """Once the input is the baseline's, the states' contributions are the change of the logit."""
+    rng = np.random.default_rng(0)
+    layer = {"simple": layers.SimpleRNN, "lstm": layers.LSTM, "gru": layers.GRU}[kind]
+    masking = [layers.Masking(-1.0)] if padded else []
+    stack = [keras.Input((6, 2)), *masking, layer(3, name="first"), layers.Dense(3)]
+    model = keras.Sequential(stack)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    x = rng.normal(size=(5, 6, 2)).astype(np.float32)
+    x[:, 3:] = 0.25
+    if padded:
+        x[::2, 4:] = -1
+    y, baseline = rng.integers(3, size=5), np.full((1, 6, 2), 0.25, np.float32)
+    im = nns.InstrumentedModel(model)
+    # The reference has the padding of the sample.
+    reference = np.where(x == -1, x, baseline)
+    rows = np.arange(5)
+    change = im.logits(x)[rows, y] - im.logits(reference)[rows, y]
+    value, usual, multipliers = Backward(im, ["first:h"], label_logit)(x, y, baseline)["first:h"]
+    total = ((value - usual) * multipliers).sum(axis=2)  # (samples, steps)
+    # Padding has no neurons, and an LSTM's other state carries a part before the last step.
+    present = (x != -1).all(axis=2) & (np.arange(6) >= (5 if kind == "lstm" else 3))
+    expected = np.broadcast_to(change[:, None], total.shape)
+    np.testing.assert_allclose(total[present], expected[present], rtol=2e-3, atol=2e-4)
 
 
 def test_wrapped_layers_have_no_such_neurons():

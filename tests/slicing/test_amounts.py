@@ -1,5 +1,7 @@
 """Contributions as amounts: completeness at every cut, and agreement with independent DeepLIFT."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -7,14 +9,13 @@ from keras import layers
 
 import nnslicer_tf as nns
 from support import sequence_models
-from support.slices import check_close, check_complete
+from support.slices import check_complete
 
 
-def slicer_of(model, profile_data, theta=0.0, **options):
+def slicer_of(model, profile_data):
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, profile_data, progress=False)
-    options = {"workers": 0, "progress": False, "contribution": "amount", **options}
-    return nns.Slicer(im, profile, theta, **options)
+    return nns.Slicer(im, profile, workers=0, progress=False, contribution="amount")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -49,8 +50,6 @@ def test_amounts_of_normalisations_and_activations_add_up(layer):
     slicer = slicer_of(model, rng.normal(size=(8, 3, 4)))
     x = np.clip(rng.normal(size=(5, 3, 4)), -2, 2)
     check_complete(slicer, x)
-    # The other executor, with a threshold that excludes next to nothing.
-    check_close(slicer.at_theta(1e-7).slice(x, outputs=[1]), slicer.slice(x, outputs=[1]))
 
 
 @pytest.mark.parametrize(
@@ -76,3 +75,19 @@ def test_amounts_through_time_add_up(layer, masked):
     found = slicer.slice(x, outputs=[1])
     change = found.neurons[slicer.im.logit_operation].sum()
     assert found.neurons[slicer.im.input_operation].sum() == pytest.approx(change, abs=2e-5)
+
+
+def test_amounts_have_no_threshold():
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(2)])
+    x = np.ones((3, 2), np.float32)
+    slicer = slicer_of(model, x)
+    assert slicer.theta == 0
+    assert nns.Slicer(slicer.im, slicer.profile).theta == 0.3
+    message = "Pass theta=0, or contribution='count'. Received: theta=0.3"
+    with pytest.raises(nns.errors.InvalidArgumentError, match=re.escape(message)):
+        nns.Slicer(slicer.im, slicer.profile, 0.3, contribution="amount")
+    with pytest.raises(nns.errors.InvalidArgumentError, match=re.escape(message)):
+        slicer.at_theta(0.3)
+    with pytest.raises(nns.errors.InvalidArgumentError, match=re.escape(message)):
+        nns.pruning.NNSlicerRanker(theta=0.3, contribution="amount")
+    assert nns.pruning.NNSlicerRanker(contribution="amount").theta == 0

@@ -20,7 +20,7 @@ assert keras.backend.backend() == {backend!r}
 for name in ("conv groups", "average pool"):
     case = Case(MODELS[name](), np.random.default_rng(0))
     case.check("activation", (0.0, 0.5))
-    case.check_amounts("activation", (0.0, 0.5))
+    case.check_amounts("activation")
 for seed in range(3):
     check_model(seed, MonkeyPatch())
 test_amounts_of_normalisations_and_activations_add_up(keras.layers.LayerNormalization())

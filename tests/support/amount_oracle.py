@@ -1,14 +1,12 @@
 """Amounts by brute force: DeepLIFT's rules on one neuron at a time, in plain Python.
 
 The walk carries multipliers; an amount is a multiplier times the change from the reference, the
-network's values for the profile's mean input. What θ excludes is decided as for counts.
+network's values for the profile's mean input. Amounts of a channel are those of its elements.
 """
 
 from collections import defaultdict
 
-from support.slicing_oracle import ChannelOracle, Oracle, keep
-
-SUMS = ("weighted_sum", "average", "add", "subtract", "multiply")
+from support.slicing_oracle import Oracle
 
 
 class AmountOracle(Oracle):
@@ -16,10 +14,9 @@ class AmountOracle(Oracle):
         """Return the reference values."""
         return self.forward({o.name: self.mean[o.name] for o in self.im.operations if not o.inputs})
 
-    def slice(self, x, starts, theta):
+    def slice(self, x, starts, by_channel=False):
         """Return (neurons, synapses) for one sample, as amounts."""
         y, y0 = self.forward(x), self.usual()
-        self.values = y
         multipliers = {name: dict.fromkeys(values, 0.0) for name, values in y.items()}
         synapses = defaultdict(lambda: defaultdict(float))
         for name, chosen in starts.items():
@@ -33,8 +30,7 @@ class AmountOracle(Oracle):
                 connections = self.wiring[op.name][n]
                 ends = [[end[op.inputs[c.tensor]][c.index] for c in connections] for end in (y, y0)]
                 factors = self.factors(op, connections, *ends, y[op.name][n], y0[op.name][n])
-                for k in self.kept(op, n, y, theta):
-                    c = connections[k]
+                for k, c in enumerate(connections):
                     source = op.inputs[c.tensor]
                     multipliers[source][c.index] += m * factors[k]
                     if c.synapse is not None:
@@ -44,24 +40,16 @@ class AmountOracle(Oracle):
             name: {i: m * (y[name][i] - y0[name][i]) if m else 0.0 for i, m in by_index.items()}
             for name, by_index in multipliers.items()
         }
-        return self.summed(amounts), synapses
+        return self.summed(amounts) if by_channel else amounts, synapses
 
     def summed(self, amounts):
-        return amounts
-
-    def kept(self, op, n, y, theta):
-        """Return which inputs of a neuron remain."""
-        connections = self.wiring[op.name][n]
-        if theta == 0 or op.kind not in SUMS:
-            return range(len(connections))
-        xs = [y[op.inputs[c.tensor]][c.index] for c in connections]
-        dx = [
-            x - self.mean[op.inputs[c.tensor]][c.index]
-            for x, c in zip(xs, connections, strict=True)
-        ]
-        v = self.local_values(op, connections, xs, dx, y[op.name][n])
-        remaining = keep(v, theta * self.reference(v, y[op.name][n]))
-        return [k for k in remaining if v[k] != 0]
+        """Return the amounts of channels."""
+        result = {}
+        for name, by_index in amounts.items():
+            result[name] = defaultdict(float)
+            for i, amount in by_index.items():
+                result[name][i[-1:]] += amount
+        return result
 
     def factors(self, op, connections, xs, x0s, y, y0):
         """Return by what the multiplier of a neuron is multiplied for each of its inputs."""
@@ -91,41 +79,6 @@ class AmountOracle(Oracle):
                 return [(at[1] - at[0]) / (2 * step)]
             return [(y - y0) / (xs[0] - x0s[0])]
         return [1.0] * len(xs)  # add, routing
-
-
-class ChannelAmountOracle(AmountOracle, ChannelOracle):
-    """Amounts of channels: inputs of a filter are excluded by the means of its channels."""
-
-    def summed(self, amounts):
-        result = {}
-        for name, by_index in amounts.items():
-            result[name] = defaultdict(float)
-            for i, amount in by_index.items():
-                result[name][i[-1:]] += amount
-        return result
-
-    def kept(self, op, n, y, theta):
-        connections = self.wiring[op.name][n]
-        if theta == 0 or op.kind not in ("weighted_sum", "add", "subtract", "multiply"):
-            return range(len(connections))
-        of_channels = self.channel_values(y)
-        means = self.channel_values(self.mean)
-        total, channel = of_channels[op.name][n[-1:]], n[-1:]
-        if op.kind == "weighted_sum":
-            read = self.mean_inputs(op, channel, y)
-            usual = self.mean_inputs(op, channel, self.mean)
-            places = sorted(read)
-            v = [read[p][1] * (read[p][0] - usual[p][0]) for p in places]
-            kept = keep(v, theta * self.reference(v, total))
-            members = {places[k] for k in kept if v[k] != 0}
-            return [k for k, c in enumerate(connections) if (c.synapse, c.index[-1:]) in members]
-        xs = [of_channels[op.inputs[c.tensor]][c.index[-1:]] for c in connections]
-        dx = [
-            x - means[op.inputs[c.tensor]][c.index[-1:]]
-            for x, c in zip(xs, connections, strict=True)
-        ]
-        v = self.local_values(op, connections, xs, dx, total)
-        return [k for k in keep(v, theta * self.reference(v, total)) if v[k] != 0]
 
 
 def product_factors(xs, x0s):

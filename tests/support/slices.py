@@ -19,14 +19,6 @@ def check_equal(result, contrib, synapses):
         np.testing.assert_array_equal(values, expected, err_msg=name)
 
 
-def check_close(found, expected):
-    """Compare two slices of amounts."""
-    for part in ("neurons", "synapses"):
-        for name, values in getattr(expected, part).items():
-            ours = getattr(found, part)[name]
-            np.testing.assert_allclose(ours, values, atol=2e-5, rtol=1e-5, err_msg=name)
-
-
 def cuts(im):
     """Return the operations through which every path from the inputs to the logits goes."""
     operations = {o.name: o for o in im.operations}

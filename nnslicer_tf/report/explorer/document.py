@@ -201,7 +201,7 @@ class Document:
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
             # By tap, because the position that a tap reads mostly advances by one each time.
             data["taps"] = self._packer.add_steps(params.taps.T)
-        if kind.move is not None and operation.kind != "mask":
+        if kind.moves and operation.kind != "mask":
             data["rule"] = "move"
             if kind.reach == "element":  # values stay where they are, those of padding become 0
                 data["map"] = None
