@@ -98,7 +98,7 @@ class Network:
         elif self._by_synapse:
             read = self._find_synapses(of)
         else:
-            self._find_neurons(level)
+            self._find_neurons(level, of or ())
             read = dict.fromkeys(self._masked)
         if of is not None:
             for name in of:
@@ -160,13 +160,14 @@ class Network:
             read[name if isinstance(params, Lookup) else operation.inputs[0]] = None
         return read
 
-    def _find_neurons(self, level: str) -> None:
+    def _find_neurons(self, level: str, named: Sequence[str]) -> None:
         order = self._order
         has_tokens = any(o.kind == "lookup" for o in order)
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
         for operation in order:
             name, shape = operation.name, operation.shape
             is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
+            is_unit = (is_unit and name not in inside) or name in named
             heads = operation.heads
             if level == "input":
                 if operation.kind == "lookup" or not (operation.inputs or has_tokens):
@@ -179,9 +180,9 @@ class Network:
                 axes = [axis for axis in range(len(shape)) if axis not in heads.axes]
                 ids = ids.transpose(np.argsort(heads.axes))
                 self._add(operation, np.expand_dims(ids, axes))
-            elif is_unit and name not in self.wanted and name not in inside and level == "neuron":
+            elif is_unit and name not in self.wanted and level == "neuron":
                 self._add(operation, np.arange(operation.size).reshape(shape))
-            elif is_unit and name not in self.wanted and name not in inside:
+            elif is_unit and name not in self.wanted:
                 self._add(operation, np.arange(shape[-1]).reshape(*(1,) * (len(shape) - 1), -1))
 
     def _add(self, operation: Operation, ids: np.ndarray) -> None:

@@ -68,7 +68,8 @@ class Ablation:
             `outputs` returns. All forms that attributions take; by default, the first output's
             logits.
         of: Names of the kernels (level "synapse"), variables ("weight") or operations (others) that
-            have units, in place of all. Synapses of embeddings count only if they are named.
+            have units, in place of all. Synapses of embeddings, and operations that are neither
+            weighted sums nor recurrent, such as the sums of residual paths, only if they are named.
         groups: Name → lists of row-major indices of units that are masked together, such as the
             columns of one category, or the pixels of a patch; other units stay alone.
 

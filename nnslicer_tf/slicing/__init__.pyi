@@ -2,6 +2,7 @@ from .class_profiles import ClassProfiles
 from .criterion import Criterion
 from .decisive import DecisiveSlices
 from .explanation import Explanation
+from .patching import Patching, patch, patch_path
 from .profile import Profile
 from .slice import Slice
 from .slice_set import SliceSet
@@ -13,9 +14,12 @@ __all__ = [
     "Criterion",
     "DecisiveSlices",
     "Explanation",
+    "Patching",
     "Profile",
     "Slice",
     "SliceSet",
     "Slicer",
     "SmoothSlices",
+    "patch",
+    "patch_path",
 ]

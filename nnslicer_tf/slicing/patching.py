@@ -1,0 +1,337 @@
+"""Activation patching and path patching: what happens if one part takes another run's values?
+
+Two runs of one model, on a *clean* and a *corrupt* sample that differ in what matters: one part
+after another (a position, head, channel) of one run is given its value from the other, and the
+target's score is read (Vig et al., NeurIPS 2020; Meng et al., "ROME", NeurIPS 2022). Path patching
+(Wang et al., "IOI", ICLR 2023; Goldowsky-Dill et al., 2023) lets a sender act on one receiver only.
+
+Cost: a forward pass for each part, in batches; two runs and two compiled functions for a path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Operation, instrumented
+from nnslicer_tf.instrument.ablated_network import projections_of_heads
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.recurrence import Member
+from nnslicer_tf.instrument.references import values_of
+from nnslicer_tf.instrument.target import Target, TargetLike, is_classifier, resolve_target
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+SWEEPS = ("operation", "position", "head", "head and position", "channel")
+_CHUNK = 64
+_MOST = 60  # labels on an axis of a picture
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Patching(ShownAsTable):
+    """The target's score with one part after another patched.
+
+    Attributes:
+        table: Columns operation; head, position, channel (those that were swept); score; and
+            effect, (score − score of the patched run) / (score of the other run − score of the
+            patched run): 0 if the part does nothing, 1 if it alone makes the whole difference.
+        clean: The clean run's score.
+        corrupt: The corrupt run's score.
+        restore: Whether parts of the clean run were put into the corrupt one, else vice versa.
+        target: What is scored.
+    """
+
+    table: "pd.DataFrame"
+    clean: float
+    corrupt: float
+    restore: bool
+    target: Target
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table."""
+        return self.table
+
+    def summary(self) -> str:
+        """Return the two scores, and the parts with the largest effects."""
+        run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
+        best = self.table.reindex(self.table["effect"].abs().sort_values(ascending=False).index)
+        rows = best.head(5).to_string(index=False, float_format="{:.3g}".format)
+        return (
+            f"Score {self.clean:.4g} in the clean run, {self.corrupt:.4g} in the corrupt run. "
+            f"{len(self.table):,} parts of the {other} run were put into the {run} run, one at a "
+            f"time. The largest effects:\n{rows}"
+        )
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the effects: operations (and heads) as rows, positions or channels as columns."""
+        from nnslicer_tf.report.figures import new_axes
+
+        keys = [k for k in ("head", "position", "channel") if k in self.table]
+        across = keys[-1] if keys else None
+        rows = self.table["operation"].astype(str)
+        if "head" in keys and across != "head":
+            rows = rows + " " + self.table["head"].astype(str)
+        names = list(dict.fromkeys(rows))
+        columns = self.table[across] if across else np.zeros(len(self.table), int)
+        grid = np.full((len(names), int(np.max(columns)) + 1), np.nan)
+        place = {name: i for i, name in enumerate(names)}
+        grid[[place[r] for r in rows], columns] = self.table["effect"]
+        size = (1.8 + 0.45 * min(grid.shape[1], 24), 1.2 + 0.3 * min(len(names), 40))
+        ax = new_axes(ax, (max(size[0], 4.5), size[1]))
+        most = max(1e-9, float(np.nanmax(np.abs(grid))))
+        image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+        ax.figure.colorbar(image, ax=ax, label="effect (1: the whole difference)")
+        if len(names) <= _MOST:
+            ax.set_yticks(range(len(names)), names)
+        ax.set_xlabel(across or "")
+        ax.set_xticks(range(grid.shape[1]) if across and grid.shape[1] <= 24 else [])
+        run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
+        ax.set_title(f"{other} values put into the {run} run", fontsize=10)
+        return ax
+
+
+def patch(
+    model: ModelLike,
+    clean: DataLike,
+    corrupt: DataLike,
+    target: TargetLike | None = None,
+    *,
+    instead_of: TargetLike | None = None,
+    sweep: str = "position",
+    operations: Sequence[str] | None = None,
+    restore: bool = True,
+) -> Patching:
+    """Run one sample with one part after another taken from a run on another sample.
+
+    Args:
+        model: The model.
+        clean: One sample, with or without an axis of samples.
+        corrupt: The other.
+        target: What is scored: all that attributions take. By default, the logit of the clean run's
+            class less that of the corrupt run's, if they differ.
+        instead_of: A class or neurons whose score is subtracted.
+        sweep: What is patched at a time: an "operation" as a whole, one of its "position"s with all
+            channels, a "head" (of attentions), a "head and position", or a "channel".
+        operations: Names of the operations that are swept; by default all weighted sums, recurrent
+            values and sums of residual paths, or the heads of all attentions.
+        restore: Put clean values into the corrupt run (denoising: which parts are enough to restore
+            the clean score?), or corrupt values into the clean run (noising: which are needed?).
+
+    Raises:
+        InvalidArgumentError: for a sweep or operation that the model lacks, or equal scores.
+        InputShapeError, NonFiniteActivationError: for bad samples.
+    """
+    import pandas as pd
+
+    im = instrumented(model)
+    check_name("sweep", sweep, SWEEPS)
+    runs = [_one(im, sample, name) for sample, name in ((clean, "clean"), (corrupt, "corrupt"))]
+    chosen = _target(im, runs, target, instead_of)
+    names = _swept(im, chosen, sweep, operations)
+    own, other = (1, 0) if restore else (0, 1)
+    weights = chosen.weights(im[chosen.operation].size)
+
+    # The other run's values, and the groups of neurons that are patched together.
+    values = values_of(im, runs[other], [*names, chosen.operation])
+    scores = [
+        float(values_of(im, run, [chosen.operation])[chosen.operation].ravel() @ weights)
+        for run in runs
+    ]
+    if np.isclose(scores[0], scores[1], rtol=1e-6, atol=1e-12):
+        raise InvalidArgumentError(
+            f"The target's score is {scores[0]:.4g} in both runs, so that there is nothing to "
+            "explain. Choose samples, or a target, that differ."
+        )
+    keys, groups = [], {}
+    for name in names:
+        parts = _parts(im[name], sweep)
+        groups[name] = [members.tolist() for _, members in parts]
+        keys += [{"operation": name, **key} for key, _ in parts]
+    reference = Mean({name: values[name][0] for name in names})
+    ablation = Ablation(im, reference, "neuron", target=chosen, of=names, groups=groups)
+    order = [(name, i) for name in names for i in range(len(groups[name]))]
+    starts = dict(
+        zip(
+            ablation.shapes, np.cumsum([0, *(s[0] for s in ablation.shapes.values())]), strict=False
+        )
+    )
+    found = []
+    for first in range(0, len(order), _CHUNK):
+        chunk = order[first : first + _CHUNK]
+        masks = np.ones((len(chunk), ablation.units), np.float32)
+        masks[np.arange(len(chunk)), [starts[name] + i for name, i in chunk]] = 0
+        rows = runs[own][np.zeros(len(chunk), int)]
+        found.append(ablation.outputs(masks, rows).reshape(len(chunk), -1) @ weights)
+    table = pd.DataFrame(keys)
+    table["score"] = np.concatenate(found).astype(np.float64)
+    table["effect"] = (table["score"] - scores[own]) / (scores[other] - scores[own])
+    return Patching(table, scores[0], scores[1], restore, chosen)
+
+
+def patch_path(
+    model: ModelLike,
+    clean: DataLike,
+    corrupt: DataLike,
+    sender: str | tuple[str, int],
+    receiver: str | tuple[str, int],
+    target: TargetLike | None = None,
+    *,
+    instead_of: TargetLike | None = None,
+) -> float:
+    """Return the effect of a sender on the target through one receiver alone.
+
+    The clean run is repeated with the corrupt run's sender; all other heads, weighted sums and
+    recurrent values keep their clean values, but for the receiver, which reads the changed ones.
+    The receiver's new value is then put into the clean run.
+
+    Args:
+        model: The model.
+        clean: One sample, as for `patch`.
+        corrupt: The other.
+        sender: Name of an operation, or (name, head) for one head of an attention's context.
+        receiver: Name of a later operation, or (name, head); for a head, all that it reads is
+            changed: queries, keys and values.
+        target: What is scored, as for `patch`.
+        instead_of: A class or neurons whose score is subtracted.
+
+    Returns:
+        (score − clean score) / (corrupt score − clean score).
+
+    Raises:
+        InvalidArgumentError: if the receiver does not depend on the sender, or equal scores.
+    """
+    im = instrumented(model)
+    runs = [_one(im, sample, name) for sample, name in ((clean, "clean"), (corrupt, "corrupt"))]
+    chosen = _target(im, runs, target, instead_of)
+    weights = chosen.weights(im[chosen.operation].size)
+    (start, of_start), (end, of_end) = (_named(im, part) for part in (sender, receiver))
+    between = {o.name for o in im.graph.between([start], [end])}
+    if end not in between:
+        raise InvalidArgumentError(f"'{end}' does not depend on '{start}': there is no path.")
+    inside = projections_of_heads(im)
+    frozen = [n for n in _units(im) if n in between and n != end and n not in inside]
+    names = [start, *frozen, end, chosen.operation]
+    values = [values_of(im, run, list(dict.fromkeys(names))) for run in runs]
+
+    # The receiver's value where only the sender differs, and nothing passes through other parts.
+    reference = Mean({**{n: values[0][n][0] for n in frozen}, start: values[1][start][0]})
+    whole = Target(end, tuple(range(im[end].size)), end)
+    direct = Ablation(im, reference, "neuron", target=whole, of=[start, *frozen])
+    mask = {name: np.zeros(im[name].shape) for name in frozen}
+    mask[start] = ~of_start
+    changed = direct.outputs(mask, runs[0])[0]
+
+    if end != chosen.operation:
+        last = Ablation(im, Mean({end: changed}), "neuron", target=chosen, of=[end])
+        changed = last.outputs({end: ~of_end}, runs[0])
+    score = float(changed.ravel() @ weights)
+    clean_score, corrupt_score = (float(v[chosen.operation].ravel() @ weights) for v in values)
+    if np.isclose(clean_score, corrupt_score, rtol=1e-6, atol=1e-12):
+        raise InvalidArgumentError(f"The target's score is {clean_score:.4g} in both runs.")
+    return (score - clean_score) / (corrupt_score - clean_score)
+
+
+def _one(im: InstrumentedModel, sample: Any, name: str) -> Any:
+    """Return one checked sample with an axis of samples."""
+    if len(im.input_operations) == 1 and np.shape(sample) == im.input_shape:
+        sample = np.asarray(sample)[None]
+    checked = im.check(sample)
+    if len(checked) != 1:
+        raise InvalidArgumentError(f"{name} must be one sample. Received: {len(checked)}")
+    return checked
+
+
+def _target(im: InstrumentedModel, runs: Sequence[Any], target: Any, instead_of: Any) -> Target:
+    if target is None and is_classifier(im):
+        classes = [int(im.classes.from_outputs(im.predict(run))[0]) for run in runs]
+        target = classes[0]
+        if instead_of is None and classes[0] != classes[1]:
+            instead_of = classes[1]
+    elif target is None and im[im.logit_operation].size == 1:
+        target = {next(iter(im.outputs)): "all"}
+    return resolve_target(im, target, instead_of)
+
+
+def _units(im: InstrumentedModel) -> list[str]:
+    """Return weighted sums, recurrent values and heads: what paths lead through."""
+    return [
+        o.name
+        for o in im.operations
+        if o.kind == "weighted_sum"
+        or isinstance(o.params, Member)
+        or (o.heads is not None and o.heads.role == "context")
+    ]
+
+
+def _swept(
+    im: InstrumentedModel, target: Target, sweep: str, names: Sequence[str] | None
+) -> list[str]:
+    """Return the checked operations of a sweep, in topological order."""
+    reached = [o for o in im.graph.ancestors([target.operation]) if o.name != target.operation]
+    by_head = sweep.startswith("head")
+    heads = [o.name for o in reached if o.heads is not None and o.heads.role == "context"]
+    if by_head and not (names or heads):
+        raise InvalidArgumentError(f"'{im.model.name}' has no heads. Use sweep='channel'.")
+    if names is None:
+        sums = {*_units(im)} - projections_of_heads(im)
+        added = [o.name for o in reached if o.kind == "add" and len(o.inputs) > 1]
+        names = heads if by_head else [n for n in im.graph.operations if n in {*sums, *added}]
+        names = [n for n in names if n in {o.name for o in reached}]
+    else:
+        for name in names:
+            if name not in {o.name for o in reached}:
+                hint = "does not exist" if name not in im.graph.operations else "is not before it"
+                raise InvalidArgumentError(
+                    f"Operation '{name}' {hint}; the target reads '{target.operation}'."
+                )
+            if by_head and im[name].heads is None:
+                raise InvalidArgumentError(f"Operation '{name}' has no heads; swept: {heads}.")
+        names = [n for n in im.graph.operations if n in names]
+    return list(names)
+
+
+def _parts(operation: Operation, sweep: str) -> list[tuple[dict[str, int], np.ndarray]]:
+    """Return the parts of an operation that are patched together: their keys and neurons."""
+    index = np.arange(operation.size).reshape(operation.shape)
+    if sweep == "operation":
+        return [({}, index.ravel())]
+    if sweep == "channel":
+        by_channel = index.reshape(-1, operation.shape[-1]).T
+        return [({"channel": i}, members) for i, members in enumerate(by_channel)]
+    heads = operation.heads
+    together = heads.axes if heads is not None else ()
+    axes = [axis for axis in range(index.ndim - 1) if axis not in together]
+    rest = [axis for axis in range(index.ndim) if axis not in axes]
+    by_position = index.transpose(*axes, *rest).reshape(
+        int(np.prod([operation.shape[axis] for axis in axes])), -1
+    )
+    if sweep == "position":
+        return [({"position": i}, members) for i, members in enumerate(by_position)]
+    assert heads is not None
+    of_heads = [heads.members(operation.shape, h).ravel() for h in range(heads.count)]
+    if sweep == "head":
+        return [({"head": h}, np.flatnonzero(members)) for h, members in enumerate(of_heads)]
+    return [
+        ({"head": h, "position": p}, neurons[members[neurons]])
+        for h, members in enumerate(of_heads)
+        for p, neurons in enumerate(by_position)
+    ]
+
+
+def _named(im: InstrumentedModel, part: str | tuple[str, int]) -> tuple[str, np.ndarray]:
+    """Return an operation's name, and which of its neurons a part has."""
+    name, head = (part, None) if isinstance(part, str) else part
+    operation = im[name]
+    if head is None:
+        return name, np.ones(operation.shape, bool)
+    if operation.heads is None or not 0 <= head < operation.heads.count:
+        count = 0 if operation.heads is None else operation.heads.count
+        raise InvalidArgumentError(f"Operation '{name}' has {count} heads. Received: {head}")
+    return name, operation.heads.members(operation.shape, head)
