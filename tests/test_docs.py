@@ -54,6 +54,12 @@ FOUND = {
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
     "compressed": lambda names: names["recipe"].layers == ("conv1", "logits"),
     "causes": lambda names: names["repaired"].points == 3 and len(names["static"].neurons) > 5,
+    "patching": lambda names: (
+        names["best"]["head"] == 3
+        and names["best"]["effect"] > 0.5
+        and abs(names["where"].table["effect"].max() - 1) < 1e-3
+        and -0.1 < names["through"] < names["direct"] < 1
+    ),
     "transformers": lambda names: names["share"] > 0.9,
     "recurrent-networks": lambda names: len(names["each"]) == 32,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",

@@ -69,8 +69,12 @@ class Patching(ShownAsTable):
             f"time. The largest effects:\n{rows}"
         )
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the effects: operations (and heads) as rows, positions or channels as columns."""
+    def plot(self, ax: "Axes | None" = None, labels: Sequence[str] = ()) -> "Axes":
+        """Plot the effects: operations (and heads) as rows, positions or channels as columns.
+
+        `labels` are names of the columns, such as words. Last columns without an effect, such as
+        padding, are left out.
+        """
         from nnslicer_tf.report.figures import new_axes
 
         keys = [k for k in ("head", "position", "channel") if k in self.table]
@@ -83,17 +87,21 @@ class Patching(ShownAsTable):
         grid = np.full((len(names), int(np.max(columns)) + 1), np.nan)
         place = {name: i for i, name in enumerate(names)}
         grid[[place[r] for r in rows], columns] = self.table["effect"]
-        size = (1.8 + 0.45 * min(grid.shape[1], 24), 1.2 + 0.3 * min(len(names), 40))
-        ax = new_axes(ax, (max(size[0], 4.5), size[1]))
         most = max(1e-9, float(np.nanmax(np.abs(grid))))
+        used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
+        grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]
+        width, height = 3.5 + 0.5 * min(grid.shape[1], 24), 1.4 + 0.3 * min(len(names), 40)
+        ax = new_axes(ax, (max(width, 5.5), height))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-        ax.figure.colorbar(image, ax=ax, label="effect (1: the whole difference)")
+        ax.figure.colorbar(image, ax=ax, label="effect (1: all of it)")
         if len(names) <= _MOST:
             ax.set_yticks(range(len(names)), names)
         ax.set_xlabel(across or "")
-        ax.set_xticks(range(grid.shape[1]) if across and grid.shape[1] <= 24 else [])
+        if across and grid.shape[1] <= 24:
+            shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])
+            ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
-        ax.set_title(f"{other} values put into the {run} run", fontsize=10)
+        ax.set_title(f"{other} values in the {run} run, one part at a time", fontsize=10)
         return ax
 
 
