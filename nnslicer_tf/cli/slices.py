@@ -197,6 +197,18 @@ def slice_(
             help="The smallest slice found that keeps each sample's answer, with its certificate.",
         ),
     ] = False,
+    level: Annotated[
+        str, Option(help="With --decisive: 'synapse', 'neuron', 'channel', 'head' or 'input'.")
+    ] = "synapse",
+    reference: Annotated[
+        str, Option(help="With --decisive: what the rest contributes, its 'mean' or 'zero'.")
+    ] = "mean",
+    min_probability: Annotated[
+        float | None, Option(help="With --decisive: least probability of the answer.")
+    ] = None,
+    max_divergence: Annotated[
+        float | None, Option(help="With --decisive: largest divergence of the output, in nats.")
+    ] = None,
     workers: Annotated[
         int | None, Option(help="Ray processes; 0 for none. Default: one per core for long work.")
     ] = None,
@@ -224,7 +236,13 @@ def slice_(
             raise InvalidArgumentError(
                 "--decisive always keeps the predicted class. Omit --outputs."
             )
-        result = slicer.decisive(x)
+        result = slicer.decisive(
+            x,
+            level=level,
+            reference=reference,
+            min_probability=min_probability,
+            max_divergence=max_divergence,
+        )
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
     else:

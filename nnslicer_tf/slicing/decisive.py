@@ -71,6 +71,7 @@ class DecisiveSlices(ShownAsTable):
         values = np.where(found == 0, np.finfo(np.float32).tiny, found)
         arrays = self._arrays(place, values, np.float32)
         info = {name: self.info[name] for name in ("level", "reference", "fingerprint")}
+        info["outputs"] = "predicted" if self.info["kind"] == "class" else self.info["kind"]
         info["samples"] = len(self) if self.info["together"] else 1
         by_synapse = self.info["level"] == "synapse"
         return Slice({} if by_synapse else arrays, arrays if by_synapse else {}, info)

@@ -179,6 +179,14 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     assert code == 2 and "holds decisive slices" in errors
     code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)
     assert code == 2 and "Omit --outputs" in errors
+    options = ("--level", "channel", "--reference", "zero", "--min-probability", 0.3)
+    code, _, _ = nnslicer("slice", *common, *data, "--decisive", *options, "--output", output)
+    info = nns.slicing.DecisiveSlices.load(output).info
+    assert code == 0 and [info[n] for n in ("level", "reference")] == ["channel", "zero"]
+    assert info["min_probability"] == 0.3
+    wrong = ("--decisive", "--level", "layer")
+    code, _, errors = nnslicer("slice", *common, *data, *wrong)
+    assert code == 2 and "level" in errors
 
 
 def test_prune_writes_a_smaller_model(nnslicer, files, tmp_path):

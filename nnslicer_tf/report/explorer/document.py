@@ -276,6 +276,7 @@ class Document:
             key = (model, id(one.x), i if one.each else None)
             data["row"] = self._row(key, x, one)
             data["says"] = None
+            data["inactive"] = "zero" if one.means is None else "their mean values"
             if masked is not None:  # a classifier
                 if key not in self._whole:
                     self._whole[key] = _answer(masked.outputs({}, x))

@@ -85,11 +85,14 @@ def read_exhibit(
     elif hasattr(one, "neurons") and hasattr(one, "synapses"):
         facts = dict(getattr(one, "info", {}))
         samples = int(facts.pop("samples", 1) or 0)
-        parts, each = [Part(one.neurons, one.synapses, samples)], samples == 1
+        level = facts.get("level", "")  # of a decisive slice
+        if level:
+            facts["granularity"] = _granularity(level)
+        neurons = _spread(im, level, one.neurons)
+        parts, each = [Part(neurons, one.synapses, samples)], samples == 1
     elif hasattr(one, "certificate"):
         facts, each = dict(one.info), not one.info["together"]
-        by_channel = one.info["level"] in ("synapse", "channel")
-        facts["granularity"] = "channel" if by_channel else "activation"
+        facts["granularity"] = _granularity(one.info["level"])
         parts = [_decisive(one, i, im, classes) for i in range(len(one) if each else 1)]
     elif isinstance(one, Mapping) and _is_marks(one):
         neurons, synapses = {}, {}
@@ -139,14 +142,8 @@ def _decisive(one: Any, index: int, im: InstrumentedModel, classes: Sequence[str
     masks = one.masks(index)
     samples = 1 if not one.info["together"] else len(one)
     certificate = one.summary(index, classes)
-    if one.info["level"] != "synapse":  # positions of an input are marked in all their channels
-        neurons = {
-            name: np.broadcast_to(mask[..., None], im[name].shape)
-            if one.info["level"] == "input" and mask.ndim < len(im[name].shape)
-            else mask
-            for name, mask in masks.items()
-        }
-        return Part(neurons, {}, samples, certificate)
+    if one.info["level"] != "synapse":
+        return Part(_spread(im, one.info["level"], masks), {}, samples, certificate)
     # Channels with a synapse in the slice are marked, too.
     neurons = {
         o.name: im.kernels[o.params.name].layout.from_kernel(masks[o.params.name]).any(axis=(0, 1))
@@ -154,6 +151,29 @@ def _decisive(one: Any, index: int, im: InstrumentedModel, classes: Sequence[str
         if getattr(o.params, "name", None) in masks
     }
     return Part(neurons, masks, samples, certificate)
+
+
+def _granularity(level: str) -> str:
+    return "channel" if level in ("synapse", "channel") else "activation"
+
+
+def _spread(
+    im: InstrumentedModel, level: str, values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return values of positions of an input, or of heads, for all their neurons."""
+    if level not in ("input", "head"):
+        return dict(values)
+    spread = {}
+    for name, one in values.items():
+        operation = im[name]
+        full = np.asarray(one)
+        if level == "input" and full.ndim < len(operation.shape):
+            full = full[..., None]
+        elif level == "head" and operation.heads is not None:
+            members = [operation.heads.members(operation.shape, h) for h in range(len(full))]
+            full = full[np.argmax(members, axis=0)]
+        spread[name] = np.broadcast_to(full, operation.shape)
+    return spread
 
 
 def _check_shape(name: str, key: str, values: np.ndarray, *known: Sequence[int]) -> None:

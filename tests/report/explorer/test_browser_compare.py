@@ -47,7 +47,9 @@ def test_compare_two_samples_of_a_set(two_thetas):
 
 def test_what_the_model_says(digits, two_thetas):
     page, slices, _, im, x = two_thetas
-    shares = keras.ops.softmax(slices[2].apply(im.model).predict(x[2:3], verbose=0))[0].numpy()
+    shares = keras.ops.softmax(slices[2].apply(im.model, digits[1]).predict(x[2:3], verbose=0))[
+        0
+    ].numpy()
     page.choose("left-part", page.options("left-part")[2])
     rows = page.rows('table[data-says="the slice alone"]')
     expected = np.argsort(-shares)[:3]

@@ -71,6 +71,12 @@ def test_decisive_slices_with_their_certificates(digits, level):
                 continue
             stored = arrays[part["neurons"][str(names.index(name))]]
             assert np.array_equal(stored.reshape(mask.shape) != 0, mask)
+        # The slice of one sample is shown alike, as a slice.
+        own, of_slice = read(nns.explore(found[i], im, x[i : i + 1], profile=profile))
+        alone = exhibit(own)["parts"][0]
+        for place, at in alone["neurons"].items() if level != "synapse" else ():
+            shown = of_slice[at] != 0
+            assert np.array_equal(shown, arrays[part["neurons"][place]] != 0)
 
 
 def test_values_and_means(digits):
@@ -93,11 +99,9 @@ def test_what_the_model_says(digits):
     im, profile, slices, x = digits
     header, _ = read(nns.explore(slices, im, x, profile=profile, progress=False))
     for i, (one, part) in enumerate(zip(slices, exhibit(header)["parts"], strict=True)):
-        without = keras.models.clone_model(im.model)
-        without.set_weights(im.model.get_weights())
-        for name, kernel in nns.InstrumentedModel(without).kernels.items():
-            kernel.variable().assign(kernel.kernel() * (one.synapses[name] == 0))
-        models = {"whole": im.model, "kept": one.apply(im.model), "removed": without}
+        rest = {name: (values == 0).astype(int) for name, values in one.synapses.items()}
+        models = {"whole": im.model, "kept": one.apply(im.model, profile)}
+        models["removed"] = nns.Slice({}, rest, {}).apply(im.model, profile)
         for said, model in models.items():
             shares = keras.ops.softmax(model.predict(x[i : i + 1], verbose=0))[0].numpy()
             expected = np.argsort(-shares)[: document.MAX_CLASSES]

@@ -1611,6 +1611,7 @@ class Explorer {
       const said = [["whole model", whole], ["the slice alone", kept], ["without the slice", removed]];
       return [h("h2", {}, side ? `What the model says, ${side}` : "What the model says"),
         certificate ? h("p", { class: "certificate" }, certificate) : null,
+        kept ? h("p", { class: "note" }, `Inactive synapses contribute ${view.part.inactive}.`) : null,
         ...said.filter(([, answer]) => answer).map(([title, answer]) => this.answer(title, answer))]
         .filter(Boolean);
     });
