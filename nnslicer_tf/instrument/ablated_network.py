@@ -84,73 +84,62 @@ class Network:
         self.level = level
         self.by_weight = by_weight
         self.wanted = wanted
+        self.groups = dict(groups or {})
         self._by_synapse = level == "synapse" and not by_weight
         self._order = im.graph.ancestors(wanted)
-        self.variables = named_variables(im) if by_weight else {}
-        self.groups = dict(groups or {})
-        # Name → the index of each entry's unit: an array that broadcasts to a value or kernel.
-        self._ids: dict[str, np.ndarray] = {}
+        self.variables = _named_variables(im, level) if by_weight else {}
+        # Name → shape of the mask, in topological order; the shape in which it broadcasts to a
+        # value or is a kernel's; and the units that entries of the latter belong to, if others.
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._spread: dict[str, tuple[int, ...]] = {}
+        self._gathered: dict[str, np.ndarray] = {}
         self._masked: dict[str, str] = {}  # operation → name of its mask
         read: dict[str, None] = {}  # operations whose reference values are needed
         if by_weight:
-            self._find_variables(level)
-            read = dict.fromkeys(self._ids)
+            kernels = im.kernels
+            for name, variable in self.variables.items():
+                is_float = keras.backend.is_float_dtype(variable.dtype)
+                if (name in kernels if level == "synapse" else is_float) and _in(name, of):
+                    self._add(name, tuple(variable.shape))
+            read = dict.fromkeys(self.shapes)
         elif self._by_synapse:
             read = self._find_synapses(of)
         else:
-            self._find_neurons(level, of or ())
+            self._find_neurons(level, of)
             read = dict.fromkeys(self._masked)
-        if of is not None:
-            for name in of:
-                self.check(name)
-            self._ids = {name: ids for name, ids in self._ids.items() if name in of}
-            self._masked = {o: name for o, name in self._masked.items() if name in of}
-        if not self._ids:
+        for name in of or ():
+            self.check(name)
+        if not self.shapes:
             raise UnsupportedLayerError(
                 f"'{im.model.name}' has nothing to mask at level {level!r}. "
                 f"The levels are {', '.join(LEVELS)}."
             )
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for name, ids in self._ids.items():
-            self.shapes[name] = self._shape_of(name, ids, level)
-            if name in self.groups:
-                self._ids[name] = _grouped(name, ids, self.groups[name])
-                self.shapes[name] = (int(self._ids[name].max()) + 1,)
-        for name in self.groups:
+        for name, lists in self.groups.items():
             check_name("unit", name, self.shapes)
+            units = self._gathered.get(name, np.arange(int(np.prod(self._spread[name]))))
+            self._gathered[name] = _group_of(name, int(np.prod(self.shapes[name])), lists)[units]
+            self.shapes[name] = (int(self._gathered[name].max()) + 1,)
         self._sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         self.units = sum(self._sizes)
-        self.bases = tuple(n for n in read if by_weight or self._by_synapse or n in self._masked)
+        self.bases = tuple(read)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
-    def _find_variables(self, level: str) -> None:
-        kernels = {id(k.variable()): name for name, k in self.im.kernels.items()}
-        renamed = {}
-        for name, variable in self.variables.items():
-            if level == "synapse" and id(variable) not in kernels:
-                continue
-            if level == "synapse":
-                renamed[kernels[id(variable)]] = variable
-            elif keras.backend.is_float_dtype(variable.dtype):
-                renamed[name] = variable
-        if level == "synapse":
-            own = {id(v): name for name, v in renamed.items()}
-            every = [(own.get(id(v), n), v) for n, v in self.variables.items()]
-            self.variables = dict(every)
-        for name, variable in renamed.items():
-            size = int(np.prod(variable.shape))
-            self._ids[name] = np.arange(size).reshape(tuple(variable.shape))
+    def _add(
+        self, name: str, shape: tuple[int, ...], spread: tuple[int, ...] | None = None
+    ) -> None:
+        self.shapes[name] = shape
+        self._spread[name] = shape if spread is None else spread
 
     def _find_synapses(self, of: Sequence[str] | None) -> dict[str, None]:
         read: dict[str, None] = {}
         for operation in self._order:
             name, params = operation.name, operation.params
             cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
-            kernels = [k for o in cell for k in o.kernels if of is None or k.name in of]
+            kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
             if not kernels or (of is None and isinstance(params, Lookup)):
                 continue
             for kernel in kernels:
-                self._ids.setdefault(kernel.name, np.arange(kernel.size).reshape(kernel.shape))
+                self._add(kernel.name, kernel.shape)
             if isinstance(params, Member):
                 sequence, initial, _ = split_inputs(operation.inputs, params.unrolled.masked)
                 start = name.removesuffix(params.operation.name)
@@ -160,42 +149,32 @@ class Network:
             read[name if isinstance(params, Lookup) else operation.inputs[0]] = None
         return read
 
-    def _find_neurons(self, level: str, named: Sequence[str]) -> None:
-        order = self._order
-        has_tokens = any(o.kind == "lookup" for o in order)
+    def _find_neurons(self, level: str, of: Sequence[str] | None) -> None:
+        has_tokens = any(o.kind == "lookup" for o in self._order)
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
-        for operation in order:
-            name, shape = operation.name, operation.shape
+        for operation in self._order:
+            name, shape, heads = operation.name, operation.shape, operation.heads
             is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
-            is_unit = (is_unit and name not in inside) or name in named
-            heads = operation.heads
+            is_unit = ((is_unit and name not in inside) or of is not None) and _in(name, of)
+            is_input = operation.kind == "lookup" or not (operation.inputs or has_tokens)
+            before = len(self.shapes)
             if level == "input":
-                if operation.kind == "lookup" or not (operation.inputs or has_tokens):
-                    lead = shape[:-1] if len(shape) > 1 else shape
-                    ids = np.arange(int(np.prod(lead))).reshape(lead)
-                    self._add(operation, ids[..., None] if len(shape) > 1 else ids)
-            elif level == "head" and heads is not None and heads.role == "context":
-                extents = [shape[axis] for axis in heads.axes]
-                ids = np.arange(heads.count).reshape(extents)
-                axes = [axis for axis in range(len(shape)) if axis not in heads.axes]
-                ids = ids.transpose(np.argsort(heads.axes))
-                self._add(operation, np.expand_dims(ids, axes))
+                lead = shape[:-1] if len(shape) > 1 else shape
+                if is_input and _in(name, of):
+                    self._add(name, lead, (*lead, *(1,) * (len(shape) > 1)))
+            elif level == "head" and heads and heads.role == "context" and _in(name, of):
+                spread = [n if a in heads.axes else 1 for a, n in enumerate(shape)]
+                self._add(name, (heads.count,), tuple(spread))
+                order = np.argsort(heads.axes)
+                if (order != np.arange(len(order))).any():
+                    units = np.arange(heads.count).reshape([shape[a] for a in heads.axes])
+                    self._gathered[name] = units.transpose(order).ravel()
             elif is_unit and name not in self.wanted and level == "neuron":
-                self._add(operation, np.arange(operation.size).reshape(shape))
+                self._add(name, shape)
             elif is_unit and name not in self.wanted:
-                self._add(operation, np.arange(shape[-1]).reshape(*(1,) * (len(shape) - 1), -1))
-
-    def _add(self, operation: Operation, ids: np.ndarray) -> None:
-        self._masked[operation.name] = operation.name
-        self._ids[operation.name] = ids
-
-    def _shape_of(self, name: str, ids: np.ndarray, level: str) -> tuple[int, ...]:
-        """Return the shape of a mask that users give: of the kernel or value, or of channels."""
-        if level in ("channel", "head"):
-            return (ids.size,)
-        if level == "input" and len(self.im[name].shape) > 1:
-            return ids.shape[:-1]
-        return ids.shape
+                self._add(name, shape[-1:], (*(1,) * (len(shape) - 1), shape[-1]))
+            if len(self.shapes) > before:
+                self._masked[name] = name
 
     def check(self, name: str) -> None:
         """Raise InvalidArgumentError if the model has no such kernel, variable or operation."""
@@ -268,7 +247,7 @@ class Network:
     def references(self, reference: Weights) -> dict[str, np.ndarray]:
         """Return the masked variables of another version."""
         arrays = dict(zip(self.variables, reference.variables, strict=True))
-        return {name: arrays[name] for name in self._ids}
+        return {name: arrays[name] for name in self.shapes}
 
     def _function(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         if key not in self._compiled:
@@ -284,12 +263,11 @@ class Network:
         """Return the masks `(1 or rows, …)` of values, kernels or variables, by unit name."""
         masks = {}
         ends = np.cumsum(self._sizes).tolist()
-        for (name, ids), size, end in zip(self._ids.items(), self._sizes, ends, strict=True):
+        for name, size, end in zip(self.shapes, self._sizes, ends, strict=True):
             part = mask[:, end - size : end]
-            if np.array_equal(ids.ravel(), np.arange(size)):
-                masks[name] = ops.reshape(part, (-1, *ids.shape))
-            else:
-                masks[name] = ops.take(part, ids, axis=1)
+            if name in self._gathered:
+                part = ops.take(part, self._gathered[name], axis=1)
+            masks[name] = ops.reshape(part, (-1, *self._spread[name]))
         return masks
 
     def run(
@@ -520,6 +498,19 @@ def named_variables(im: InstrumentedModel) -> dict[str, keras.Variable]:
     return named
 
 
+def _named_variables(im: InstrumentedModel, level: str) -> dict[str, keras.Variable]:
+    """Return all variables by name; at level "synapse", kernels by the kernel's name."""
+    kernels = {id(k.variable()): name for name, k in im.kernels.items()}
+    named = named_variables(im)
+    if level != "synapse":
+        return named
+    return {kernels.get(id(variable), name): variable for name, variable in named.items()}
+
+
+def _in(name: str, names: Sequence[str] | None) -> bool:
+    return names is None or name in names
+
+
 def projections_of_heads(im: InstrumentedModel) -> frozenset[str]:
     """Return the weighted sums inside attentions: of queries, keys, values and the result."""
 
@@ -550,14 +541,14 @@ def projections_of_heads(im: InstrumentedModel) -> frozenset[str]:
     return frozenset(inside)
 
 
-def _grouped(name: str, ids: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return the index of each entry's group: the given ones first, then those of single units."""
-    group_of = np.full(ids.max() + 1, -1)
+def _group_of(name: str, units: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the index of each unit's group: the given ones first, then those of single units."""
+    group_of = np.full(units, -1)
     for index, members in enumerate(groups):
         chosen = np.asarray(members, int).ravel()
-        if not len(chosen) or chosen.min() < 0 or chosen.max() >= len(group_of):
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= units:
             raise InvalidArgumentError(
-                f"Group {index} of '{name}' must name some of its units 0 … {len(group_of) - 1}. "
+                f"Group {index} of '{name}' must name some of its units 0 … {units - 1}. "
                 f"Received: {list(members)}"
             )
         if (group_of[chosen] >= 0).any():
@@ -565,4 +556,4 @@ def _grouped(name: str, ids: np.ndarray, groups: Sequence[Sequence[int]]) -> np.
         group_of[chosen] = index
     alone = group_of < 0
     group_of[alone] = len(groups) + np.arange(alone.sum())
-    return group_of[ids]
+    return group_of
