@@ -112,7 +112,7 @@ def explain(
         comparison=compare_methods(im, sample, means, chosen, methods, contributions)
         if methods
         else None,
-        _tokens=tokens,
+        token_inputs=tokens,
         _amounts=amounts,
     )
 

@@ -1,11 +1,9 @@
 """`Explanation`: why a model gave one sample its answer. `Slicer.explain` makes it."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import counted
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import Target, metrics
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import save_figure
-from nnslicer_tf.report.attributions import InputPanel, attribution_figure
-from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
+from nnslicer_tf.report.explanation import (
+    explanation_figure,
+    explanation_html,
+    save_explanation,
+)
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
@@ -83,6 +82,7 @@ class Explanation(ShownAsTable):
         frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
             without usual samples.
         comparison: Other methods, judged on this sample; None if there are none.
+        token_inputs: Names of the inputs that are tokens.
     """
 
     sample: Any
@@ -101,13 +101,18 @@ class Explanation(ShownAsTable):
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
-    _tokens: frozenset[str]
+    token_inputs: frozenset[str]
     _amounts: Callable[[], Slice]
 
     @cached_property
     def amounts(self) -> Slice:
         """Contributions of all neurons and synapses to the target, in the unit of the logit."""
         return self._amounts()
+
+    @property
+    def own_method(self) -> str:
+        """Name of the contributions among the methods that are compared."""
+        return AMOUNTS
 
     @property
     def predicted(self) -> int | None:
@@ -267,91 +272,17 @@ class Explanation(ShownAsTable):
 
     def figure(self) -> Figure:
         """Return a figure: the sample with its contributions, other methods, and the answers."""
-        maps = {AMOUNTS: self.contributions}
-        curves = {}
-        if self.comparison is not None:
-            maps = dict(self.comparison.values)
-            curves = {
-                f"{title}\n(area: {better} is better)": {
-                    n: (c.shares, c.answers) for n, c in of_methods.items()
-                }
-                for title, better, of_methods in (
-                    ("hidden, largest first", "less", self.comparison.deletion),
-                    ("shown, largest first", "more", self.comparison.insertion),
-                )
-            }
-        inputs = self.sample if isinstance(self.sample, Mapping) else {"": self.sample}
-        panels = []
-        for name, sample in inputs.items():
-            of_input = {m: v[name] if name else v for m, v in maps.items()}
-            usual = self.means.get(name or next(iter(self.means)))
-            title = f"why {self.question}?" + (f" ({name})" if name else "")
-            is_text = (name or next(iter(self.means))) in self._tokens
-            panels.append(
-                InputPanel(
-                    sample,
-                    of_input,
-                    title,
-                    usual,
-                    self.columns if len(self.columns) == np.size(sample) else (),
-                    self.words if is_text else (),
-                    is_text,
-                )
-            )
-        return attribution_figure(panels, self.to_frame(), curves)
+        return explanation_figure(self)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a page (.html) or a picture (.png, .pdf, .svg); reject other endings."""
-        path = Path(path)
-        if path.suffix in (".png", ".pdf", ".svg"):
-            save_figure(self.figure(), path)
-        elif path.suffix == ".html":
-            with tempfile.TemporaryDirectory() as folder:
-                page = Page(f"Why {self.question}?", self._blocks(Path(folder)))
-                text = page.html(folder)
-            with atomic_path(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        else:
-            raise InvalidArgumentError(
-                f"An explanation is written as .html, .png, .pdf or .svg. Received: '{path}'"
-            )
+        save_explanation(self, path)
 
     def __repr__(self) -> str:
         return f"Explanation({self.summary().splitlines()[0]} {self.slice!r})"
 
     def _repr_html_(self) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            blocks = self._blocks(Path(folder))
-            return "\n".join(block.html(Path(folder)) for block in blocks)
-
-    def _blocks(self, folder: Path) -> list[Any]:
-        """Return the blocks of a page; the picture is written to a folder."""
-        picture = folder / "explanation.png"
-        save_figure(self.figure(), picture)
-        blocks: list[Any] = [Text(line) for line in self.summary().splitlines()]
-        blocks.append(Picture(picture, "Contributions of the input's features"))
-        blocks += [Heading("What is left"), Table(self.to_frame(), "Answers")]
-        if self.decisive is not None:
-            certificate = self.decisive.to_frame().drop(columns="sample").T.reset_index()
-            certificate.columns = ["certificate of the decisive slice", "value"]
-            blocks.append(Table(certificate, "", longest=40))
-        if self.frequencies is not None:
-            blocks += [
-                Heading("Difference from usual slices"),
-                Table(self.differences(), "Synapses, for each layer"),
-            ]
-        blocks += [
-            Heading("What matters most"),
-            Table(self.channels(), "Channels, from the output to the input", longest=40),
-            Table(self.synapses(), "Synapses, from the output to the input", longest=40),
-        ]
-        if self.comparison is not None:
-            blocks += [
-                Heading("Other methods"),
-                Table(self.comparison.to_frame(), "Areas under the curves"),
-                *(Text(f"{name}: {why}") for name, why in self.comparison.left_out.items()),
-            ]
-        return blocks
+        return explanation_html(self)
 
 
 def _largest(sizes: np.ndarray, most: int) -> list[int]:
