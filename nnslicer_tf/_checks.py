@@ -133,19 +133,6 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
     return labels.astype(np.int64)
 
 
-def check_logits(logits: np.ndarray) -> None:
-    """Raise `InvalidArgumentError` unless `(N, …)` outputs are vectors of two or more logits."""
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise InvalidArgumentError(
-            f"The model must be a classifier with logits (N, classes). It gave {logits.shape}."
-        )
-    if (logits >= 0).all() and np.allclose(logits.sum(axis=1), 1, atol=1e-4):
-        raise InvalidArgumentError(
-            "The model outputs probabilities, but it does not end in a softmax that can be "
-            "removed. Give a model that ends in logits or in a softmax."
-        )
-
-
 def check_points(
     x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
 ) -> np.ndarray:

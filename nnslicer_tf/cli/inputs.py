@@ -153,8 +153,8 @@ def dataset(
             split=split,
             classes=names(classes or ""),
         )
-    if classes is not None and data.alphabetical:
-        check_class_order(im, data, option)
+    names_matter = classes is not None and data.alphabetical
+    if names_matter and not check_class_order(im, data, option):
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
     return aligned(data, im.columns)
 

@@ -12,7 +12,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels
@@ -25,6 +24,7 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
 )
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.plausibility import warn_of_class_order
 
 if TYPE_CHECKING:
     from nnslicer_tf.instrument.model import InstrumentedModel
@@ -290,38 +290,24 @@ def read_labelled(
     return x, check_labels(labels, len(x), classes)
 
 
-def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> None:
-    """Check that the alphabetical order of the labels is the model's, as far as it can be known.
+def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> bool:
+    """Compare labels that are names, numbered alphabetically, with the model's classes.
 
-    The model's answers are compared with the labels in alphabetical order, and in the order that
-    agrees best (Hungarian method). `option` is the command line's, which names the classes. Raises
-    InvalidArgumentError if the numbers of classes differ, or another order agrees better.
+    `option` is the command line's, which names the classes. Returns whether it warned that another
+    order agrees better. Raises InvalidArgumentError if the numbers of classes differ.
     """
     is_vector = len(im.output_operations) == 1 and len(im[im.logit_operation].shape) == 1
     if not data.alphabetical or not len(data.y) or not is_vector or im.classes.is_number:
-        return
-    labels, count = data.class_names, im.classes.count
-    remedy = order_remedy(labels, option)
-    if len(labels) != count:
+        return False
+    names, count = data.class_names, im.classes.count
+    if len(names) != count:
         raise InvalidArgumentError(
-            f"'{data.name}' has {len(labels)} different labels ({', '.join(labels)[:100]}), the "
+            f"'{data.name}' has {len(names)} different labels ({', '.join(names)[:100]}), the "
             f"model {count} classes, so that it is not known which label is which class. Name all "
             f"classes in the model's order: {option + ' A,B,…' if option else 'classes=[…]'}."
         )
     predicted = im.classes.from_outputs(im.predict(data.x))
-    confusion = np.zeros((count, count), np.int64)
-    np.add.at(confusion, (data.y, predicted), 1)
-    agreement = np.trace(confusion) / len(data.y)
-    best = confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(data.y)
-    # With few samples, a model that is often wrong may agree better with another order by chance.
-    lead = 0.0 if count == 2 else 0.1 + 1 / np.sqrt(len(data.y))
-    if best > agreement + lead:
-        raise InvalidArgumentError(
-            f"The model seems to number its classes otherwise than in the alphabetical order of "
-            f"the labels of '{data.name}' ({', '.join(labels)[:100]}): {agreement:.0%} of its "
-            f"answers agree with that order, {best:.0%} with another. Use {remedy} for the "
-            "model's order, or name the classes alphabetically to keep that order."
-        )
+    return warn_of_class_order(predicted, data.y, names, order_remedy(names, option))
 
 
 def column_names(data: Any) -> tuple[str, ...]:

@@ -277,8 +277,7 @@ class InstrumentedModel(ShownAsTable):
             y: Their labels, integers or one-hot; None if `data` has them.
 
         Raises:
-            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks, or
-                if they are names, numbered alphabetically, and the model counts otherwise.
+            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks.
             InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         if y is None:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import ArrayLike, check_labels, check_logits, check_name, shape_fits
+from nnslicer_tf._checks import ArrayLike, check_labels, check_name, shape_fits
 from nnslicer_tf._environment import require, track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
@@ -27,6 +27,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, Unsupporte
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, device_name
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.plausibility import check_logits
 
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
