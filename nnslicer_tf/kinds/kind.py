@@ -3,7 +3,7 @@
 It does not import Keras, so that workers start fast.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -257,8 +257,6 @@ class Kind:
         rescale: DeepLIFT's rule (Shrikumar et al., ICML 2017): maps an operation, its inputs, the
             reference inputs and its output's multipliers to those of its inputs.
         through_time: Whether `kinds.recurrence` walks the operations back through time together.
-        kernels: Compiled kernels that the rule needs in addition to the usual ones (see
-            `nnslicer_tf._kernels.ahead`); "" for none.
     """
 
     name: str
@@ -275,7 +273,6 @@ class Kind:
     multiplies: bool = False
     rescale: Callable[..., Sequence[Any]] | None = None
     through_time: bool = False
-    kernels: str = ""
 
     @property
     def can_slice(self) -> bool:
@@ -290,15 +287,6 @@ _KINDS: dict[str, Kind] = {}
 def kind_of(operation: Operation) -> Kind:
     """Return the registered kind of an operation, or a kind without rules if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
-
-
-def compile_rules(operations: Iterable[Operation]) -> None:
-    """Compile the rules of some operations in other processes, unless that was done before."""
-    # Imported here, because reading kinds does not need the compiler.
-    from nnslicer_tf._kernels.ahead import USUAL, compile_ahead
-
-    more = {kind_of(operation).kernels for operation in operations} - {""}
-    compile_ahead([*USUAL, *sorted(more)])
 
 
 def register_kind(kind: Kind) -> None:

@@ -177,7 +177,6 @@ register_kind(
         at_zero=_product_at_zero,
         multiplies=True,
         rescale=rescale.midpoint,
-        kernels="products",
     )
 )
 register_kind(
@@ -187,6 +186,5 @@ register_kind(
         table=_softmax_table,
         at_zero=_softmax_at_zero,
         rescale=rescale.softmax,
-        kernels="products",
     )
 )

@@ -83,13 +83,11 @@ class Profile(ShownAsTable):
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
-        from nnslicer_tf.kinds.kind import compile_rules
 
         im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)
-        compile_rules(im.operations)  # for the slices that usually follow
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         # Least and largest values, by which constant neurons are recognised.

@@ -27,7 +27,7 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds.kind import Layout, compile_rules
+from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
 from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
@@ -138,8 +138,6 @@ class Slicer:
         profile.check_model(im)
         im.columns = profile.columns or im.columns
         check_rules(im, granularity)
-        if theta > 0:
-            compile_rules(im.operations)
         self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
@@ -166,8 +164,6 @@ class Slicer:
         other.__dict__ = {**self.__dict__, **settings, **caches}
         other.__dict__.pop("_by_amounts", None)
         check_options(workers=other.workers, **other._settings)
-        if other.theta > 0:
-            compile_rules(other.im.operations)
         return other
 
     def at_theta(self, theta: float) -> "Slicer":
