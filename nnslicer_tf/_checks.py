@@ -14,6 +14,9 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteA
 # `help` shows the name of such an alias in place of NumPy's six lines.
 ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)
 
+MAX_CLASSES = 2**31
+"""Labels are below this: larger ones are no class indices, and int64 cannot hold all of them."""
+
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
     """Raise `InvalidArgumentError` unless `name` is known; `what` says of which kind it is."""
@@ -89,12 +92,13 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels (columns, one-hot rows, tensors) as `(samples,)`; other arrays unchanged."""
+    """Return labels (columns, one-hot rows, tensors, bools) as `(samples,)`; others unchanged."""
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     one_hot = labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
-    return labels.argmax(axis=1) if one_hot else labels
+    labels = labels.argmax(axis=1) if one_hot else labels
+    return labels.astype(np.int64) if labels.dtype.kind == "b" else labels
 
 
 def as_array(x: object) -> np.ndarray:
@@ -124,7 +128,7 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
             f"y must be one class index for each of {samples} samples, integers of shape "
             f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
         )
-    if labels.min() < 0 or (classes is not None and labels.max() >= classes):
+    if labels.min() < 0 or labels.max() >= (MAX_CLASSES if classes is None else classes):
         expected = "0 or more" if classes is None else f"in 0 … {classes - 1}"
         raise InvalidArgumentError(
             f"Class labels must be {expected}; leave out samples without a class. Received: "

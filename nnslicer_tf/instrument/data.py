@@ -64,8 +64,16 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
 
 
-def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None) -> np.ndarray:
-    """Return `x` as a finite float32 array `(batch, *shape)`; `first` is its first sample's index.
+def check_array(
+    x: Any,
+    shape: Shape,
+    first: int = 0,
+    bounds: Bounds | None = None,
+    columns: Sequence[str] = (),
+) -> np.ndarray:
+    """Return `x` as a finite float32 array `(batch, *shape)`.
+
+    `first` is its first sample's index, and `columns` are the names of a table's, for messages.
 
     Raises:
         InputShapeError: if `x` has a different shape, or is not numeric.
@@ -88,9 +96,13 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
         return int(np.argmax(bad.any(axis=tuple(range(1, array.ndim)))))
 
     if not np.isfinite(array).all():
+        bad = ~np.isfinite(array)
+        row, where = sample_of(bad), ""
+        if array.ndim == 2 and array.shape[1] == len(columns):
+            where = f" in column {columns[int(bad[row].argmax())]!r}"
         raise NonFiniteActivationError(
-            f"Sample {first + sample_of(~np.isfinite(array))} of the data has NaN or infinite "
-            "values (in float32). Remove or repair it."
+            f"Sample {first + row} of the data has NaN or infinite values{where} (in float32). "
+            "Remove or repair it."
         )
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
         raise InputRangeError(
@@ -228,7 +240,9 @@ class Samples:
 
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
         checked = {
-            name: self._about(name, check_array, array, shape, first, self._bounds.get(name))
+            name: self._about(
+                name, check_array, array, shape, first, self._bounds.get(name), self.columns
+            )
             for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True)
         }
         lengths = {name: len(array) for name, array in checked.items()}
@@ -370,7 +384,7 @@ def _dense(x: Any) -> np.ndarray:
             place = f"Column {columns[index[-1]]!r}" if columns else f"Place {list(index)}"
             raise InputShapeError(
                 f"Data must be real numbers. {place} has {str(value)!r}. Turn text into numbers "
-                "first, as for training."
+                "first, as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
     return array.astype(np.float64)
 

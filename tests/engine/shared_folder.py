@@ -29,9 +29,12 @@ SIDES = (0, 1)
 """The two runs of a pair, which differ in data, or in one option."""
 
 
-def network(*tail, shape=(6,), seed=0):
-    keras.utils.set_random_seed(seed)
-    return keras.Sequential([keras.Input(shape), layers.Dense(12, "relu"), layers.Dense(3), *tail])
+def network(seed=0):
+    """Return a model with weights of its own: the seed of Keras is that of all threads."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(12, "relu"), layers.Dense(3)])
+    rng = np.random.default_rng(seed)
+    model.set_weights([rng.normal(0, 0.5, w.shape) for w in model.get_weights()])
+    return model
 
 
 @cache
@@ -93,7 +96,7 @@ def planes(side, folder):
 
 def trainings(side, folder):
     """Trainings from other initial weights."""
-    model = network(shape=(6,), seed=side)
+    model = network(side)
     data = Dataset(subject()[2][0], np.arange(60) % 3, "rows", "", "none", 3)
     recipe = zoo.Recipe("sgd", 0.1, epochs=2, batch_size=30)
     zoo.train(model, data, recipe, rng=1, folder=folder, progress=False)
