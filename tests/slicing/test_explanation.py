@@ -432,7 +432,7 @@ def test_words_are_those_of_the_samples_own_tokens():
     text = ["the", "film", ",", "a", "bad", "film", ",", "is", "not", "good"]
     tokens = [word for word in text if word != ","]
     for words in (text, text[:3], tokens[:7], [*tokens, "end"], "the film"):
-        with pytest.raises(InvalidArgumentError, match="it has 8. Received"):
+        with pytest.raises(InvalidArgumentError, match="it has 8"):
             slicer.explain(x[0], words=words, compare=False, decisive=False)
     for words in (tokens, [*tokens, "", "", "", ""], ()):
         found = slicer.explain(x[0], words=words, compare=False, decisive=False)
