@@ -14,9 +14,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_number
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
@@ -131,7 +131,7 @@ def generate(
 
     tried = len(apart)
     active = start(waiting[:0])
-    with tqdm(total=len(waiting), desc="Seeds", disable=not progress, leave=False) as bar:
+    with progress_bar("Seeds", len(waiting), progress) as bar:
         while True:
             # Fill the batch with new seeds, unless coverage is high enough.
             if desired_coverage is not None and all(

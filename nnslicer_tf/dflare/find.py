@@ -19,10 +19,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels, check_number
-from nnslicer_tf._environment import announce
+from nnslicer_tf._environment import announce, progress_bar
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.classifiers import rows_within_memory
@@ -136,7 +135,7 @@ def find_deviations(
     together = rows_within_memory(seeds.shape[1:], search.together)
     running: dict[int, _Running] = {}
     begin, queries, finished, announced = time.perf_counter(), 0, 0, False
-    with tqdm(total=len(seeds), desc="searches", disable=not progress, leave=False) as bar:
+    with progress_bar("searches", len(seeds), progress) as bar:
         bar.update(len(outcomes))
         try:
             while waiting or running:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Engine
 from nnslicer_tf.engine.engines import in_order
@@ -34,13 +34,8 @@ class Work:
         """Return the result of all batches, running only those that the checkpoint lacks."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
-        with tqdm(
-            total=samples.count,
-            desc="Compiling" if self.job.compiles_first else "Slicing",
-            unit="sample",
-            disable=not progress,
-            leave=False,
-        ) as bar:
+        what = "Compiling" if self.job.compiles_first else "Slicing"
+        with progress_bar(what, samples.count, progress, unit="sample") as bar:
 
             def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
                 for index, first, batch in self._batches(samples):
