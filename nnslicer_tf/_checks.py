@@ -21,7 +21,7 @@ MAX_CLASSES = 2**31
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
     """Raise `InvalidArgumentError` unless `name` is known; `what` says of which kind it is."""
     known = list(known)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:  # an array is compared by its values
         raise InvalidArgumentError(
             f"There is no {what} {name!r}.{did_you_mean(name, known)} "
             f"It is one of {', '.join(known)}."

@@ -57,6 +57,13 @@ def as_path(path: str | os.PathLike) -> Path:
         name = b""
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidArgumentError(f"A path must be a text or a pathlib.Path. Received: {path!r}")
+    try:
+        os.lstat(name)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidArgumentError(
+                f"The name '{name[:80]}…' is too long for a file."
+            ) from error
     return Path(name)
 
 
@@ -208,11 +215,7 @@ def read_archive(
     MissingFileError, or CorruptFileError if the file is damaged or not as the block expects.
     """
     path = as_path(path)
-    try:
-        exists = path.exists()
-    except OSError:  # such as a name that is too long
-        exists = False
-    if not exists:
+    if not path.exists():
         raise MissingFileError(f"There is no {what} file '{path}'.")
     try:
         with zipfile.ZipFile(path) as file:

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import MAX_CLASSES, as_class_indices, check_name, counted
+from nnslicer_tf._files import as_path
 from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
 from nnslicer_tf.datasets.tables import label_column, read_table, split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _NO_LABELS = np.zeros(0, np.int64)
+_UNREADABLE = (OSError, ValueError, EOFError)
 
 
 def load_data(
@@ -64,7 +66,7 @@ def load_data(
         DatasetUnavailableError: as in `load`.
     """
     check_name("normalisation", normalise, NORMALISATIONS)
-    path = Path(spec)
+    path = as_path(spec)
     is_image = path.is_dir() or path.suffix.lower() in _IMAGES
     is_file = is_image or path.suffix in (".npz", ".npy", ".csv")
     if not is_file and (path.suffix or os.sep in str(spec)):
@@ -142,7 +144,7 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
             content = np.load(stored, allow_pickle=False)
             is_array = path.suffix == ".npy"
             arrays = {"x": content} if is_array else {key: content[key] for key in content.files}
-    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
+    except (*_UNREADABLE, AttributeError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is not a readable {path.suffix} file: {error}") from error
     needs_y = labels and path.suffix == ".npz"
     if missing := ({"x", "y"} if needs_y else {"x"}) - arrays.keys():
@@ -246,7 +248,7 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
                 image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
             else:
                 image = opened.convert("L" if grey else "RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except (*_UNREADABLE, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise CorruptFileError(f"'{path}' is not a readable image: {error}") from error
     if shape is not None and image.size != (shape[1], shape[0]):
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)

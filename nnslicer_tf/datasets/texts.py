@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._checks import check_name, counted
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
@@ -65,7 +65,7 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike) -> "Vocabulary":
         """Read a file that `save` wrote; raise `InvalidArgumentError` if there is none."""
         try:
-            return cls(Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
+            return cls(as_path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
         except OSError as error:
             raise InvalidArgumentError(
                 f"The vocabulary '{path}' cannot be read: {error}."

@@ -43,7 +43,8 @@ Shape: TypeAlias = Sequence[int]
 Bounds: TypeAlias = tuple[float, float]
 """Smallest and largest value of an input."""
 
-_KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+"""Keys under which samples are looked for in a dict."""
 _EMPTY = "The data set is empty: no samples were given."
 _LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
 
@@ -448,12 +449,12 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
     entries = {str(key).lower(): value for key, value in element.items()}
     x, y = (
         next((value for key, value in entries.items() if key in keys), None)
-        for keys in (_KEYS, _LABEL_KEYS)
+        for keys in (KEYS, _LABEL_KEYS)
     )
     if x is None:
         raise InputShapeError(
             f"Data has the keys {', '.join(map(str, element))}; samples are looked for under "
-            f"{', '.join(_KEYS)}."
+            f"{', '.join(KEYS)}."
         )
     return _dense(x), y
 
