@@ -1,11 +1,12 @@
 """Two runs with different work in one new folder: each is right, or refused.
 
 `python tests/engine/shared_folder.py` runs 1,000 pairs of threads and 200 pairs of processes, for
-each kind of store in turn, and prints how they ended. Each run is then repeated alone in the folder.
+each kind of store in turn, and prints how they ended. Each run is then repeated alone in the
+folder.
 
 On two cores, 2026-11-28: 1,000 pairs of threads (152 s) gave 2,303 right results and 1,697 refusals
 (ProfileMismatchError), 200 pairs of processes (30 s) 463 and 337; none was wrong, and none ended in
-another error. With the stores of the version before, 24 of 720 results of 180 pairs of threads were wrong.
+another error. With the stores of the version before, 24 of 720 results of threads were wrong.
 """
 
 import os
