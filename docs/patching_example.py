@@ -10,7 +10,7 @@ from nnslicer_tf.datasets import texts
 from nnslicer_tf.report import save_figure
 from nnslicer_tf.slicing import patch
 
-WORDS = "the film is a wonderful surprise".split()
+WORDS = ["the", "film", "is", "a", "wonderful", "surprise"]
 STATES = ["positions", "block1_add1", "block1_add2", "block2_add1", "block2_add2"]
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteA
 # `help` shows the name of such an alias in place of NumPy's six lines.
 ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)
 
+MAX_CLASSES = 2**31
+"""Labels are below this: larger ones are no class indices, and int64 cannot hold all of them."""
+
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
     """Raise `InvalidArgumentError` unless `name` is known; `what` says of which kind it is."""
     known = list(known)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:  # an array is compared by its values
         raise InvalidArgumentError(
             f"There is no {what} {name!r}.{did_you_mean(name, known)} "
             f"It is one of {', '.join(known)}."
@@ -89,12 +92,13 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels (columns, one-hot rows, tensors) as `(samples,)`; other arrays unchanged."""
+    """Return labels (columns, one-hot rows, tensors, bools) as `(samples,)`; others unchanged."""
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     one_hot = labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
-    return labels.argmax(axis=1) if one_hot else labels
+    labels = labels.argmax(axis=1) if one_hot else labels
+    return labels.astype(np.int64) if labels.dtype.kind == "b" else labels
 
 
 def as_array(x: object) -> np.ndarray:
@@ -124,26 +128,13 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
             f"y must be one class index for each of {samples} samples, integers of shape "
             f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
         )
-    if labels.min() < 0 or (classes is not None and labels.max() >= classes):
+    if labels.min() < 0 or labels.max() >= (MAX_CLASSES if classes is None else classes):
         expected = "0 or more" if classes is None else f"in 0 … {classes - 1}"
         raise InvalidArgumentError(
             f"Class labels must be {expected}; leave out samples without a class. Received: "
             f"labels from {labels.min()} to {labels.max()}"
         )
     return labels.astype(np.int64)
-
-
-def check_logits(logits: np.ndarray) -> None:
-    """Raise `InvalidArgumentError` unless `(N, …)` outputs are vectors of two or more logits."""
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise InvalidArgumentError(
-            f"The model must be a classifier with logits (N, classes). It gave {logits.shape}."
-        )
-    if (logits >= 0).all() and np.allclose(logits.sum(axis=1), 1, atol=1e-4):
-        raise InvalidArgumentError(
-            "The model outputs probabilities, but it does not end in a softmax that can be "
-            "removed. Give a model that ends in logits or in a softmax."
-        )
 
 
 def check_points(

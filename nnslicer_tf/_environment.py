@@ -129,10 +129,15 @@ def track(
     items: Iterable[T], what: str, total: int | None = None, progress: bool = True
 ) -> Iterator[T]:
     """Yield `items` and show a progress bar named `what`, unless `progress` is false."""
+    with progress_bar(what, total, progress, iterable=items) as bar:
+        yield from bar
+
+
+def progress_bar(what: str, total: int | None = None, progress: bool = True, **options: Any) -> Any:
+    """Return a progress bar of tqdm, named `what`; it vanishes at the end."""
     from tqdm.auto import tqdm
 
-    with tqdm(items, desc=what, total=total, disable=not progress, leave=False) as bar:
-        yield from bar
+    return tqdm(total=total, desc=what, disable=not progress, leave=False, **options)
 
 
 def announce(text: str, progress: bool = True) -> None:

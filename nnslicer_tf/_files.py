@@ -7,12 +7,14 @@ Keras is imported only for weights.
 """
 
 import errno
+import glob
 import hashlib
 import json
 import math
 import os
 import re
 import tempfile
+import uuid
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +41,7 @@ _DISK_ERRORS = {
     if hasattr(errno, name)
 }
 _UNFINISHED = ".unfinished-"  # prefix of temporary files
+_MAX_STEM = 150  # bytes of a name in that of a temporary file, of at most 255
 
 # An archive that unpacks to more bytes than MAX_UNPACKED must not be compressed by more than
 # MAX_RATIO. A mostly empty slice of VGG-16 unpacks to 1.1 GB from a thousandth of that.
@@ -46,51 +49,78 @@ MAX_UNPACKED = 5 << 28
 MAX_RATIO = 200
 
 
+def as_path(path: str | os.PathLike) -> Path:
+    """Return a path; raise InvalidArgumentError for what names no file, such as "" or an int."""
+    try:
+        name = os.fspath(path)
+    except TypeError:
+        name = b""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArgumentError(f"A path must be a text or a pathlib.Path. Received: {path!r}")
+    try:
+        os.lstat(name)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidArgumentError(
+                f"The name '{name[:80]}…' is too long for a file."
+            ) from error
+    return Path(name)
+
+
 def check_writable(path: str | os.PathLike) -> Path:
     """Return `path` if a file can be written there, else raise; create missing parent folders."""
-    path = Path(path)
-    if path.is_dir():
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
+    path = as_path(path)
     try:
+        is_folder = path.is_dir()
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         reason = error.strerror or error
         raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.") from error
+    if is_folder:
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
     return path
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds, else is removed.
 
     If threads, processes or hosts write the same file at once, one of the complete files remains.
-    Raises `InvalidArgumentError` if the file cannot be written, as on a full disk.
+    Without `replace` it is the first one, and FileExistsError is raised for the others. Raises
+    `InvalidArgumentError` if the file cannot be written, as on a full disk.
     """
     path = check_writable(path)
-    with folder_lock(path.parent, f"{path.stem}-*{path.suffix}"), unlocked_atomic_path(path) as new:
+    leftovers = f"{glob.escape(_short(path.stem))}-*{glob.escape(path.suffix)}"
+    with folder_lock(path.parent, leftovers), unlocked_atomic_path(path, replace=replace) as new:
         yield new
 
 
 @contextmanager
-def unlocked_atomic_path(path: Path) -> Iterator[Path]:
+def unlocked_atomic_path(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path as `atomic_path` does, for callers that hold the folder's lock."""
-    handle, name = tempfile.mkstemp(
-        dir=path.parent, prefix=f"{_UNFINISHED}{path.stem}-", suffix=path.suffix
-    )
-    os.close(handle)
-    temporary = Path(name)
+    temporary = temporary_file(path.parent, path.stem, path.suffix)
     try:
         with disk_errors(path):
             yield temporary
-            # Usual permissions of a new file; those of temporary files are stricter.
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)
-            os.replace(temporary, path)
+            if replace:
+                os.replace(temporary, path)
+            else:
+                _rename_new(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _rename_new(temporary: Path, path: Path) -> None:
+    """Give a file its name; raise FileExistsError if there is such a file."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        with path.open("xb") as file:
+            file.write(temporary.read_bytes())
 
 
 @contextmanager
@@ -135,11 +165,19 @@ def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) 
         os.close(handle)
 
 
-def temporary_file(folder: Path, stem: str) -> Path:
-    """Create an empty temporary file in a folder whose lock is held, and return its path."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f"{_UNFINISHED}{stem}-")
-    os.close(handle)
-    return Path(name)
+def temporary_file(folder: Path, stem: str, suffix: str = "") -> Path:
+    """Create an empty temporary file in a folder whose lock is held, and return its path.
+
+    It has the permissions of any new file; those of Python's temporary files are stricter.
+    """
+    path = folder / f"{_UNFINISHED}{_short(stem)}-{uuid.uuid4().hex[:16]}{suffix}"
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return path
+
+
+def _short(stem: str) -> str:
+    """Return the start of a file's name, to which a temporary file's can add some characters."""
+    return stem.encode()[:_MAX_STEM].decode(errors="ignore")
 
 
 # --- archives ---
@@ -152,13 +190,14 @@ def write_archive(
     arrays: Mapping[str, np.ndarray],
     *,
     compress: bool = True,
+    replace: bool = True,
 ) -> None:
-    """Write an .npz file atomically, for `read_archive` with the same format, `kind`."""
-    if Path(path).suffix != ".npz":
+    """Write an .npz file for `read_archive` with the same format, `kind`, as `atomic_path` does."""
+    if as_path(path).suffix != ".npz":
         raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
     members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
     unpacked = sum(array.nbytes for array in members.values())
-    with atomic_path(path) as temporary:
+    with atomic_path(path, replace=replace) as temporary:
         for save in (np.savez_compressed, np.savez) if compress else (np.savez,):
             with temporary.open("wb") as file:
                 save(file, **members)
@@ -175,7 +214,7 @@ def read_archive(
     `kind` is the header's expected format, `what` the content's name for messages. Raises
     MissingFileError, or CorruptFileError if the file is damaged or not as the block expects.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise MissingFileError(f"There is no {what} file '{path}'.")
     try:

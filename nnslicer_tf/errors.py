@@ -32,7 +32,11 @@ class InputRangeError(InputShapeError):
     """Input data has values outside the bounds given for the model."""
 
 
-class InputRangeWarning(UserWarning):
+class PlausibilityWarning(UserWarning):
+    """Data or a model look like a common mistake; the call goes on."""
+
+
+class InputRangeWarning(PlausibilityWarning):
     """Input data differs in range from the profiled data: preprocessing may be missing."""
 
 

@@ -73,38 +73,56 @@ def test_an_index_with_classes_that_are_gone_counts_as_empty(tmp_path):
     assert found() == ["45.0", "1"]
 
 
-AHEAD = """
-import numpy as np
+WARM = """
+import subprocess
 
-from nnslicer_tf._kernels import pools
-from nnslicer_tf._kernels.ahead import PARTS, USUAL, compile_ahead
-from nnslicer_tf._kernels.compiled import COMPILING, KERNELS
+from nnslicer_tf._kernels import pointwise, pools, products, rows, sums
+from nnslicer_tf._kernels.compiled import KERNELS
 
-assert not any(kernel.on_disk for kernel in KERNELS)
-compile_ahead()
-compile_ahead()
-started = len(COMPILING)
-sign, x = np.ones((1, 1, 1), np.int8), np.ones((1, 1, 1), np.float32)
-found = pools.maximum(sign, x, x, sign, np.zeros((1, 1), np.int32))
-print(found.item(), started, *(process.returncode for process in COMPILING))
-print(all(kernel.on_disk for part in USUAL for kernel in PARTS[part]))
-print(sum(kernel.ready for kernel in KERNELS), any(k.on_disk for k in PARTS["products"]))
-COMPILING.clear()
-compile_ahead()
-print(len(COMPILING))
-compile_ahead(["products"])
-print(len(COMPILING))
+for kernel in KERNELS:
+    kernel.compile()
+    assert sum(kernel._dispatcher.stats.cache_hits.values()) == 1, kernel
+print(len(KERNELS))
+"""
+
+FIRST_SLICE = """
+import multiprocessing.process, subprocess, threading
+
+import keras, numpy as np
+import nnslicer_tf as nns
+from nnslicer_tf._kernels.compiled import KERNELS
+
+def refuse(*arguments, **options):
+    raise AssertionError("a process was started")
+
+subprocess.Popen = multiprocessing.process.BaseProcess.start = refuse
+x = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "relu"), keras.layers.Dense(2)])
+threads = threading.active_count()
+profile = nns.Profile.from_data(model, x, progress=False)
+slicer = nns.Slicer(model, profile, theta=0.2, workers=0, progress=False).at_theta(0.3)
+assert not any(kernel.ready for kernel in KERNELS)
+slicer.slice(x, outputs="predicted")
+print(any(kernel.ready for kernel in KERNELS))
 """
 
 
-def test_kernels_are_compiled_ahead_by_other_processes(tmp_path):
-    """A call waits for them and loads what they compiled; what is on disk is left alone."""
-    done = subprocess.run(
-        [sys.executable, "-c", AHEAD],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert done.stdout.splitlines() == ["1 2 0 0", "True", "1 False", "0", "1"]
+def test_kernels_are_compiled_at_the_first_slice_or_by_warmup_and_in_this_process(tmp_path):
+    """No constructor compiles or starts a process; what is on disk is loaded by others."""
+
+    def out(*arguments):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        return done.stdout.splitlines()
+
+    assert out("-W", "error::ResourceWarning", "-c", FIRST_SLICE) == ["True"]
+    assert out("-m", "nnslicer_tf.cli", "warmup") == [
+        "The kernels are compiled, for this user on this machine."
+    ]
+    assert int(out("-c", WARM)[0]) > 5

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,3 +164,12 @@ def test_no_package_imports_what_is_private_in_another():
             if other != package and any(name.startswith("_") for name in names):
                 offences.append(f"{path.relative_to(root)}:{node.lineno} {node.module}")
     assert not offences
+
+
+def test_tests_of_the_package_import_no_experiment():
+    """The papers' experiments stand on the package, whose tests stand without them."""
+    folder = Path(__file__).parent
+    files = [f for f in folder.rglob("*.py") if "reproduction" not in f.relative_to(folder).parts]
+    assert len(files) > 100
+    importing = re.compile(r"^\s*(from|import) reproduction\b", re.MULTILINE)
+    assert [f for f in files if importing.search(f.read_text(encoding="utf-8"))] == []

@@ -92,7 +92,6 @@ class Catalogue:
 
     papers: dict[str, str]  # part of an id → heading in the report, in order
     entries: tuple[Entry, ...]  # in the papers' order
-    headlines: tuple[dict[str, Any], ...]  # descriptions of the headline results: see `headlines`
     chosen: tuple[dict[str, Any], ...]  # the headlines of docs/results.md: see `report`
     redraw: dict[str, list]  # patterns of files from which figures are redrawn: see `redraw`
 
@@ -114,5 +113,5 @@ def load_catalogue() -> Catalogue:
         fields["extents"] = tuple(Extent(**extent) for extent in fields.get("extents", ()))
         entries.append(Entry(**fields))
     data["entries"] = entries
-    keys = ("entries", "headlines", "chosen")
+    keys = ("entries", "chosen")
     return Catalogue(data["papers"], *(tuple(data[key]) for key in keys), data["redraw"])

@@ -48,7 +48,7 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
         check_writable(path)
-    rows = headlines(tables_by_name(folder), load_catalogue().headlines)
+    rows = headlines(tables_by_name(folder))
     html, markdown = (Path(os.path.relpath(p, readme.parent)).as_posix() for p in pages.values())
     text = readme.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import pickle
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +22,6 @@ inlined = njit(**_INLINED)
 
 KERNELS: list["_Compiled"] = []
 """Functions with a signature, from all imported modules."""
-
-COMPILING: list[subprocess.Popen] = []
-"""Processes that compile them; functions called in the meantime wait (see `ahead`)."""
 
 
 def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
@@ -68,11 +64,6 @@ class _Compiled:
         self._signature = signature
         self._compiling = threading.Lock()
 
-    @property
-    def on_disk(self) -> bool:
-        """Whether its machine code is on disk."""
-        return self._dispatcher._cache.holds(self._signature, self._dispatcher.targetctx)
-
     def compile(self) -> None:
         """Compile it, or load its machine code from disk, unless this was already done."""
         with self._compiling:  # other threads wait for the first one
@@ -83,8 +74,6 @@ class _Compiled:
 
     def __call__(self, *args: Any) -> Any:
         if not self.ready:
-            for process in COMPILING:
-                process.wait()
             self.compile()
         return self._dispatcher(*args)
 
@@ -118,11 +107,6 @@ class _SharedCache(FunctionCache):
                 return {}
 
         self._cache_file._load_index = readable_index
-
-    def holds(self, sig: Any, target_context: Any) -> bool:
-        """Return whether the code for a signature is on disk."""
-        with self._lock():
-            return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
     def holds_any(self) -> bool:
         """Return whether the code for some signature is on disk."""

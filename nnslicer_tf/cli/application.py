@@ -6,7 +6,7 @@ import typer
 
 from nnslicer_tf import __version__
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._environment import import_keras_quietly, run_application
+from nnslicer_tf._environment import run_application
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.cli import compressed, inputs, models, slices, testing
 
@@ -31,13 +31,12 @@ for _panel, (_module, _names) in _PANELS.items():
 @app.command(rich_help_panel="More")
 def warmup() -> None:
     """Compile the kernels now, so that the first slice does not wait for it."""
-    from nnslicer_tf._kernels.ahead import PARTS, compile_ahead
-    from nnslicer_tf._kernels.compiled import COMPILING
+    from nnslicer_tf._environment import track
+    from nnslicer_tf._kernels import pointwise, pools, products, rows, sums  # noqa: F401
+    from nnslicer_tf._kernels.compiled import KERNELS
 
-    import_keras_quietly()
-    compile_ahead(PARTS)
-    for process in COMPILING:
-        process.wait()
+    for kernel in track(KERNELS, "Compiling", len(KERNELS)):
+        kernel.compile()
     print("The kernels are compiled, for this user on this machine.")
 
 
@@ -63,7 +62,7 @@ def _nnslicer(
     """Program analysis of neural networks: slices, and what can be done with them."""
     if task is not None:
         check_name("task", task, TASKS)
-    inputs.COMMON["task"] = task
+    inputs.TASK.set(task)
 
 
 def main() -> None:

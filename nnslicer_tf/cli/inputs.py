@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 """Rows of a table that are printed."""
-COMMON: dict[str, str | None] = {}
-"""Options of all commands: the task."""
+TASK: ContextVar[str | None] = ContextVar("task", default=None)
+"""What the outputs are: the option `--task` of the command that is running."""
 
 _DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
@@ -102,7 +103,7 @@ def instrumented(path: Path) -> "InstrumentedModel":
             model = acas.to_keras(acas.load_nnet(path))
         else:
             model = load_model(path)
-    return InstrumentedModel(model, task=COMMON.get("task"))
+    return InstrumentedModel(model, task=TASK.get())
 
 
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":
@@ -110,18 +111,10 @@ def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer"
     from nnslicer_tf import Profile
 
     means = Profile.load(profile)
-    compile_ahead()
     im = instrumented(model)
     from nnslicer_tf import Slicer  # imports Keras, which was already imported quietly
 
     return Slicer(im, means, theta, **options)
-
-
-def compile_ahead() -> None:
-    """Compile the kernels in another process while the model is loading."""
-    from nnslicer_tf._kernels.ahead import compile_ahead
-
-    compile_ahead()
 
 
 def dataset(
@@ -153,8 +146,8 @@ def dataset(
             split=split,
             classes=names(classes or ""),
         )
-    if classes is not None and data.alphabetical:
-        check_class_order(im, data, option)
+    names_matter = classes is not None and data.alphabetical
+    if names_matter and not check_class_order(im, data, option):
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
     return aligned(data, im.columns)
 

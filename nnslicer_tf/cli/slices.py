@@ -20,7 +20,6 @@ def demo(
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
     inputs.writable(output / "slices.png")
-    inputs.compile_ahead()
     import_keras_quietly()
     import numpy as np
 

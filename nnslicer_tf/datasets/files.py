@@ -11,19 +11,19 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_class_indices, check_name, counted
+from nnslicer_tf._checks import MAX_CLASSES, as_class_indices, check_name, counted
+from nnslicer_tf._files import as_path
 from nnslicer_tf.datasets.named import NORMALISATIONS, Dataset, load
+from nnslicer_tf.datasets.tables import label_column, read_table, split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _NO_LABELS = np.zeros(0, np.int64)
+_UNREADABLE = (OSError, ValueError, EOFError)
 
 
 def load_data(
@@ -66,7 +66,7 @@ def load_data(
         DatasetUnavailableError: as in `load`.
     """
     check_name("normalisation", normalise, NORMALISATIONS)
-    path = Path(spec)
+    path = as_path(spec)
     is_image = path.is_dir() or path.suffix.lower() in _IMAGES
     is_file = is_image or path.suffix in (".npz", ".npy", ".csv")
     if not is_file and (path.suffix or os.sep in str(spec)):
@@ -144,7 +144,7 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
             content = np.load(stored, allow_pickle=False)
             is_array = path.suffix == ".npy"
             arrays = {"x": content} if is_array else {key: content[key] for key in content.files}
-    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
+    except (*_UNREADABLE, AttributeError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is not a readable {path.suffix} file: {error}") from error
     needs_y = labels and path.suffix == ".npz"
     if missing := ({"x", "y"} if needs_y else {"x"}) - arrays.keys():
@@ -159,46 +159,20 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
     if not needs_y:
         return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
     y = as_class_indices(arrays["y"])
-    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or not len(y):
         raise CorruptFileError(
             f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."
         )
-    if y.min() < 0:
-        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {y.min()}.")
+    if y.min() < 0 or y.max() >= MAX_CLASSES:
+        wrong = y.min() if y.min() < 0 else y.max()
+        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {wrong}.")
     return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
 
 
 def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path, comment="#")
-        for separator in ";\t":
-            if frame.shape[1] == 1 and separator in str(frame.columns[0]):
-                frame = pd.read_csv(path, comment="#", sep=separator)
-    except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
-    # Names may be numbers: pandas's 0, 1, … or a scale such as wavelengths. Others are a first row
-    # of values, which would be lost.
-    numbers = pd.to_numeric(frame.columns.to_series(), errors="coerce").dropna().to_numpy()
-    steps, problem = np.diff(numbers), ""
-    is_even = len(steps) > 1 and np.allclose(steps, steps[0])
-    is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
-    is_scale |= np.array_equal(numbers, np.arange(len(numbers)))
-    if "Unnamed: 0" in frame:
-        problem = (
-            ": its first column has no name. If it is the index of a DataFrame, write the file "
-            "with to_csv(path, index=False); else name the column."
-        )
-    elif 2 * len(numbers) > frame.shape[1] and not is_scale:
-        problem = f" begins with numbers, {', '.join(frame)[:80]}. Add a line of columns' names."
-    elif frame.empty:
-        problem = " has no rows."
-    if problem:
-        raise CorruptFileError(f"'{path}'{problem}")
-    x, y, names = split_frame(frame, f"'{path}'")
-    label = _label_column(frame, f"'{path}'")
-    columns = tuple(str(name) for name in frame if name != label)
+    frame, what = read_table(path), f"'{path}'"
+    x, y, names = split_frame(frame, what)
+    columns = tuple(name for name in frame if name != label_column(frame, what))
     if shape is not None:
         if x.shape[1] != int(np.prod(shape)):
             raise InputShapeError(
@@ -210,59 +184,6 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
     classes = int(y.max()) + 1 if len(y) else 0
     alphabetical = bool(names) and names != ("False", "True")
     return Dataset(x, y, str(path), "", "none", classes, names, columns, alphabetical)
-
-
-def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names."""
-    import pandas as pd
-
-    label = _label_column(frame, what)
-    values = frame if label is None else frame.drop(columns=label)
-    for name in values:
-        if values[name].dtype.kind not in "fiub":
-            wrong = pd.to_numeric(values[name], errors="coerce").isna() & values[name].notna()
-            raise CorruptFileError(
-                f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
-                f"{values[name].iloc[wrong.argmax()]!r}. Leave it out, or call it 'label'."
-            )
-    x = values.to_numpy(np.float32)
-    if label is None:
-        return x, _NO_LABELS, ()
-
-    column = frame[label]
-    missing = column.isna().to_numpy()
-    if missing.any():
-        raise CorruptFileError(
-            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
-            f"{label!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
-            "count as missing."
-        )
-    column = column.astype(object).infer_objects()  # replaces categories by their values
-    if column.dtype.kind not in "iuf":
-        names, y = np.unique(column.astype(str).to_numpy(object), return_inverse=True)
-        return x, y.astype(np.int64), tuple(names.tolist())
-    numbers = column.to_numpy()
-    wrong = (numbers < 0) | (numbers != np.floor(numbers)) | ~np.isfinite(numbers)
-    if wrong.any():
-        row = wrong.argmax()
-        raise CorruptFileError(
-            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
-            f"{label!r} has {numbers[row]:g}. Call a column of other values otherwise."
-        )
-    return x, numbers.astype(np.int64), ()
-
-
-def _label_column(frame: "pd.DataFrame", what: str) -> Any:
-    """Return the name of the column with the labels, if any; y only if no name is clearer."""
-    clear = ("label", "labels", "class", "target")
-    columns = [name for name in frame if str(name).lower() in clear]
-    columns = columns or [name for name in frame if str(name).lower() == "y"]
-    if len(columns) > 1:
-        raise CorruptFileError(
-            f"{what}: each of the columns {', '.join(map(repr, columns))} could have the labels. "
-            "Leave all but one out, or call them otherwise."
-        )
-    return columns[0] if columns else None
 
 
 def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:
@@ -327,7 +248,7 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
                 image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
             else:
                 image = opened.convert("L" if grey else "RGB")
-    except (OSError, UnidentifiedImageError) as error:
+    except (*_UNREADABLE, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise CorruptFileError(f"'{path}' is not a readable image: {error}") from error
     if shape is not None and image.size != (shape[1], shape[0]):
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
@@ -64,7 +65,7 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike) -> "Vocabulary":
         """Read a file that `save` wrote; raise `InvalidArgumentError` if there is none."""
         try:
-            return cls(Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
+            return cls(as_path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
         except OSError as error:
             raise InvalidArgumentError(
                 f"The vocabulary '{path}' cannot be read: {error}."
@@ -72,8 +73,8 @@ class Vocabulary:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the words to a file, one per line."""
-        lines = "\n".join(self.words[len(_MARKS) :])
-        Path(path).write_text(lines + "\n", encoding="utf-8")
+        with atomic_path(path) as temporary:
+            temporary.write_text("\n".join([*self.words[len(_MARKS) :], ""]), encoding="utf-8")
 
     def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
         """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.

@@ -1,4 +1,4 @@
-from .findings import best_units, keep_masks
+from .findings import best_units, following_units
 from .hypotheses import brightness, classes, edge_direction, hue, per_record
 from .inspection import inspect
 from .measures import MEASURES
@@ -15,8 +15,8 @@ __all__ = [
     "brightness",
     "classes",
     "edge_direction",
+    "following_units",
     "hue",
     "inspect",
-    "keep_masks",
     "per_record",
 ]

@@ -27,7 +27,7 @@ def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation"
     return best.sort_values(["model", "hypothesis"], kind="stable").reset_index(drop=True)
 
 
-def keep_masks(
+def following_units(
     frame: pd.DataFrame,
     im: ModelLike,
     hypotheses: Iterable[str],

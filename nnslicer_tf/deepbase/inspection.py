@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import check_count, check_number
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
@@ -150,7 +150,7 @@ def inspect(
     engine = make_engine(workers, None)
     results = engine.map(ScoreJob(tasks), enumerate(itertools.chain([first], items)))
     records, look = 0, _FIRST_LOOK
-    with tqdm(total=samples.count, desc="Inspecting", disable=not progress, leave=False) as bar:
+    with progress_bar("Inspecting", samples.count, progress) as bar:
         for index, summaries in in_order(results):
             records += sizes[index]
             bar.update(sizes[index])

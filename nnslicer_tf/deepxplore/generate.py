@@ -14,9 +14,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_labels, check_number
+from nnslicer_tf._checks import ArrayLike, as_generator, check_number
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.deepxplore.constraints import Constraint, ProjectionFunction, find_constraint
 from nnslicer_tf.deepxplore.coverage import CountedNeurons, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
@@ -24,9 +24,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import check_array
-
-_MIN_SEEDS = 8  # fewer seeds say nothing about the models
-_MIN_RIGHT, _MIN_AGREE = 0.5, 0.25
+from nnslicer_tf.instrument.plausibility import warn_of_answers
 
 
 def generate(
@@ -63,8 +61,8 @@ def generate(
         desired_coverage: Start no more seeds once every model's coverage is at least this.
         bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
-        labels: The true classes of the seeds, integers or one-hot. If given, every model must
-            classify half of the seeds correctly.
+        labels: The true classes of the seeds, integers or one-hot; a warning names a model that
+            misclassifies most of them.
         batch_size: Seeds processed together.
         progress: Show a progress bar.
 
@@ -73,8 +71,7 @@ def generate(
 
     Raises:
         InvalidArgumentError: for fewer than two models or classes, models of different classes, or
-            arguments out of range; or if a model misclassifies most seeds, or the models disagree
-            on most, usually because seeds are not scaled as in training.
+            arguments out of range.
         InputShapeError: if models or seeds differ in shape, or seeds lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
     """
@@ -93,7 +90,9 @@ def generate(
     answers = [im.classes.from_outputs(im.predict(seeds, batch_size)) for im in ims]
     predicted = np.stack(answers, axis=1)
     agree = (predicted == predicted[:, :1]).all(axis=1)
-    _check_answers(predicted, agree, labels)
+    names = [f"models[{i}]" for i in range(len(ims))]
+    remedy = "Scale the seeds as for training, or use InstrumentedModel(model, preprocess=…)."
+    warn_of_answers(predicted, labels, names, remedy)
     differences: list[tuple[np.ndarray, ...]] = []  # input, seed, predictions, label, iteration
 
     def add(x: np.ndarray, *columns: np.ndarray) -> None:
@@ -132,7 +131,7 @@ def generate(
 
     tried = len(apart)
     active = start(waiting[:0])
-    with tqdm(total=len(waiting), desc="Seeds", disable=not progress, leave=False) as bar:
+    with progress_bar("Seeds", len(waiting), progress) as bar:
         while True:
             # Fill the batch with new seeds, unless coverage is high enough.
             if desired_coverage is not None and all(
@@ -258,21 +257,3 @@ def _checked(
         if cov.im is not im and cov.im.fingerprint != im.fingerprint:
             raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
     return seeds, coverage
-
-
-def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike | None) -> None:
-    """Reject seeds on which models are mostly wrong or disagree; they are probably unscaled."""
-    if labels is not None:
-        right = (predicted == check_labels(labels, len(predicted))[:, None]).mean(axis=0)
-    if len(predicted) < _MIN_SEEDS:
-        return
-    if labels is not None and right.min() < _MIN_RIGHT:
-        complaint = f"models[{right.argmin()}] is right on {right.min():.0%} of the seeds."
-    elif agree.mean() < _MIN_AGREE:
-        complaint = f"The models agree on {agree.mean():.0%} of the seeds as they are."
-    else:
-        return
-    raise InvalidArgumentError(
-        f"{complaint} Scale the seeds as for training, or bind the scaling to each model with "
-        "InstrumentedModel(model, preprocess=…)."
-    )

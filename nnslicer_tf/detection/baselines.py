@@ -56,13 +56,16 @@ class VectorDetector(VotingDetector):
     def votes(self) -> list[Vote]:
         """Return the single vote."""
         features = Features(
-            lambda evidence, columns: self.vectors(evidence.x, columns),
+            self._read,
             [self.width()],
             self.max_features,
             differentiable=False,
         )
         scorer: Scorer = RidgeMargin(self.alpha) if self.preset == "margin" else TreeDisagreement()
         return [Vote(self.preset, features, scorer)]
+
+    def _read(self, evidence: Evidence, columns: np.ndarray) -> np.ndarray:
+        return self.vectors(evidence.x, columns)
 
     def check_parameters(self) -> None:
         """Reject an unknown preset and numbers out of range."""

@@ -10,13 +10,14 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_logits, check_number
+from nnslicer_tf._checks import ArrayLike, as_generator, check_number
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.plausibility import check_logits
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"

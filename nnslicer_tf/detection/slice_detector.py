@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -121,19 +122,19 @@ class SliceDetector(VotingDetector):
             kernels = self.kernels or list(self.im.kernels)
             return [Vote("tree", self.slice_features(kernels), TreeDisagreement())]
         if kind == "logit margin":
-            return [Vote("logits", Features(lambda e: e.margins), two_sided=True)]
+            return [Vote("logits", Features(attrgetter("margins")), two_sided=True)]
         if kind == "views":
             votes = []
             for view in VIEWS:
                 margins = Features(partial(Evidence.view_margins, view=view))
-                drop = Features(lambda e, view=view: e.view_margins(view) - e.margins)
+                drop = Features(partial(_drop, view))
                 votes += [Vote(f"view {view}", margins), Vote(f"view {view} change", drop)]
             return votes
         if kind == "spectrum":
             read = {name: partial(Evidence.spectrum, grouping=name) for name in SPECTRA}
             return [Vote(f"spectrum {n}", Features(r), ClassDistance()) for n, r in read.items()]
         if kind == "residuals":
-            return [Vote("residuals", Features(lambda e: e.residuals), ClassDistance())]
+            return [Vote("residuals", Features(attrgetter("residuals")), ClassDistance())]
         if kind == "texture":
             names = convolutions(self.im)[_TEXTURE_LAYERS]
             read = {n: partial(Evidence.channel_statistics, kernel=n) for n in names}
@@ -179,7 +180,7 @@ class SliceDetector(VotingDetector):
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)
-        return Features(lambda e, columns: e.slices(names, columns, **options), sizes, most)
+        return Features(partial(_slices, names, options), sizes, most)
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Fit the votes."""
@@ -239,3 +240,16 @@ def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
     """Return at most `count` items, evenly spread, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in places]
+
+
+# Functions of modules, so that detectors can be pickled.
+
+
+def _drop(view: Any, evidence: Evidence) -> Any:
+    return evidence.view_margins(view) - evidence.margins
+
+
+def _slices(
+    kernels: Sequence[str], options: dict[str, Any], evidence: Evidence, columns: np.ndarray
+) -> Any:
+    return evidence.slices(kernels, columns, **options)

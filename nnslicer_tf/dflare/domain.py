@@ -213,7 +213,11 @@ class Domain(ABC):
         # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
         tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
         if low < -1e-6 or np.abs(sums - 1).max() > tolerance:
-            remedy = "If they are logits, add a softmax layer: dflare.with_softmax(model)."
+            remedy = (
+                "If they are logits, add a softmax layer: dflare.with_softmax(model). If they are "
+                "numbers, as an autoencoder's, pass a Domain whose `judge` compares them: by a "
+                "distance, with a tolerance."
+            )
             if low >= -1e-6 and high <= 1 + tolerance:
                 remedy = (
                     "If they are independent labels, pass a Domain whose `judge` compares them."

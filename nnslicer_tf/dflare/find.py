@@ -11,7 +11,6 @@ content, and the outputs do not depend on the batch (but see `classifiers` on la
 import math
 import os
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +19,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import ArrayLike, as_array, as_generator, check_labels, check_number
-from nnslicer_tf._environment import announce
+from nnslicer_tf._environment import announce, progress_bar
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.classifiers import rows_within_memory
@@ -37,19 +35,18 @@ from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.plausibility import (
+    MIN_SAMPLES,
+    warn,
+    warn_of_answers,
+    warn_of_scale,
+)
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
 _ESTIMATE_AFTER = 5.0  # seconds of searching
 _LONG = 60.0  # seconds left that are worth an announcement
 
 _MAX_SEEDS = 64
-_MIN_SEEDS = 8  # fewer say nothing about the models
-_MIN_RIGHT, _MAX_DIFFERENT = 0.5, 0.75
-_CERTAIN = 1 - 1e-6
-_SAME, _MIN_CHANGE = 0.01, 0.2  # differences of probabilities
-
-_SCALINGS = {"x.astype('float32') / 255": (255, 0), "x.astype('float32') / 127.5 - 1": (127.5, 1)}
-"""Common preprocessing of images of 0 to 255 → divisor, and what is subtracted afterwards."""
 
 
 @dataclass
@@ -74,15 +71,16 @@ def find_deviations(
 ) -> DeviationSet:
     """Search from many seeds at once (paper, Algorithm 1, one search per seed).
 
-    A warning says so if the models give the same answers to the first 64 seeds.
+    A `PlausibilityWarning` says so if the first 64 seeds do not seem to suit the models, or if both
+    models answer them identically: the original misclassifies most, or recognises images better
+    when scaled differently, or the models mostly disagree.
 
     Args:
         pair: The models, and how seeds become their inputs.
         seeds: `(seeds, ...)`: images `(seeds, height, width, channels) uint8`, rows of a table
             `(seeds, columns)`, signals `(seeds, steps, channels)`, sentences `(seeds, length)`
             of integers.
-        labels: The true classes of the seeds, integers or one-hot. If given, the original must
-            classify half of the first 64 correctly.
+        labels: The true classes of the seeds, integers or one-hot; None if unknown.
         search: The algorithm and its budget per seed; None: `DFlare()`.
         rng: Seed or generator of all random choices.
         checkpoint: A folder for finished searches; repeat an interrupted call to resume from it.
@@ -94,9 +92,8 @@ def find_deviations(
 
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if the outputs differ in size or are not probabilities, an argument is
-            out of range, or `preprocess` seems wrong: the original misclassifies most seeds or
-            recognises images better when scaled differently, or the models mostly disagree.
+        InvalidArgumentError: if the outputs differ in size or are not probabilities, or an argument
+            is out of range.
         CorruptFileError: if the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
@@ -105,7 +102,7 @@ def find_deviations(
     features = tuple(map(str, getattr(seeds, "columns", ())))
     seeds, pair = _checked(pair, seeds, search)
     truth = None if labels is None else check_labels(labels, len(seeds))
-    _check_seeds_suit(pair, seeds, truth)
+    _warn_of_seeds(pair, seeds, truth)
 
     # A random stream for each seed, from its content; equal seeds differ by their order.
     common, copies, streams = int(generator.integers(2**63)), dict[bytes, int](), []
@@ -138,7 +135,7 @@ def find_deviations(
     together = rows_within_memory(seeds.shape[1:], search.together)
     running: dict[int, _Running] = {}
     begin, queries, finished, announced = time.perf_counter(), 0, 0, False
-    with tqdm(total=len(seeds), desc="searches", disable=not progress, leave=False) as bar:
+    with progress_bar("searches", len(seeds), progress) as bar:
         bar.update(len(outcomes))
         try:
             while waiting or running:
@@ -243,94 +240,37 @@ def _checked(
     return x.astype(np.float64) if whole else x, pair
 
 
-def _check_seeds_suit(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
-    """Reject seeds that do not suit the models, by the first 64; warn if the models are equal."""
-    seeds = seeds[: max(_MIN_SEEDS, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
+def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
+    """Warn if the first 64 seeds do not seem to suit the models, or the models seem equal."""
+    seeds = seeds[: max(MIN_SAMPLES, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
     truth = None if truth is None else truth[: len(seeds)]
     answers = pair.ask(seeds)
     if isinstance(pair.domain, ImageDomain):
-        _check_scale(pair, seeds, answers.original, truth)
-    if len(seeds) < _MIN_SEEDS:
-        return
+        prepare = None if pair.preprocess is None else pair.inputs
+        original = class_probabilities(answers.original)
+        warn_of_scale(
+            lambda x: class_probabilities(pair.original.probabilities(x)),
+            prepare,
+            seeds,
+            original,
+            truth,
+        )
     if isinstance(pair.domain, TextDomain):
         remedy = "Encode the words with the vocabulary that the models were trained with."
     else:
-        scaling = "x.astype('float32') / 255"
-        if not isinstance(pair.domain, ImageDomain):
-            scaling = "(x - mean) / std"
+        is_image = isinstance(pair.domain, ImageDomain)
+        scaling = "x.astype('float32') / 255" if is_image else "(x - mean) / std"
         remedy = f"Scale them as for training, for example with preprocess=lambda x: {scaling}."
-    right = 1.0 if truth is None else float((answers.labels[:, 0] == truth).mean())
-    if right < _MIN_RIGHT:
-        raise InvalidArgumentError(
-            f"The original model is right on {right:.0%} of the first {len(seeds)} seeds. "
-            f"{remedy} If these are its seeds nevertheless, leave out labels."
-        )
-    differ = float(answers.deviates.mean())
-    if differ > _MAX_DIFFERENT:
-        raise InvalidArgumentError(
-            f"The two models disagree on {differ:.0%} of the first {len(seeds)} seeds as they "
-            f"are. {remedy} If they are two versions of one model, look at their accuracies first."
-        )
-    if np.abs(answers.original - answers.compressed).max() < LABEL_MARGIN:
-        warnings.warn(
+    # Ties are no labels, so that they are no disagreement.
+    labels = np.where(answers.deviates[:, None], answers.labels, answers.labels[:, :1])
+    warn_of_answers(labels, truth, ["The original model"], remedy)
+    identical = np.abs(answers.original - answers.compressed).max() < LABEL_MARGIN
+    if len(seeds) >= MIN_SAMPLES and identical:
+        warn(
             f"Both models answered identically on all {len(seeds)} seeds tried; compression may "
             "have changed nothing. (TFLite's dynamic quantisation leaves kernels of fewer than "
-            "1,024 values unchanged.)",
-            stacklevel=3,
+            "1,024 values unchanged.)"
         )
-
-
-def _check_scale(
-    pair: ModelPair, seeds: np.ndarray, answers: np.ndarray, truth: np.ndarray | None
-) -> None:
-    """Reject images that the original recognises only, or better, when scaled differently.
-
-    A network trained on scaled images saturates on unscaled ones and is certain of everything. One
-    that scales its inputs itself sees images scaled before as black, and gives all the same class.
-    """
-
-    def original(x: np.ndarray, divisor: float, offset: float = 0) -> np.ndarray:
-        inputs = x / np.float32(divisor) - np.float32(offset)
-        return class_probabilities(pair.original.probabilities(inputs))
-
-    def is_one_class(probabilities: np.ndarray) -> bool:
-        classes = np.unique(probabilities.argmax(axis=1))
-        return len(classes) == 1 and len(seeds) >= _MIN_SEEDS
-
-    def recognises(probabilities: np.ndarray, divisor: float, offset: float = 0) -> bool:
-        """Whether the original is mostly confident, and not of a black image's class."""
-        sure = probabilities.max(axis=1).mean() >= (1 + 1 / probabilities.shape[1]) / 2
-        if not sure or is_one_class(probabilities):
-            return False
-        black = original(np.zeros_like(seeds[:1]), divisor, offset)
-        return bool(np.abs(probabilities - black).max(axis=1).mean() > _MIN_CHANGE)
-
-    if pair.preprocess is not None:
-        if truth is None and is_one_class(answers) and recognises(original(seeds, 1), 1):
-            raise InvalidArgumentError(
-                f"After preprocess the original model gives the first {len(seeds)} seeds one class "
-                f"({int(answers[0].argmax())}), and without it (0 to 255) several: it probably "
-                "scales images by itself. Pass preprocess=None."
-            )
-        return
-    # A model that standardises each image by itself takes any scale.
-    if np.abs(original(seeds, 255) - original(seeds, 2550)).max() < _SAME:
-        return
-    certain = float(np.mean(answers.max(axis=1) >= _CERTAIN))
-    for name, scaling in _SCALINGS.items():
-        scaled = original(seeds, *scaling)
-        if truth is not None:
-            right, right_scaled = ((p.argmax(axis=1) == truth).sum() for p in (answers, scaled))
-            if right > right_scaled:
-                continue  # it was trained on such images
-        sure = float(np.mean(scaled.max(axis=1) >= _CERTAIN))
-        if (certain >= 0.9 and sure < 0.5) or recognises(scaled, *scaling):
-            raise InvalidArgumentError(
-                f"The original model is certain of {certain:.0%} of the seeds as they are (0 to "
-                f"255), and of {sure:.0%} as {name}: it was probably trained on scaled images. "
-                f"Pass preprocess=lambda x: {name}, or what it was trained with; with "
-                "preprocess=lambda x: x.astype('float32') the seeds are used as they are."
-            )
 
 
 def _write(store: Store, outcomes: dict[int, SearchOutcome], indices: list[int]) -> None:

@@ -111,7 +111,7 @@ class ImageDomain(Domain):
         if seeds.dtype != np.uint8:
             numbers = seeds.size and seeds.dtype.kind in "biuf"
             span = f"{seeds.min()} … {seeds.max()}" if numbers else "no values"
-            remedy = ""
+            remedy = " For other inputs, such as spectrograms, pass domain=SignalDomain(seeds)."
             if numbers and seeds.min() >= 0 and seeds.max() <= 1:
                 remedy = (
                     " For values 0 … 1 pass np.rint(seeds * 255).astype('uint8') with "

@@ -63,10 +63,10 @@ class ModelPair:
     def for_seeds(self, seeds: np.ndarray) -> "ModelPair":
         """Return the pair with the domain of these seeds, unless it has one already.
 
-        Arrays of four axes, and bytes of three, are images. `(seeds, length)` integers are
-        sentences if the original is a Keras model with an embedding, which defines similar words.
-        Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, like
-        `(seeds, steps, channels)`; their ranges are those of the seeds.
+        Bytes of three axes, and numbers of 0 to 255 of four, are images. `(seeds, length)` integers
+        are sentences if the original is a Keras model with an embedding, which defines similar
+        words. Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on,
+        like `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds.
 
         Raises:
             InputShapeError: if there is no domain for this shape.
@@ -81,20 +81,21 @@ class ModelPair:
             if isinstance(layer, keras.layers.Embedding) and layer.built:
                 embeddings.append(layer)
         domain: Domain
-        if seeds.ndim == 4 or (seeds.ndim == 3 and seeds.dtype == np.uint8):
+        is_beyond = seeds.size and (seeds.min() < 0 or seeds.max() > 255)
+        if (seeds.ndim == 4 and not is_beyond) or (seeds.ndim == 3 and seeds.dtype == np.uint8):
             domain = ImageDomain()
         elif embeddings:
             largest = max(embeddings, key=lambda layer: layer.input_dim)
             domain = TextDomain(keras.ops.convert_to_numpy(largest.embeddings))
         elif seeds.ndim == 2 and seeds.shape[1] < _MIN_STEPS:
             domain = TableDomain(seeds)
-        elif seeds.ndim in (2, 3):
+        elif seeds.ndim in (2, 3, 4):
             domain = SignalDomain(seeds)
         else:
             raise InputShapeError(
                 f"There is no domain for seeds of shape {seeds.shape}; there are some for images "
                 "(seeds, height, width, channels), rows (seeds, columns), signals (seeds, steps, "
-                "channels) and sentences (seeds, length) of integers. For others, subclass "
+                "…) and sentences (seeds, length) of integers. For others, subclass "
                 "dflare.Domain and pass ModelPair(…, domain=)."
             )
         pair = copy.copy(self)

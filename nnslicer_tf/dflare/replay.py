@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._environment import track
-from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
@@ -137,7 +137,7 @@ def export_suite(
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")
-    test = check_writable(Path(folder) / "test_deviations.py")
+    test = check_writable(as_path(folder) / "test_deviations.py")
     inputs = found.images
     if preprocess is not None:
         inputs = np.asarray(preprocess(inputs))

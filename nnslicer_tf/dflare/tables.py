@@ -130,19 +130,19 @@ class TableDomain(Domain):
 
 
 class SignalDomain(TableDomain):
-    """Signals `(steps,)` or `(steps, channels)` of numbers.
+    """Signals `(steps,)`, `(steps, channels)` or `(steps, …)` of numbers, such as spectrograms.
 
     Args:
-        data: Signals that define range and spread of each channel, `(signals, steps)` or
-            `(signals, steps, channels)`.
+        data: Signals that define range and spread of each channel, `(signals, steps)`,
+            `(signals, steps, channels)` or `(signals, steps, bands, channels)`.
         operators: The pool; None: noise, amplification, shifts and smoothing.
 
     Raises:
         InputShapeError: if `data` is not a batch of signals of finite numbers.
     """
 
-    _axes = (2, 3)
-    _shape = "(signals, steps) or (signals, steps, channels)"
+    _axes = (2, 3, 4)
+    _shape = "(signals, steps), (signals, steps, channels) or (signals, steps, bands, channels)"
 
     def _ranges(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         low, high, whole = super()._ranges(data.reshape(-1, *data.shape[2:]))

@@ -2,14 +2,18 @@
 
 Each actor is a single-threaded process with a copy of the job, and has two items queued, so that it
 does not wait for the driver and memory is bounded. If an actor dies, its replacement repeats its
-items; each result is used exactly once.
+items; each result is used exactly once. Starting and joining have a time limit, and can be
+interrupted.
 """
 
 import logging
 import socket
+import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +28,11 @@ QUEUED_PER_ACTOR = 2
 MAX_ATTEMPTS = 3
 OBJECT_STORE_BYTES = 1 << 30
 CONNECT_SECONDS = 5.0
+START_SECONDS = 60.0  # for Ray, and then for the first actor
+
+# The start of HTTP/2, which a cluster speaks: the client's preface, with empty settings.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_SETTINGS = 4  # type of the frame that is the answer, in its fourth byte
 
 
 @dataclass
@@ -40,6 +49,9 @@ class _Worker:
     def __init__(self, job: Callable[[Any], Any]) -> None:
         self._job = job
 
+    def ready(self) -> None:
+        """Return once the actor has started."""
+
     def run(self, item: Any) -> Any:
         return self._job(item)
 
@@ -48,8 +60,9 @@ class RayEngine:
     """Runs jobs on Ray actors; with an address, `workers=None` means one per core of the cluster.
 
     `address` is that of a running cluster ("auto" for this machine's); None starts a new one on
-    this machine, and stops it at the end. Raises MissingPackageError if Ray is not installed,
-    InvalidArgumentError if nobody listens at the address.
+    this machine, and stops it at the end; if it does not start, a warning says so, and the work
+    runs on threads. Raises MissingPackageError if Ray is not installed, InvalidArgumentError if no
+    cluster answers at the address.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
@@ -60,14 +73,19 @@ class RayEngine:
         )
         self._workers = workers
         self._address = address
+        self._over = Event()  # ends the thread that started Ray
         if address is None or self._ray.is_initialized():
             return
-        # Ray itself would try for minutes to reach an address at which nobody listens.
+        # Ray itself would try for minutes, or for ever, at an address of no cluster.
         place = urlsplit(address if "://" in address else f"//{address}")
         try:
             if place.hostname is not None and place.port is not None:  # not "auto" or "local"
                 target = (place.hostname, place.port)
-                socket.create_connection(target, timeout=CONNECT_SECONDS).close()
+                with socket.create_connection(target, timeout=CONNECT_SECONDS) as connection:
+                    connection.sendall(_PREFACE)
+                    answer = connection.recv(9)
+                if len(answer) < 4 or answer[3] != _SETTINGS:
+                    raise ValueError("another program listens there")
         except (OSError, ValueError) as error:
             raise self._no_cluster(error) from error
 
@@ -78,6 +96,11 @@ class RayEngine:
         )
 
     def _start(self) -> None:
+        """Start or join a cluster; raise RuntimeError if it takes too long or fails.
+
+        It runs in a thread, because Ray cannot be interrupted, and may wait for ever. The thread
+        lives as long as the cluster: Linux ends processes with the thread that started them.
+        """
         options: dict[str, Any] = {"address": self._address}
         if self._address is None:
             options = {
@@ -86,21 +109,63 @@ class RayEngine:
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
             }
-        try:
-            self._ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
-        except (ConnectionError, ValueError) as error:
-            if self._address is None:
-                raise
-            raise self._no_cluster(error) from error
+        errors: list[Exception] = []
+        ended, over = Event(), Event()
+        self._over = over
+
+        def start() -> None:
+            try:
+                self._ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+            except Exception as error:  # Ray raises many kinds
+                errors.append(error)
+            ended.set()
+            over.wait()
+
+        Thread(target=start, name="ray-start", daemon=True).start()
+        end = time.monotonic() + START_SECONDS
+        while not ended.wait(0.1) and time.monotonic() < end:
+            pass  # Ctrl-C is handled in between
+        if not ended.is_set():
+            raise RuntimeError(f"no answer within {START_SECONDS:g} s")
+        if errors:
+            self._ray.shutdown()
+            raise RuntimeError(str(errors[0])) from errors[0]
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
         """Yield `(index, job(item))` as results arrive; WorkerError after three failures."""
+        from nnslicer_tf.engine.engines import ThreadEngine
+
         ray = self._ray
         started_here = not ray.is_initialized()
-        if started_here:
-            self._start()
         actors: list[Any] = []
+        try:
+            if started_here:
+                self._start()
+            shared = ray.put(job)
+            actor_class = ray.remote(num_cpus=1)(_Worker)
+            count = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            actors += [actor_class.remote(shared) for _ in range(count)]
+            starting = {actor.ready.remote(): place for place, actor in enumerate(actors)}
+            if not ray.wait(list(starting), timeout=START_SECONDS)[0]:
+                raise RuntimeError(f"no worker started within {START_SECONDS:g} s")
+            # The others may have to wait for a core; they join when they have one.
+            ray.wait(list(starting), num_returns=count, timeout=CONNECT_SECONDS)
+        except RuntimeError as error:
+            self._stop(actors, started_here and ray.is_initialized())
+            if self._address is not None or not started_here:
+                raise self._no_cluster(error) from error
+            warnings.warn(
+                f"Ray could not be started ({error}), so that the work runs on threads of this "
+                "process. workers=0 does so without trying.",
+                stacklevel=2,
+            )
+            yield from ThreadEngine(self._workers or 1).map(job, items)  # type: ignore[arg-type]
+            return
+        except BaseException:  # Ctrl-C
+            self._stop(actors, started_here and ray.is_initialized())
+            raise
         tasks: dict[Any, _Task] = {}
+        started: list[int] = []  # places of the actors that have a core
 
         def submit(task: _Task) -> None:
             tasks[actors[task.actor].run.remote(task.item)] = task
@@ -115,19 +180,18 @@ class RayEngine:
             submit(task)
 
         try:
-            shared = ray.put(job)
-            actor_class = ray.remote(num_cpus=1)(_Worker)
-            count = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            actors += [actor_class.remote(shared) for _ in range(count)]
             stream = iter(items)
             while True:
+                if starting:
+                    more, _ = ray.wait(list(starting), num_returns=len(starting), timeout=0)
+                    started += [starting.pop(reference) for reference in more]
                 # The least busy actors get new items while there is room.
-                while len(tasks) < QUEUED_PER_ACTOR * count:
+                while len(tasks) < QUEUED_PER_ACTOR * len(started):
                     following = next(stream, None)
                     if following is None:
                         break
                     load = Counter(task.actor for task in tasks.values())
-                    submit(_Task(*following, min(range(count), key=load.__getitem__)))
+                    submit(_Task(*following, min(started, key=load.__getitem__)))
                 if not tasks:
                     return
                 (reference, *_), _ = ray.wait(list(tasks), num_returns=1)
@@ -147,7 +211,11 @@ class RayEngine:
                 else:
                     yield task.index, result
         finally:
-            for actor in actors:
-                ray.kill(actor)
-            if started_here:
-                ray.shutdown()
+            self._stop(actors, started_here)
+
+    def _stop(self, actors: Iterable[Any], everything: bool) -> None:
+        for actor in actors:
+            self._ray.kill(actor)
+        if everything:
+            self._ray.shutdown()
+        self._over.set()

@@ -3,22 +3,25 @@
 `identity.json` identifies the work: models, data and options, as plain values or digests. Each part
 is an archive `<key>.npz`, whose JSON header can be read without the arrays. Files are written
 atomically; the next run removes temporary files that a killed process left. Threads, processes and
-hosts may share a folder: equal work writes equal parts.
+hosts may share a folder: equal work writes equal parts, and other work is refused. The identity is
+that of the run that wrote it first, and each part carries its digest.
 """
 
 import json
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from nnslicer_tf._files import (
     Archive,
+    as_path,
     atomic_path,
     check_writable,
+    digest,
     folder_lock,
     read_archive,
     write_archive,
@@ -53,7 +56,7 @@ class Store:
         *,
         compress: bool = True,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self._what = what
         self._format = f"nnslicer_tf {what} 1"
         self._compress = compress
@@ -62,19 +65,21 @@ class Store:
         with folder_lock(self.folder):  # removes what killed runs left
             pass
         if not path.exists():
-            with atomic_path(path) as temporary:
+            # Of runs that begin at once, the first one writes it.
+            with suppress(FileExistsError), atomic_path(path, replace=False) as temporary:
                 temporary.write_text(json.dumps(dict(identity), indent=1))
         try:
             known = dict(json.loads(path.read_text()))
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptFileError(f"The {what} '{path}' is damaged: {error}.") from error
         expected = json.loads(json.dumps(dict(identity)))
+        self._work = digest([json.dumps(expected, sort_keys=True).encode()])
         for key in {**expected, **known}:
             if known.get(key) != expected.get(key):
                 raise ProfileMismatchError(
-                    f"The {what} in '{self.folder}' is of another run: its {key} is "
-                    f"{known.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
-                    "folder, or remove this one."
+                    f"The {what} in '{self.folder}' belongs to a different run "
+                    f"({key}={known.get(key)!r}; this run has {key}={expected.get(key)!r}). Choose "
+                    "another folder, or remove this one."
                 )
         if count := len(self.keys()):
             _LOG.info("Resuming from %d finished parts in '%s'.", count, self.folder)
@@ -91,26 +96,46 @@ class Store:
         return self.folder / f"{key}.npz"
 
     def save(
-        self, key: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
-    ) -> None:
-        """Write a part, replacing an older one with the same key.
+        self,
+        key: str,
+        header: Mapping[str, object],
+        arrays: Mapping[str, np.ndarray],
+        *,
+        replace: bool = True,
+    ) -> bool:
+        """Write a part, and return whether it was written.
 
         Args:
             key: The file's name without its ending.
             header: Values that can be stored as JSON.
             arrays: Arrays by name.
+            replace: Whether to replace a part with the same key, or to leave it as it is.
 
         Raises:
             InvalidArgumentError: if the file cannot be written.
         """
-        write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
+        options = {"compress": self._compress, "replace": replace}
+        with suppress(FileExistsError):
+            header = {**header, "work": self._work}
+            write_archive(self.path(key), self._format, header, arrays, **options)
+            return True
+        return False
 
-    def open(self, key: str) -> AbstractContextManager[Archive]:
+    @contextmanager
+    def open(self, key: str) -> Iterator[Archive]:
         """Open a part, whose header and arrays are checked as the block reads them.
 
-        Raises MissingFileError, or CorruptFileError for a file that is damaged or lacks a value.
+        Raises MissingFileError, CorruptFileError for a file that is damaged or lacks a value, or
+        ProfileMismatchError for one that a different run wrote.
         """
-        return read_archive(self.path(key), self._format, self._what)
+        with read_archive(self.path(key), self._format, self._what) as file:
+            # Files of older versions do not have it.
+            if file.header.get("work", self._work) != self._work:
+                raise ProfileMismatchError(
+                    f"'{self.path(key)}' belongs to a different run than the other files of its "
+                    "folder. Choose another folder, or remove this one."
+                )
+            yield file
 
     def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
         """Return the header and the arrays of a part; errors as in `open`."""

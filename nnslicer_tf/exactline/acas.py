@@ -9,13 +9,13 @@ weights row by row, and its biases one per line.
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import keras
 import numpy as np
 from keras import layers
 
 from nnslicer_tf._checks import counted
+from nnslicer_tf._files import as_path
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
@@ -53,7 +53,7 @@ class NNet:
 
 def load_nnet(path: str | os.PathLike) -> NNet:
     """Read an `.nnet` file; raise CorruptFileError, naming the line, if it is invalid."""
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise InvalidArgumentError(f"There is no file '{path}'.")
     try:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import counted
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
@@ -234,7 +234,7 @@ def follow_boundaries(
     places = _entries(plane, values, seeds)
     fronts = [_Front(place, None, _FIRST_LENGTH * size, _FIRST_SLIMNESS) for place in places]
     desc = "Boundary" if is_compiled(cut_faces) else "Compiling"
-    bar = tqdm(desc=desc, unit=" segments", disable=not progress, leave=False)
+    bar = progress_bar(desc, None, progress, unit=" segments")
     with bar, ThreadPoolExecutor(workers) as pool:
         while fronts:
             # Take some fronts that no rectangle covers and that are far from each other.

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import counted
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
@@ -167,7 +167,7 @@ class FinishedTiles:
         self._area = area
         self._lock = Lock()
         desc = "Plane" if is_compiled(cut_faces) else "Compiling"
-        self._bar = tqdm(total=100, desc=desc, unit="%", disable=not progress, leave=False)
+        self._bar = progress_bar(desc, 100, progress, unit="%")
         for key in [] if store is None else store.keys():
             with store.open(key) as file:  # type: ignore[union-attr]  # there are keys
                 mesh = Mesh(

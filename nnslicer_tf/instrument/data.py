@@ -12,7 +12,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from typing_extensions import TypeAliasType
 
 from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels
@@ -25,6 +24,7 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
 )
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.plausibility import warn_of_class_order
 
 if TYPE_CHECKING:
     from nnslicer_tf.instrument.model import InstrumentedModel
@@ -43,7 +43,8 @@ Shape: TypeAlias = Sequence[int]
 Bounds: TypeAlias = tuple[float, float]
 """Smallest and largest value of an input."""
 
-_KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+"""Keys under which samples are looked for in a dict."""
 _EMPTY = "The data set is empty: no samples were given."
 _LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
 
@@ -64,8 +65,16 @@ def bounds_of_dtype(dtype: str) -> Bounds | None:
     return WholeBounds((low, float(limits.max) if is_small else np.inf))
 
 
-def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = None) -> np.ndarray:
-    """Return `x` as a finite float32 array `(batch, *shape)`; `first` is its first sample's index.
+def check_array(
+    x: Any,
+    shape: Shape,
+    first: int = 0,
+    bounds: Bounds | None = None,
+    columns: Sequence[str] = (),
+) -> np.ndarray:
+    """Return `x` as a finite float32 array `(batch, *shape)`.
+
+    `first` is its first sample's index, and `columns` are the names of a table's, for messages.
 
     Raises:
         InputShapeError: if `x` has a different shape, or is not numeric.
@@ -88,9 +97,13 @@ def check_array(x: Any, shape: Shape, first: int = 0, bounds: Bounds | None = No
         return int(np.argmax(bad.any(axis=tuple(range(1, array.ndim)))))
 
     if not np.isfinite(array).all():
+        bad = ~np.isfinite(array)
+        row, where = sample_of(bad), ""
+        if array.ndim == 2 and array.shape[1] == len(columns):
+            where = f" in column {columns[int(bad[row].argmax())]!r}"
         raise NonFiniteActivationError(
-            f"Sample {first + sample_of(~np.isfinite(array))} of the data has NaN or infinite "
-            "values (in float32). Remove or repair it."
+            f"Sample {first + row} of the data has NaN or infinite values{where} (in float32). "
+            "Remove or repair it."
         )
     if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
         raise InputRangeError(
@@ -228,7 +241,9 @@ class Samples:
 
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
         checked = {
-            name: self._about(name, check_array, array, shape, first, self._bounds.get(name))
+            name: self._about(
+                name, check_array, array, shape, first, self._bounds.get(name), self.columns
+            )
             for (name, shape), array in zip(self._shapes.items(), arrays.values(), strict=True)
         }
         lengths = {name: len(array) for name, array in checked.items()}
@@ -290,38 +305,24 @@ def read_labelled(
     return x, check_labels(labels, len(x), classes)
 
 
-def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> None:
-    """Check that the alphabetical order of the labels is the model's, as far as it can be known.
+def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> bool:
+    """Compare labels that are names, numbered alphabetically, with the model's classes.
 
-    The model's answers are compared with the labels in alphabetical order, and in the order that
-    agrees best (Hungarian method). `option` is the command line's, which names the classes. Raises
-    InvalidArgumentError if the numbers of classes differ, or another order agrees better.
+    `option` is the command line's, which names the classes. Returns whether it warned that another
+    order agrees better. Raises InvalidArgumentError if the numbers of classes differ.
     """
     is_vector = len(im.output_operations) == 1 and len(im[im.logit_operation].shape) == 1
     if not data.alphabetical or not len(data.y) or not is_vector or im.classes.is_number:
-        return
-    labels, count = data.class_names, im.classes.count
-    remedy = order_remedy(labels, option)
-    if len(labels) != count:
+        return False
+    names, count = data.class_names, im.classes.count
+    if len(names) != count:
         raise InvalidArgumentError(
-            f"'{data.name}' has {len(labels)} different labels ({', '.join(labels)[:100]}), the "
+            f"'{data.name}' has {len(names)} different labels ({', '.join(names)[:100]}), the "
             f"model {count} classes, so that it is not known which label is which class. Name all "
             f"classes in the model's order: {option + ' A,B,…' if option else 'classes=[…]'}."
         )
     predicted = im.classes.from_outputs(im.predict(data.x))
-    confusion = np.zeros((count, count), np.int64)
-    np.add.at(confusion, (data.y, predicted), 1)
-    agreement = np.trace(confusion) / len(data.y)
-    best = confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(data.y)
-    # With few samples, a model that is often wrong may agree better with another order by chance.
-    lead = 0.0 if count == 2 else 0.1 + 1 / np.sqrt(len(data.y))
-    if best > agreement + lead:
-        raise InvalidArgumentError(
-            f"The model seems to number its classes otherwise than in the alphabetical order of "
-            f"the labels of '{data.name}' ({', '.join(labels)[:100]}): {agreement:.0%} of its "
-            f"answers agree with that order, {best:.0%} with another. Use {remedy} for the "
-            "model's order, or name the classes alphabetically to keep that order."
-        )
+    return warn_of_class_order(predicted, data.y, names, order_remedy(names, option))
 
 
 def column_names(data: Any) -> tuple[str, ...]:
@@ -384,7 +385,7 @@ def _dense(x: Any) -> np.ndarray:
             place = f"Column {columns[index[-1]]!r}" if columns else f"Place {list(index)}"
             raise InputShapeError(
                 f"Data must be real numbers. {place} has {str(value)!r}. Turn text into numbers "
-                "first, as for training."
+                "first, as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
     return array.astype(np.float64)
 
@@ -448,12 +449,12 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
     entries = {str(key).lower(): value for key, value in element.items()}
     x, y = (
         next((value for key, value in entries.items() if key in keys), None)
-        for keys in (_KEYS, _LABEL_KEYS)
+        for keys in (KEYS, _LABEL_KEYS)
     )
     if x is None:
         raise InputShapeError(
             f"Data has the keys {', '.join(map(str, element))}; samples are looked for under "
-            f"{', '.join(_KEYS)}."
+            f"{', '.join(KEYS)}."
         )
     return _dense(x), y
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from nnslicer_tf._files import as_path
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, UnsupportedLayerError
 
 _MISSING = re.compile(r"(?:Could not locate (class|function)|Unknown (layer):?) '?\"?([\w>.]+)")
@@ -53,7 +54,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
         UnsupportedLayerError: if this version of Keras cannot rebuild the model, naming the missing
             class or function and the version that wrote the file.
     """
-    path = Path(path)
+    path = as_path(path)
     if (path / "saved_model.pb").is_file():
         raise InvalidArgumentError(
             f"'{path}' is a SavedModel, a compiled function without visible layers. Build the "

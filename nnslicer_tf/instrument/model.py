@@ -24,6 +24,7 @@ from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original
 from nnslicer_tf.instrument.copies import copy_model, has_graph, sublayers
 from nnslicer_tf.instrument.data import (
+    KEYS,
     Bounds,
     DataLike,
     Samples,
@@ -235,6 +236,12 @@ class InstrumentedModel(ShownAsTable):
         """Version of Python's bytecode and hash of the user's own layers' code; "" without any."""
         return own_code(self.model)
 
+    def __reduce__(self) -> tuple:
+        """Pickle and copy the model and the arguments, without what was traced and compiled."""
+        shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
+        options = {"bounds": self.bounds, "task": self.given_task}
+        return _instrumented_again, (self.model, shape, options, self.columns)
+
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""
         return self.like(copy_model(self.model, self.given_shape))
@@ -259,13 +266,26 @@ class InstrumentedModel(ShownAsTable):
             return data
         if len(self.graph.inputs) == 1:
             if isinstance(data, Mapping) and len(data) == 1:
-                (data,) = data.values()
+                data = self._only_input(data)
             bounds = self._bounds[self.input_operation]
             return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: input_name(tensor) for key, tensor in keys.items()}
         return Samples(data, self.input_shapes, self._bounds, names)
+
+    def _only_input(self, data: Mapping) -> Any:
+        """Return the samples in a dict with one key: the input's name, or a common one."""
+        structure = structure_of(self.functional, "input")
+        names = {self.input_operation, input_name(self.functional.inputs[0]), *KEYS}
+        names |= set(structure) if isinstance(structure, Mapping) else set()
+        ((key, samples),) = data.items()
+        if key not in names and str(key).lower() not in KEYS:
+            raise InvalidArgumentError(
+                f"The model has one input, '{self.input_operation}'. Received the key {key!r}; "
+                "pass the array itself, or a dict with that name."
+            )
+        return samples
 
     def check(self, x: DataLike) -> np.ndarray:
         """Return a float32 array `(samples, *input_shape)`, or `Inputs`; errors as in `samples`."""
@@ -279,8 +299,7 @@ class InstrumentedModel(ShownAsTable):
             y: Their labels, integers or one-hot; None if `data` has them.
 
         Raises:
-            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks, or
-                if they are names, numbered alphabetically, and the model counts otherwise.
+            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks.
             InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         if y is None:
@@ -531,6 +550,14 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
     ):
         return known
     return InstrumentedModel(model, known.given_shape, task=known.given_task)
+
+
+def _instrumented_again(
+    model: keras.Model, shape: Shapes, options: dict[str, Any], columns: tuple[str, ...]
+) -> InstrumentedModel:
+    im = InstrumentedModel(model, shape, **options)
+    im.columns = columns
+    return im
 
 
 def _state_of(model: keras.Model) -> list[Any]:

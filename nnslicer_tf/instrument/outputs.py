@@ -370,16 +370,16 @@ def _pointwise_ending(tail: Sequence[Operation]) -> Ending | None:
         return None
     if np.allclose(values, sigmoid(sign * _GRID), atol=1e-6):
         return Ending("", tail[0], "sigmoid", sign)
-    low, high = -_FAR, _FAR
-    threshold = 0.0 if abs(values[len(values) // 2] - 0.5) < 1e-6 else np.nan
-    while np.isnan(threshold):
-        grid = np.linspace(low, high, 33)
-        values = _run(tail, grid)
-        assert values is not None  # as before
-        place = int(np.argmax(sign * (values - 0.5) > 0))
-        low, high = grid[max(place - 1, 0)], grid[place]
-        if high - low < 1e-6 * max(1, abs(low)):
-            threshold = float(low + high) / 2
+    threshold = 0.0
+    if abs(values[len(values) // 2] - 0.5) >= 1e-6:  # find it by sections
+        low, high = -_FAR, _FAR
+        while high - low >= 1e-6 * max(1, abs(low)):
+            grid = np.linspace(low, high, 33)
+            values = _run(tail, grid)
+            assert values is not None  # as before
+            index = int(np.argmax(sign * (values - 0.5) > 0))
+            low, high = grid[max(index - 1, 0)], grid[index]
+        threshold = float(low + high) / 2
     name = getattr(tail[0].params, "function", "relu")
     name = "probability" if name in FINAL_ACTIVATIONS else name  # it is not the sigmoid itself
     return Ending("", tail[0], name, sign, threshold)
@@ -418,17 +418,12 @@ def _range_of(
         for other in ranges:
             products = np.outer((low, high), other)
             low, high = products.min(), products.max()
-    elif kind == "scale":
-        factor, offset = (np.asarray(v, np.float64) for v in params.read())
-        ends = np.stack([np.clip(end, -_FAR, _FAR) * factor + offset for end in ranges[0]])
-        low, high = ends.min(), ends.max()
-        if not np.isfinite(ranges[0]).all():
-            return unknown
-    elif kind in ("elementwise", "rectify"):
+    elif kind in ("elementwise", "rectify", "scale"):
         low, high = ranges[0]
+        if kind == "scale" and not np.isfinite(ranges[0]).all():
+            return unknown
         inside = np.linspace(max(low, -_FAR), min(high, _FAR), 9)
-        grid = np.clip(np.append(_GRID, inside), low, high)
-        values = _run([operation], grid)
+        values = _run([operation], np.clip(np.append(_GRID, inside), low, high))
         if values is None:
             return unknown
         low, high = values.min(), values.max()

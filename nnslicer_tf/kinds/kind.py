@@ -3,7 +3,7 @@
 It does not import Keras, so that workers start fast.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -221,15 +221,12 @@ class Rule:
             synapses separate, and return a pair: the CONTRIB of the inputs, and of the synapses,
             kernel name → `(batch or 1, *kernel shape)`.
         table: Computes the data that the rule needs about an operation, once per walk.
-        kernels: Compiled kernels that the rule needs in addition to the usual ones (see
-            `nnslicer_tf._kernels.ahead`); "" for none.
     """
 
     activation: Callable[..., Any]
     channel: Callable[..., Any]
     synapses: bool = False
     table: Callable[[Operation, Layout], Any] = _no_table
-    kernels: str = ""
 
 
 @dataclass(frozen=True)
@@ -302,15 +299,6 @@ _KINDS: Table[Kind] = Table()
 def kind_of(operation: Operation) -> Kind:
     """Return the registered kind of an operation, or one with defaults if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
-
-
-def compile_rules(operations: Iterable[Operation]) -> None:
-    """Compile the rules of some operations in other processes, unless that was done before."""
-    # Imported here, because reading kinds does not need the compiler.
-    from nnslicer_tf._kernels.ahead import USUAL, compile_ahead
-
-    rules = (EXCLUSION.get(operation.kind) for operation in operations)
-    compile_ahead([*USUAL, *sorted({rule.kernels for rule in rules if rule is not None} - {""})])
 
 
 def register_kind(kind: Kind) -> None:

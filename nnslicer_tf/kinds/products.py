@@ -161,13 +161,11 @@ def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
 
 
 register_kind(Kind("product_sum", multiplies=True))
-EXCLUSION.register(
-    "product_sum", Rule(_products, _products, table=_product_table, kernels="products")
-)
+EXCLUSION.register("product_sum", Rule(_products, _products, table=_product_table))
 AT_ZERO.register("product_sum", AtZero(_product_at_zero))
 MULTIPLIERS.register("product_sum", rescale.midpoint)
 
 register_kind(Kind("softmax"))
-EXCLUSION.register("softmax", Rule(_softmax, _softmax, table=_softmax_table, kernels="products"))
+EXCLUSION.register("softmax", Rule(_softmax, _softmax, table=_softmax_table))
 AT_ZERO.register("softmax", AtZero(_softmax_at_zero))
 MULTIPLIERS.register("softmax", rescale.softmax)

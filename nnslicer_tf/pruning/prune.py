@@ -58,6 +58,11 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 
     Arguments and errors are those of `prune`.
     """
+    if not isinstance(scores, Mapping):
+        raise InvalidArgumentError(
+            "scores maps the names of kernels to arrays, as pruning.scores returns them. Received: "
+            f"{type(scores).__name__}"
+        )
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
         check_number("ratio", value, "[0, 1)")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from keras import ops
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_labels, check_name
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -208,7 +208,7 @@ class NNSlicerRanker(ClassRanker):
         reduce = _REDUCTIONS[self.collect]
         totals = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
         what = f"Slices of class {target}"
-        with tqdm(total=len(x), desc=what, disable=not self.progress, leave=False) as bar:
+        with progress_bar(what, len(x), self.progress) as bar:
             for part in slicer.iterate(x, outputs=outputs, reduce=reduce):
                 for name, values in part.reduced.items():
                     totals[name] += values

@@ -14,9 +14,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.recurrence import Member
@@ -100,7 +100,7 @@ def reconstruct(
             return operation.params.unrolled.run(*inputs)[operation.params.operation.name]
         return operation.compute(*inputs)
 
-    with tqdm(total=len(plans), desc="Fitting layers", disable=not progress, leave=False) as bar:
+    with progress_bar("Fitting layers", len(plans), progress) as bar:
         for operation in copy.operations:
             if operation.name in plans:
                 goal, places = plans[operation.name]

@@ -12,7 +12,6 @@ Cost: slices of a few hundred samples, two forward passes and a linear system fo
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -21,7 +20,7 @@ import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
 from nnslicer_tf._environment import without_retracing_warnings
-from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
@@ -90,7 +89,7 @@ class Shrunk(ShownAsTable):
         ending, or if nothing can be written there, MissingPackageError if Keras needs a package
         for the format, and UnsupportedLayerError if Keras cannot write this format here.
         """
-        path = Path(path)
+        path = as_path(path)
         if path.suffix not in (".keras", ".tflite", ".onnx", ""):
             raise InvalidArgumentError(
                 "A model is written as .keras, .tflite or .onnx, or as a folder without an "

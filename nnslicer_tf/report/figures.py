@@ -1,13 +1,13 @@
 """Common parts of all plots: colours, axes, images, and writing figures to files."""
 
+import io
 import os
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.errors import InvalidArgumentError
 
 POSITIVE, NEGATIVE = (31, 90, 180), (200, 40, 40)
@@ -45,13 +45,21 @@ def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None
     from PIL import Image
 
     try:
+        kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()
+        if kind not in kinds:
+            raise InvalidArgumentError(
+                f"Figures are written as {', '.join(sorted(kinds))}. Received: '{path}'"
+            )
+        # In memory first: Matplotlib hides the error of a full disk behind others.
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=dpi, format=kind)
+        if kind == "png":
+            with Image.open(drawn) as image:
+                colours = image.convert("RGB")
+            palette = colours.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            palette.save(drawn := io.BytesIO(), format="PNG", optimize=True)
         with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=dpi)
-            if Path(path).suffix == ".png":
-                with Image.open(temporary) as image:
-                    colours = image.convert("RGB")
-                palette = colours.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-                palette.save(temporary, format="PNG", optimize=True)
+            temporary.write_bytes(drawn.getvalue())
     finally:
         pyplot.close(figure)
 

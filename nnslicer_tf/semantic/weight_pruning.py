@@ -118,7 +118,7 @@ def compress(
     keep: dict[str, np.ndarray] = {}
     history, accuracy = [], accuracy_of(im.model)
     for iteration in track(range(1, most + 1), method, most, progress):
-        masks = keep_masks(scores, method, (1 - share) ** iteration)
+        masks = masks_at_density(scores, method, (1 - share) ** iteration)
         masked = ablation.model(weight_masks(ablation.im, masks), into=masked)
         history.append(accuracy_of(masked))
         if history[-1] < lowest:
@@ -149,7 +149,7 @@ def weight_scores(kernels: Mapping[str, np.ndarray], method: str) -> dict[str, n
     return scores
 
 
-def keep_masks(
+def masks_at_density(
     scores: Mapping[str, np.ndarray], method: str, density: float
 ) -> dict[str, np.ndarray]:
     """Return which weights a compressor keeps at a density: kernel name → bools of its shape.

@@ -42,12 +42,18 @@ class Checkpoint(ABC):
     def is_done(self, index: int, batch_digest: str) -> bool:
         """Return whether a batch is finished; raise ProfileMismatchError if its data differ."""
         known = self.digests.get(index)
-        if known is not None and known != batch_digest:
-            raise ProfileMismatchError(
-                f"The checkpoint was made from other data: batch {index} differs. Choose another "
-                "checkpoint folder, or remove this one."
-            )
+        if known is not None:
+            check_batch(index, known, batch_digest)
         return known is not None
+
+
+def check_batch(index: int, known: str, batch_digest: str) -> None:
+    """Raise ProfileMismatchError if a checkpoint's batch was made from other data."""
+    if known != batch_digest:
+        raise ProfileMismatchError(
+            f"The checkpoint was made from other data: batch {index} differs. Choose another "
+            "checkpoint folder, or remove this one."
+        )
 
 
 class SumCheckpoint(Checkpoint):
@@ -119,7 +125,10 @@ class RowCheckpoint(Checkpoint):
         arrays = {"predicted": result.predicted, **to_arrays("synapses", result.synapses)}
         if result.neurons is not None:
             arrays |= to_arrays("neurons", result.neurons)
-        self._store.save(_ROWS.format(index), {"index": index, "digest": batch_digest}, arrays)
+        key, header = _ROWS.format(index), {"index": index, "digest": batch_digest}
+        if not self._store.save(key, header, arrays, replace=False):  # another run was faster
+            with self._store.open(key) as file:
+                check_batch(index, file.value("digest", str), batch_digest)
 
     def result(self, batches: int) -> Rows:
         """Return the rows of all samples, in order; memory-mapped if there is a store."""
@@ -136,6 +145,7 @@ class RowCheckpoint(Checkpoint):
         with folder_lock(folder):
             for index in range(batches):  # one file in memory at a time
                 with self._store.open(_ROWS.format(index)) as file:
+                    check_batch(index, file.value("digest", str), self.digests[index])
                     predicted.append(file.array("predicted", np.integer, "samples"))
                     for name, size in widths.items():
                         rows = from_file(name, file, len(predicted[-1]), size, layout.dtype)

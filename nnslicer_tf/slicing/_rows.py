@@ -104,6 +104,7 @@ def to_arrays(name: str, matrix: Matrix) -> dict[str, np.ndarray]:
 
 def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = np.number) -> Matrix:
     """Return a matrix that `to_arrays` wrote; raise CorruptFileError if its arrays do not fit."""
+    file.check(columns <= np.iinfo(np.int32).max, f"it has rows of {columns:,} values")
     if f"{name}_dense" in file:
         return file.array(f"{name}_dense", dtype, (rows, columns))
     data = file.array(f"{name}_data", dtype, "*")

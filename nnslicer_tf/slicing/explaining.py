@@ -65,7 +65,7 @@ def explain(
     whole = answer(im, chosen, values[chosen.answer])
     tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
     _check_names(names, None if chosen.label is None else len(whole))
-    _check_words(words, [im[name].shape[0] for name in tokens if im[name].shape])
+    _check_words(words, [np.ravel(values[name]) for name in tokens])
 
     # The contributions, by one compiled function for any target; the slice, alone and removed.
     contributions = deeplift(im, sample, means, chosen)
@@ -126,12 +126,15 @@ def _check_names(names: Sequence[str], classes: int | None) -> None:
         )
 
 
-def _check_words(words: Sequence[str], lengths: Sequence[int]) -> None:
-    if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
-        takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
+def _check_words(words: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
+    """Raise InvalidArgumentError unless there is a word for each token, or each before padding."""
+    counts = {n for row in tokens for n in (len(np.trim_zeros(row, "b")), len(row))}
+    if words and (isinstance(words, str) or len(words) not in counts):
+        takes = f"it has {min(counts)}" if counts else "the model takes no tokens"
         raise InvalidArgumentError(
-            f"words has one word for each token of the sample; the model takes {takes}. "
-            f"Received: {len(words)} {type(words).__name__}"
+            f"words must have one word for each token of the sample; {takes}. Received: "
+            f"{len(words)} {type(words).__name__}. Split the text as the model's vectoriser does, "
+            "or look each token up in its vocabulary."
         )
 
 

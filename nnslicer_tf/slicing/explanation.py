@@ -1,9 +1,10 @@
 """`Explanation`: why a model gave one sample its answer. `Slicer.explain` makes it."""
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,10 @@ class Explanation(ShownAsTable):
     def amounts(self) -> Slice:
         """Contributions of all neurons and synapses to the target, in the unit of the logit."""
         return self._amounts()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: with the amounts in place of the function that computes them."""
+        return {**vars(self), "_amounts": partial(copy.copy, self.amounts)}
 
     @property
     def own_method(self) -> str:

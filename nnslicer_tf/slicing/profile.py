@@ -83,13 +83,11 @@ class Profile(ShownAsTable):
         """
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
-        from nnslicer_tf.kinds.kind import compile_rules
 
         im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)
-        compile_rules(im.operations)  # for the slices that usually follow
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         # Least and largest values, by which constant neurons are recognised.
@@ -220,8 +218,12 @@ class Profile(ShownAsTable):
             is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
             file.check(is_code, f"its code is {code!r}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
-            for pair in filter(None, pairs):
-                low, high = map(float, pair)
+            for pair in pairs:
+                if pair is None:
+                    continue
+                are_numbers = isinstance(pair, list) and [type(v) in (int, float) for v in pair]
+                file.check(are_numbers == [True, True], f"it has the range {pair!r}")
+                low, high = pair
                 file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
         of_data = input_range, positions, input_means, tuple(columns)

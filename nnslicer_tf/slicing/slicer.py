@@ -27,7 +27,7 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds.kind import Layout, compile_rules
+from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._batches import Work
 from nnslicer_tf.slicing._checkpoint import RowCheckpoint, SumCheckpoint
@@ -137,8 +137,6 @@ class Slicer:
         profile.check_model(im)
         im.columns = profile.columns or im.columns
         check_rules(im, granularity)
-        if self.theta > 0:
-            compile_rules(im.operations)
         self._weights = weights_checksum(im.model)
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
@@ -162,8 +160,6 @@ class Slicer:
         other = object.__new__(type(self))
         caches: dict[str, dict] = {name: {} for name in ("_plans", "_work", "_walks")}
         other.__dict__ = {**self.__dict__, **settings, **caches}
-        if other.theta > 0:
-            compile_rules(other.im.operations)
         return other
 
     def at_theta(self, theta: float) -> "Slicer":

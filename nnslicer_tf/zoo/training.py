@@ -22,7 +22,7 @@ from nnslicer_tf._files import digest
 from nnslicer_tf._training import compile_classifier, set_dropout_seeds, train_epoch
 from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, MissingFileError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model, inputs_like
 
@@ -128,7 +128,7 @@ def train(
         recipe: How to train.
         rng: The seed of order and augmentation.
         folder: Receives a checkpoint after every epoch; training resumes from an existing one with
-            the same data, recipe and seed.
+            the same initial weights, data, recipe and seed.
         validation: Images for the accuracy after every epoch; they do not affect the training.
         progress: Show a progress bar for every epoch.
         stop: Stop after this many epochs, with the learning rates of the full recipe.
@@ -163,10 +163,14 @@ def train(
     default = {field.name: field.default for field in fields(recipe)}
     changed = {name: value for name, value in vars(recipe).items() if value != default[name]}
     run = {"model": model.name, "rng": rng, "recipe": changed, "data": digest([data.x, data.y])}
+    run["initial weights"] = digest(model.get_weights())
     store = Store(folder, run, "checkpoint of a training", compress=False)
     history: list[dict[str, float]] = []
-    if keys := store.keys():
-        header, arrays = store.load(keys[-1])
+    while keys := store.keys():
+        try:
+            header, arrays = store.load(keys[-1])
+        except MissingFileError:  # another run has finished a later epoch
+            continue
         shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
         if shapes != {name: array.shape for name, array in arrays.items()}:
             raise CorruptFileError(
@@ -175,6 +179,7 @@ def train(
         for name, variable in variables.items():
             variable.assign(arrays[name])
         history = header["history"]
+        break
 
     last = recipe.epochs if stop is None else min(stop, recipe.epochs)
     for epoch in range(len(history), last):

@@ -8,18 +8,17 @@ import nnslicer_tf as nns
 from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
 from nnslicer_tf.dflare import with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
-from reproduction.debugging.faults import Fault, FaultyModel
+from support.known_models import negated
 
 
 @pytest.fixture(scope="module")
 def broken(digits_model, digits):
-    faulty = FaultyModel(digits_model)
-    faulty.plant(Fault("conv1", 0, "negate", 3.0, 0))
-    runs = Runs.split(faulty.im, digits.x, digits.y).sampled(20)
+    im = negated(digits_model, "conv1", 0)
+    runs = Runs.split(im, digits.x, digits.y).sampled(20)
     pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
-    found = suspicious(faulty.im, *pair, progress=False)
+    found = suspicious(im, *pair, progress=False)
     x, y = (np.concatenate(parts) for parts in zip(*pair, strict=True))
-    return faulty.im, found, x, y
+    return im, found, x, y
 
 
 def accuracy(model, data):

@@ -16,9 +16,9 @@ from nnslicer_tf.deepbase import (
     brightness,
     classes,
     edge_direction,
+    following_units,
     hue,
     inspect,
-    keep_masks,
     per_record,
 )
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
@@ -374,7 +374,7 @@ def test_image_hypotheses():
 def test_units_without_affinity_are_removed(im, digits):
     hypotheses = classes(digits.y, "0123456789")
     frame = inspect(im, digits.x, hypotheses, units=["conv1", "conv2"], progress=False)
-    masks = keep_masks(frame, im, ["3", "5"], 0.15)
+    masks = following_units(frame, im, ["3", "5"], 0.15)
     for name, mask in masks.items():
         largest = np.max([np.abs(by_unit(frame, name, h)) for h in ("3", "5")], axis=0)
         np.testing.assert_array_equal(mask, np.nan_to_num(largest) >= 0.15)
@@ -383,7 +383,7 @@ def test_units_without_affinity_are_removed(im, digits):
     assert smaller.count_params() < im.model.count_params()
     assert smaller.get_layer("conv1").filters == masks["conv1"].sum()
     # Nothing follows so closely: one unit a layer stays.
-    assert [m.sum() for m in keep_masks(frame, im, ["3"], 2.0).values()] == [1, 1]
+    assert [m.sum() for m in following_units(frame, im, ["3"], 2.0).values()] == [1, 1]
 
 
 def test_a_unit_of_a_shared_layer_is_kept_if_one_of_its_calls_follows_something():
@@ -400,7 +400,7 @@ def test_a_unit_of_a_shared_layer_is_kept_if_one_of_its_calls_follows_something(
     ]
     frame = pd.DataFrame(rows, columns=COLUMNS[:6])
     for order in (frame, frame[::-1]):
-        masks = keep_masks(order, im, ["a"], 0.5)
+        masks = following_units(order, im, ["a"], 0.5)
         np.testing.assert_array_equal(masks["shared"], [True, True, False])
 
 

@@ -1,5 +1,4 @@
 import numpy as np
-import pandas as pd
 import pytest
 
 import nnslicer_tf as nns
@@ -16,8 +15,6 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     ProfileMismatchError,
 )
-from reproduction.deepxplore.networks import published_lenet
-from reproduction.settings import DATA
 from support.known_models import identity_model
 
 
@@ -41,25 +38,6 @@ def test_keras_models_are_instrumented(tmp_path):
     ranges = NeuronRanges.from_data(model, x, progress=False)
     ranges.save(tmp_path / "ranges.npz")
     assert NeuronRanges.load(tmp_path / "ranges.npz", model).digest == ranges.digest
-
-
-@pytest.mark.parametrize("row", range(3))
-def test_the_lenets_have_the_papers_neurons_and_parameters(row):
-    table = pd.read_csv(DATA / "paper/deepxplore/table1_models.csv", comment="#")
-    paper = table.iloc[row]
-    model = published_lenet(paper["model"].lower().replace("-", ""))
-    cov = NeuronCoverage(nns.InstrumentedModel(model))
-    assert len(cov.neurons) == paper["neurons"] == sum(mask.size for mask in cov.covered.values())
-    assert model.count_params() == paper["parameters"]
-
-
-def test_published_weights_classify(shared_data):
-    from nnslicer_tf import datasets, zoo
-
-    test = datasets.load("mnist", "test[:1000]")
-    for name in ("lenet1", "lenet4"):
-        model = published_lenet(name, shared_data / f"models/deepxplore/{name}_weights.h5")
-        assert zoo.accuracy(model, test) > 0.97
 
 
 def test_outputs_are_scaled_by_the_layer(im):
@@ -233,8 +211,6 @@ def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
             ),
             "sections must be at least 2",
         ),
-        (lambda im: published_lenet("lenet2"), "It is one of lenet1, lenet4, lenet5"),
-        (lambda im: published_lenet("lenet1", "nowhere.h5"), "There is no file 'nowhere.h5'"),
     ],
 )
 def test_wrong_arguments(im, make, message):
@@ -248,12 +224,6 @@ def test_wrong_inputs(im):
         cov.update(np.zeros((3, 5)))
     with pytest.raises(InvalidArgumentError, match="empty"):
         cov.update(np.zeros((0, 4)))
-
-
-def test_weights_of_another_network_are_refused(tmp_path):
-    published_lenet("lenet4").save_weights(tmp_path / "other.weights.h5")
-    with pytest.raises(CorruptFileError, match="does not hold weights of 'lenet1'"):
-        published_lenet("lenet1", tmp_path / "other.weights.h5")
 
 
 def test_plot(im):

@@ -1,6 +1,5 @@
 """The table of attacks, and adversarial examples for Keras models."""
 
-import csv
 import dataclasses
 import json
 import subprocess
@@ -15,8 +14,12 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import attacks
 from nnslicer_tf.detection.attacks import AttackSpec, generate, generation
 from nnslicer_tf.detection.attacks.generation import logits_model
-from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
-from reproduction.settings import DATA
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    PlausibilityWarning,
+)
 
 COUNT = 10
 
@@ -29,24 +32,6 @@ def model():
 @pytest.fixture(scope="module")
 def data():
     return datasets.load("digits", f"test[:{COUNT}]")
-
-
-def test_the_table_has_the_papers_attacks_in_its_order():
-    path = DATA / "paper" / "nnslicer" / "table4.csv"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
-    assert [row["attack"] for row in rows[:-1]] == list(attacks.ATTACKS)
-    for row in rows[:-1]:
-        assert row["family"].lower() == f"{attacks.ATTACKS[row['attack']].family}-based"
-
-
-def test_the_papers_averages_follow_from_its_rows():
-    path = DATA / "paper" / "nnslicer" / "table4.csv"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
-    for column in ("precision", "recall", "f1"):
-        mean = np.mean([float(row[column]) for row in rows[:-1]])
-        assert mean == pytest.approx(float(rows[-1][column]), abs=0.006)
 
 
 @pytest.mark.parametrize("name", attacks.ATTACKS)
@@ -311,11 +296,11 @@ def test_foolbox_is_imported_only_when_it_is_used():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_probabilities_that_no_softmax_made_are_refused(data):
+def test_probabilities_that_no_softmax_made_are_said(data):
     inputs = keras.Input((8, 8, 1))
     x = keras.ops.exp(layers.Dense(10)(layers.Flatten()(inputs)))
     model = keras.Model(inputs, x / keras.ops.sum(x, axis=1, keepdims=True))
-    with pytest.raises(InvalidArgumentError, match="outputs probabilities"):
+    with pytest.warns(PlausibilityWarning, match="look like probabilities"):
         generate(model, "FGSM_8", data.x, data.y)
 
 

@@ -40,9 +40,9 @@ def test_parts_are_found_again(tmp_path, compress):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({**WORK, "theta": 0.2}, "its theta is 0.3, this run's is 0.2"),
-        ({**WORK, "rng": 1}, "its rng is None, this run's is 1"),
-        ({"model": "lenet"}, "its theta is 0.3, this run's is None"),
+        ({**WORK, "theta": 0.2}, "theta=0.3; this run has theta=0.2"),
+        ({**WORK, "rng": 1}, "rng=None; this run has rng=1"),
+        ({"model": "lenet"}, "theta=0.3; this run has theta=None"),
     ],
 )
 def test_other_work_is_refused(tmp_path, other, message):

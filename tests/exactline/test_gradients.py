@@ -8,7 +8,6 @@ from nnslicer_tf.exactline import (
     exact_line,
     integrated_gradients,
 )
-from reproduction.exactline.measures import relative_error, samples_for_completeness, samples_within
 
 from .lines import float64_model, run
 from .test_walk import MODELS, dense, ends, sequential, without_softmax
@@ -101,7 +100,7 @@ def test_equals_many_samples():
     exact = integrated_gradients(im, x, baseline, 0)
     for rule in ("left", "right", "trapezoid"):
         sampled = Attributor(im).approximate(x, baseline, 0, samples=4_000, rule=rule)
-        assert relative_error(sampled, exact) < 5e-3
+        assert np.abs(sampled - exact).sum() < 5e-3 * np.abs(exact).sum()
 
 
 def test_sums_are_what_they_are_called():
@@ -123,25 +122,6 @@ def test_sums_are_what_they_are_called():
         np.testing.assert_allclose(sums, [value, 0, 0, 0], atol=1e-12)
         np.testing.assert_allclose(path.approximate(4, rule), sums, atol=1e-12)
     np.testing.assert_allclose(path.exact(), [0.7, 0, 0, 0], atol=1e-12)
-    # m left samples give 1 - ⌈0.3 m⌉ / m: 10 is the first within 5 % of 0.7.
-    assert samples_for_completeness(path) == 3
-    assert samples_for_completeness(path, least=4) == 6  # 1 - 2/4 and 1 - 2/5 are too far
-    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 <= 0.05 for m in range(1, 200)]
-    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 5]))
-    assert samples_within(path, "left") == first
-    assert samples_within(path, "left", error=1e-9, most=50) is None
-    # Of four components one has an error: their mean is a quarter of it.
-    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 / 4 <= 0.05 for m in range(1, 200)]
-    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 4]))
-    assert samples_within(path, "left", consecutive=5, by="components") == first
-
-
-def test_relative_errors():
-    approximation, exact = np.array([[1.1, 2.0]]), np.array([[1.0, 4.0]])
-    assert relative_error(approximation, exact) == pytest.approx(2.1 / 5)
-    assert relative_error(approximation, exact, by="components") == pytest.approx((0.1 + 0.5) / 2)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
-        relative_error(approximation, exact, by="pixels")
 
 
 @pytest.mark.parametrize("rule", ["left", "right", "trapezoid"])

@@ -10,7 +10,7 @@ from PIL import Image
 
 from nnslicer_tf import datasets
 from nnslicer_tf._files import write_archive
-from nnslicer_tf.datasets.files import split_frame
+from nnslicer_tf.datasets.tables import split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.data import Samples, read_labelled
 from support.data_forms import LABELLED, SAMPLES, X, Y

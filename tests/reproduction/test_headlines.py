@@ -5,13 +5,13 @@ import pytest
 from reproduction import headlines, report
 from reproduction.catalogue import load_catalogue
 from reproduction.settings import DATA
-from reproduction.tables import read_table
+from reproduction.tables import markdown_table, read_table
 
 CATALOGUE = load_catalogue()
 
 
 def read(tables):
-    return headlines.headlines(tables, CATALOGUE.headlines)
+    return headlines.headlines(tables)
 
 
 def table(tmp_path, *rows):
@@ -224,12 +224,22 @@ def test_headlines_lead_to_the_catalogue():
     assert rows and {row.entry for row in rows} <= {entry.id for entry in CATALOGUE.entries}
 
 
-def test_every_description_has_rows_in_the_committed_tables():
-    """A description that does not fit its tables is left out, which would hide its headlines."""
+def test_every_function_has_rows_in_the_committed_tables():
+    """A function that asks for other names than its tables have would hide its headlines."""
     tables = report.tables_by_name(DATA / "results")
-    for description in CATALOGUE.headlines:
-        for texts in description.get("for", [{}]):
-            assert headlines.headlines(tables, [{**description, "for": [texts]}]), description
+    for entry, function in headlines.HEADLINES:
+        assert list(function(tables)), (entry, function.__name__)
+    page = (DATA / "results/report/report.md").read_text(encoding="utf-8")
+    of_page = page.split("## All headlines")[1].split("</details>")[0]
+    assert markdown_table(headlines.headline_table(read(tables))) in of_page
+
+
+@pytest.mark.parametrize("missing", ["f1", "paper_f1", "method"])
+def test_a_table_that_lacks_a_column_gives_no_rows(tmp_path, missing):
+    rows = {"method": "fused", "attack": "Average", "f1": "0.9", "paper_f1": "0.9"}
+    del rows[missing]
+    lines = (",".join(rows), ",".join(rows.values()))
+    assert read({"detection/lenet5-mnist": table(tmp_path, *lines)}) == []
 
 
 def test_the_page_of_results_is_short_and_all_that_it_names_is_there():

@@ -8,7 +8,7 @@ import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import compress
-from nnslicer_tf.semantic.weight_pruning import COMPRESSORS, keep_masks, weight_scores
+from nnslicer_tf.semantic.weight_pruning import COMPRESSORS, masks_at_density, weight_scores
 from support.classifiers import make, samples
 
 RNG = np.random.default_rng(0)
@@ -22,7 +22,7 @@ DENSE = {"d1": RNG.normal(size=(30, 20)) * 0.3, "last": RNG.normal(size=(20, 5))
 
 
 def keep(kernels, method, density):
-    return keep_masks(weight_scores(kernels, method), method, density)
+    return masks_at_density(weight_scores(kernels, method), method, density)
 
 
 def counts(masks):

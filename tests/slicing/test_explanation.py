@@ -329,7 +329,7 @@ def test_several_inputs_and_outputs(tmp_path):
     found.save(tmp_path / "why.png")
     with pytest.raises(InvalidArgumentError, match="several outputs"):
         slicer.explain(one)
-    with pytest.raises(InvalidArgumentError, match="up to 4 tokens"):
+    with pytest.raises(InvalidArgumentError, match="it has 4"):
         slicer.explain(one, {"price": "all"}, words=["a"] * 5)
 
 
@@ -412,3 +412,27 @@ def test_a_sigmoid_by_name():
         answer = float(model(sample[None])[0, 0])
         assert f"The model answers out = {answer:.4g}" in why.summary()
         assert f"class {int(answer > 0.5)}" in why.summary()
+
+
+def test_words_are_those_of_the_samples_own_tokens():
+    """With too many or too few, every word after the difference would get another's share."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((12,), dtype="int32"),
+            layers.Embedding(20, 4, mask_zero=True),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(2),
+        ]
+    )
+    x = np.random.default_rng(0).integers(1, 20, (30, 12))
+    x[:, 8:] = 0  # padding
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    text = ["the", "film", ",", "a", "bad", "film", ",", "is", "not", "good"]
+    tokens = [word for word in text if word != ","]
+    for words in (text, text[:3], tokens[:7], [*tokens, "end"], "the film"):
+        with pytest.raises(InvalidArgumentError, match="it has 8"):
+            slicer.explain(x[0], words=words, compare=False, decisive=False)
+    for words in (tokens, [*tokens, "", "", "", ""], ()):
+        found = slicer.explain(x[0], words=words, compare=False, decisive=False)
+        assert found.words == tuple(words)

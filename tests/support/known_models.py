@@ -3,6 +3,9 @@
 import keras
 import numpy as np
 
+import nnslicer_tf as nns
+from nnslicer_tf.instrument import copy_model
+
 
 def brightness_model(threshold, name, pixels=(4, 4, 1)):
     """Two classes: 1 where the mean of the image is above `threshold`."""
@@ -20,3 +23,12 @@ def identity_model(size):
     model = keras.Sequential([keras.Input((size,)), keras.layers.Dense(size, name="same")])
     model.set_weights([np.eye(size), np.zeros(size)])
     return model
+
+
+def negated(model, name, channel, factor=3.0):
+    """Return a copy, instrumented, in which a layer's weights to one channel are × -`factor`."""
+    copy = copy_model(model)
+    weights = copy.get_layer(name).kernel.numpy()
+    weights[..., channel] *= -factor
+    copy.get_layer(name).kernel.assign(weights)
+    return nns.InstrumentedModel(copy)

@@ -54,7 +54,7 @@ WHOLE_TESTS = (
     "slicing/test_recurrence.py::test_random_models",
     "slicing/test_slicer.py::test_models_in_float64_are_analysed_in_float32",
     "test_compiled.py::test_an_index_with_classes_that_are_gone_counts_as_empty",
-    "test_compiled.py::test_kernels_are_compiled_ahead_by_other_processes",
+    "test_compiled.py::test_kernels_are_compiled_at_the_first_slice_or_by_warmup_and_in_this_process",
     "test_compiled.py::test_two_processes_compile_two_signatures_at_once",
     "zoo/test_training.py::test_a_run_that_stops_early_goes_on_by_the_same_schedule",
 )

@@ -110,10 +110,10 @@ def test_a_run_that_stops_early_goes_on_by_the_same_schedule(data, tmp_path):
 
 def test_the_checkpoint_of_another_run_is_refused(data, tmp_path):
     _train(data, tmp_path)
-    with pytest.raises(ProfileMismatchError, match="is of another run: its recipe"):
+    with pytest.raises(ProfileMismatchError, match=r"a different run \(recipe="):
         _train(data, tmp_path, learning_rate=0.05)
     others = datasets.load("digits", "train[60:120]")
-    with pytest.raises(ProfileMismatchError, match="is of another run: its data"):
+    with pytest.raises(ProfileMismatchError, match=r"a different run \(data="):
         _train(others, tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_the_checkpoint_of_another_architecture_is_refused(data, tmp_path):
     _train(data, tmp_path)
     inputs = keras.Input((8, 8, 1))
     other = keras.Model(inputs, layers.Dense(10)(layers.Flatten()(inputs)), name="tiny")
-    with pytest.raises(CorruptFileError, match="variables of 'tiny'"):
+    with pytest.raises(ProfileMismatchError, match="initial weights="):
         zoo.train(other, data, RECIPE, rng=1, folder=tmp_path, progress=False)
 
 

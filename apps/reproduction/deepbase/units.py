@@ -67,7 +67,7 @@ def prune(s: PruningSettings) -> ExperimentResult:
     rng = np.random.default_rng(s.seed)
     rows = [{"at least": 0.0, "removed": "none", **_three_way(im.model, x, y, labels)}]
     for at_least in s.least:
-        masks = deepbase.keep_masks(frame, im, _TARGETS, at_least)
+        masks = deepbase.following_units(frame, im, _TARGETS, at_least)
         choices = {
             "without affinity": masks,
             "drawn by chance": {name: rng.permutation(mask) for name, mask in masks.items()},

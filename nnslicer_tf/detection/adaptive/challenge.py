@@ -18,7 +18,6 @@ from nnslicer_tf._checks import (
     as_generator,
     check_count,
     check_labels,
-    check_logits,
     check_name,
 )
 from nnslicer_tf._files import digest
@@ -31,6 +30,7 @@ from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.plausibility import check_logits
 
 # Safety margin of the transfer attack below the substitute's threshold, in spreads of the scores.
 _LOWERED = 0.5

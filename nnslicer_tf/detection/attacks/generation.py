@@ -10,15 +10,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import ArrayLike, check_labels, check_logits, check_name, shape_fits
+from nnslicer_tf._checks import ArrayLike, check_labels, check_name, shape_fits
 from nnslicer_tf._environment import require, track
+from nnslicer_tf._files import as_path
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
 from nnslicer_tf.detection.attacks.table import ATTACKS, AttackSpec
@@ -27,6 +27,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, Unsupporte
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, device_name
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.plausibility import check_logits
 
 _TENSORFLOW_ONLY = ("foolbox.attacks:SpatialAttack",)
 
@@ -121,7 +122,7 @@ def generate(
             run["backend"] = backend
         text = json.dumps(run, indent=1, sort_keys=True).encode()
         folder = f"{attack.name}-{hashlib.sha256(text).hexdigest()[:16]}"
-        store = Store(Path(cache) / folder, run, "batch of adversarial examples")
+        store = Store(as_path(cache) / folder, run, "batch of adversarial examples")
     starts = range(0, len(x), batch_size)
     parts = []
     for number, start in enumerate(track(starts, attack.name, len(starts), progress)):

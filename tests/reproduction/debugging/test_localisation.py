@@ -8,7 +8,7 @@ import pytest
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.debugging import Runs, suspicious
-from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel
+from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel, rank
 from reproduction.debugging.localisation import costly, localisation
 from reproduction.debugging.settings import LocalisationSettings
 
@@ -76,3 +76,20 @@ def test_a_fault_changes_its_channel_alone_and_heals(kind):
     faulty.heal()
     for before, now in zip(whole, faulty.im.model.get_weights(), strict=True):
         assert np.array_equal(before, now)
+
+
+def test_ranks():
+    scores = {"a": np.array([3.0, 1.0]), "b": np.array([2.0, 2.0, 5.0])}
+    assert rank(scores, "b", 2) == 1
+    assert rank(scores, "a", 0) == 2
+    assert rank(scores, "b", 0) == rank(scores, "b", 1) == 3.5
+    assert rank(scores, "a", 1) == 5
+
+
+def test_a_healed_model_is_the_original():
+    faulty, x = FaultyModel(zoo.load("digits_cnn")), datasets.load("digits", "test[:20]").x
+    before = faulty.im.logits(x)
+    faulty.plant(Fault("conv1", 0, "negate", 3.0, 0))
+    assert np.abs(faulty.im.logits(x) - before).max() > 1
+    faulty.heal()
+    np.testing.assert_array_equal(faulty.im.logits(x), before)

@@ -12,6 +12,9 @@ from reproduction.exactline.measures import (
     linearity,
     random_neighbours,
     relative_change,
+    relative_error,
+    samples_for_completeness,
+    samples_within,
 )
 
 
@@ -189,3 +192,34 @@ def test_networks_have_the_neurons_that_their_publishers_count(name, shape, neur
     relus = [layer for layer in model.layers if getattr(layer, "activation", None) is not None]
     relus = [layer for layer in relus if layer.activation is keras.activations.relu]
     assert sum(np.prod(layer.output.shape[1:]) for layer in relus) == neurons
+
+
+def test_relative_errors():
+    approximation, exact = np.array([[1.1, 2.0]]), np.array([[1.0, 4.0]])
+    assert relative_error(approximation, exact) == pytest.approx(2.1 / 5)
+    assert relative_error(approximation, exact, by="components") == pytest.approx((0.1 + 0.5) / 2)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
+        relative_error(approximation, exact, by="pixels")
+
+
+def test_numbers_of_samples_of_a_function_that_is_affine_but_for_one_kink():
+    """y = max(x, 0) from -0.3 to 0.7: the kink is at 0.3, and attributions are 0.7."""
+    dense = keras.layers.Dense
+    model = keras.Sequential(
+        [keras.Input((4,)), dense(4, "relu", dtype="float64"), dense(2, dtype="float64")]
+    )
+    model.layers[0].set_weights([np.diag([1.0, 0, 0, 0]), np.zeros(4)])
+    model.layers[1].set_weights([np.eye(4)[:, :2], np.zeros(2)])
+    ends = np.array([0.7, 0, 0, 0]), np.array([-0.3, 0, 0, 0])
+    path = Attributor(nns.InstrumentedModel(model)).path(*ends, 0)
+    # m left samples give 1 - ⌈0.3 m⌉ / m: 10 is the first within 5 % of 0.7.
+    assert samples_for_completeness(path) == 3
+    assert samples_for_completeness(path, least=4) == 6  # 1 - 2/4 and 1 - 2/5 are too far
+    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 <= 0.05 for m in range(1, 200)]
+    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 5]))
+    assert samples_within(path, "left") == first
+    assert samples_within(path, "left", error=1e-9, most=50) is None
+    # Of four components one has an error: their mean is a quarter of it.
+    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 / 4 <= 0.05 for m in range(1, 200)]
+    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 4]))
+    assert samples_within(path, "left", consecutive=5, by="components") == first

@@ -1,0 +1,193 @@
+"""Tables in `.csv` files, read so that no value can end up in another column unnoticed.
+
+The lines are split and counted before values are read: each row has a value for each name. Lines
+that begin with `#` are comments above the names, and below if they do not have as many values.
+"""
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf._checks import MAX_CLASSES, counted
+from nnslicer_tf.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SEPARATORS = ",;\t"
+_NO_LABELS = np.zeros(0, np.int64)
+
+
+def read_table(path: Path) -> "pd.DataFrame":
+    """Return the table in a file; raise CorruptFileError with the line that does not fit."""
+    import pandas as pd
+
+    what = f"'{path}'"
+    try:
+        content = path.read_bytes()
+        utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = content.decode("utf-16" if utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(
+            f"{what} is not a readable .csv file: it is not text in UTF-8 ({error.reason} at byte "
+            f"{error.start}). Save it as UTF-8."
+        ) from error
+    except OSError as error:
+        raise CorruptFileError(f"{what} is not a readable .csv file: {error}") from error
+
+    # The separator is that of Excel's first line, or the first one that the names have.
+    text = text.lstrip("\n\r")
+    first, _, rest = text.partition("\n")
+    separators = _SEPARATORS
+    if first.lower().startswith("sep=") and len(first.strip()) == 5:
+        text, separators = rest, first[4]
+    lines = io.StringIO(text, newline="").readlines()
+    above = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
+    header = lines[above] if lines else ""
+    separator = next((s for s in separators if len(_split(header, s)) > 1), separators[0])
+
+    # All rows have as many values as there are names, but for empty ones at the end.
+    rows, numbers = list[list[str]](), list[int]()
+    reader = csv.reader(lines[above:], delimiter=separator, strict=True, skipinitialspace=True)
+    names: list[str] = []
+    try:
+        for cells in reader:
+            number, cells = above + reader.line_num, [cell.strip() for cell in cells]
+            if not any(cells) and len(cells) < 2:
+                continue
+            if not names:
+                names = cells
+                continue
+            is_comment = cells[0].startswith("#") and len(cells) != len(names)
+            if is_comment and lines[number - 1].startswith("#"):
+                continue
+            rows.append(cells)
+            numbers.append(number)
+    except csv.Error as error:
+        where = above + reader.line_num
+        raise CorruptFileError(
+            f"{what} is not a readable .csv file: line {where}: {error}."
+        ) from error
+    while names and not names[-1] and all(not any(row[len(names) - 1 :]) for row in rows):
+        names.pop()
+    for number, row in zip(numbers, rows, strict=True):
+        if any(row[len(names) :]) or len(row) < len(names):
+            raise CorruptFileError(
+                f"{what}: line {number} has {counted(len(row), 'value')}, and there "
+                f"{'is' if len(names) == 1 else 'are'} {counted(len(names), 'name')} of columns. "
+                "Text that contains the separator needs quotes."
+            )
+        del row[len(names) :]
+    _check_names(names, rows, what)
+    repeated = io.StringIO()
+    csv.writer(repeated, quoting=csv.QUOTE_MINIMAL).writerows([names, *rows])
+    repeated.seek(0)
+    frame = pd.read_csv(repeated, index_col=False, skip_blank_lines=False)
+    frame.columns = pd.Index(names)  # pandas renames some
+    return frame
+
+
+def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return a table's x `(rows, columns)` float32, y int64 `(rows,)` or `(0,)`, and names."""
+    import pandas as pd
+
+    label = label_column(frame, what)
+    values = frame if label is None else frame.drop(columns=label)
+    for name in values:
+        column = values[name]
+        numbers = pd.to_numeric(column, errors="coerce")
+        if column.dtype.kind not in "fiub" and (wrong := numbers.isna() & column.notna()).any():
+            raise CorruptFileError(
+                f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
+                f"{column.iloc[wrong.argmax()]!r}. Leave it out, call it 'label', or turn it into "
+                "numbers as for training (pandas.get_dummies, keras.layers.StringLookup)."
+            )
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(numbers.to_numpy(np.float64).astype(np.float32))
+        if bad.any():
+            value = column.iloc[bad.argmax()]
+            has = "no value" if pd.isna(value) else f"{value}, which is no finite float32"
+            raise CorruptFileError(
+                f"{what}: column {name!r} has {has} in row {bad.argmax() + 1} of {len(bad)}. Fill "
+                "it in as for training, or leave the row out."
+            )
+    x = values.apply(pd.to_numeric).to_numpy(np.float32) if len(values.columns) else values
+    x = np.asarray(x, np.float32).reshape(len(frame), -1)
+    if label is None:
+        return x, _NO_LABELS, ()
+
+    column = frame[label]
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise CorruptFileError(
+            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
+            f"{label!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
+            "count as missing."
+        )
+    column = column.astype(object).infer_objects()  # replaces categories by their values
+    if column.dtype.kind not in "iuf":
+        names, y = np.unique(column.astype(str).to_numpy(object), return_inverse=True)
+        return x, y.astype(np.int64), tuple(names.tolist())
+    labels = column.to_numpy()
+    wrong = (labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)
+    if wrong.any():
+        row = wrong.argmax()
+        raise CorruptFileError(
+            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
+            f"{label!r} has {labels[row]:g}. Call a column of other values otherwise."
+        )
+    return x, labels.astype(np.int64), ()
+
+
+def label_column(frame: "pd.DataFrame", what: str) -> Any:
+    """Return the name of the column with the labels, if any; y only if no name is clearer."""
+    clear = ("label", "labels", "class", "target")
+    columns = [name for name in frame if str(name).lower() in clear]
+    columns = columns or [name for name in frame if str(name).lower() == "y"]
+    if len(columns) > 1:
+        raise CorruptFileError(
+            f"{what}: each of the columns {', '.join(map(repr, columns))} could have the labels. "
+            "Leave all but one out, or call them otherwise."
+        )
+    return columns[0] if columns else None
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+
+
+def _check_names(names: list[str], rows: list[list[str]], what: str) -> None:
+    """Raise CorruptFileError unless each column has a name of its own, and there are rows."""
+    # Names may be numbers: pandas's 0, 1, … or a scale such as wavelengths. Others are a first row
+    # of values, which would be lost.
+    numbers = np.array([float(name) for name in names if _is_number(name)])
+    steps, problem = np.diff(numbers), ""
+    is_even = len(steps) > 1 and np.allclose(steps, steps[0])
+    is_scale = (steps > 0).all() and (is_even or len(steps) > 5)
+    is_scale |= np.array_equal(numbers, np.arange(len(numbers)))
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if names and not names[0]:
+        problem = (
+            ": its first column has no name. If it is the index of a DataFrame, write the file "
+            "with to_csv(path, index=False); else name the column."
+        )
+    elif 2 * len(numbers) > len(names) and not is_scale:
+        problem = f" begins with numbers, {', '.join(names)[:80]}. Add a line of columns' names."
+    elif "" in names:
+        problem = f": column {names.index('') + 1} has no name. Name it, or leave it out."
+    elif twice:
+        problem = f": two columns are called {twice[0]!r}. Give each its own name."
+    elif not rows:
+        problem = " has no rows."
+    if problem:
+        raise CorruptFileError(f"{what}{problem}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return np.isfinite(float(text))
+    except ValueError:
+        return False

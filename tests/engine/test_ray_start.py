@@ -1,0 +1,126 @@
+"""Ray that does not start, does not answer, or is interrupted."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from nnslicer_tf.engine import engines, ray_engine
+from nnslicer_tf.errors import InvalidArgumentError
+
+ray = pytest.importorskip("ray")
+
+
+class Square(engines.Job):
+    def __call__(self, item):
+        return item * item
+
+    def split(self, item, parts):
+        return [item]
+
+
+def squares(engine):
+    return sorted(engine.map(Square(), enumerate(range(7))))
+
+
+EXPECTED = [(i, i * i) for i in range(7)]
+
+
+@contextmanager
+def listening(answer):
+    """Yield the address of a program that says something else than Ray does."""
+    server = socket.create_server(("127.0.0.1", 0))
+    connections = []
+
+    def serve():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            if answer is not None:
+                connection.recv(1000)
+                connection.sendall(answer)
+                connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"127.0.0.1:{server.getsockname()[1]}"
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"]
+)
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_another_program_at_the_address_is_no_cluster(monkeypatch, answer, scheme):
+    """Ray would wait for it for ever, and could not be interrupted."""
+    monkeypatch.setattr(ray_engine, "CONNECT_SECONDS", 0.3)
+    begin = time.monotonic()
+    with listening(answer) as address, pytest.raises(InvalidArgumentError, match=address):
+        ray_engine.RayEngine(2, scheme + address)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("make", [ray_engine.RayEngine, engines.AdaptiveEngine])
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_without_ray_the_work_runs_on_threads(monkeypatch, make, how):
+    """Started by a number of workers, or because the work takes long."""
+    over = threading.Event()
+
+    def init(**options):
+        if how == "hangs":
+            over.wait(20)
+        raise OSError("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_engine, "START_SECONDS", 0.3)
+    monkeypatch.setattr(engines, "PATIENCE_SECONDS", 0.0)
+    message = "timed out during startup" if how == "fails" else "no answer within 0.3 s"
+    with pytest.warns(UserWarning, match=f"Ray could not be started .*{message}.*threads"):
+        assert squares(make(2)) == EXPECTED
+    over.set()
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda **options: time.sleep(1))
+    monkeypatch.setattr(ray_engine, "START_SECONDS", 0.2)
+    with pytest.raises(InvalidArgumentError, match=r"'auto' \(no answer within 0\.2 s\)"):
+        squares(ray_engine.RayEngine(2, "auto"))
+
+
+INTERRUPTED = """
+import signal, sys, time, ray
+signal.pthread_sigmask(signal.SIG_BLOCK, [])
+ray.init = lambda **options: time.sleep(60)  # as Ray, in a call that Ctrl-C does not end
+from nnslicer_tf.engine.ray_engine import RayEngine
+print("starting", flush=True)
+try:
+    list(RayEngine(2).map(abs, enumerate(range(3))))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_starting_can_be_interrupted():
+    run = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "starting\n"
+    time.sleep(0.5)
+    begin = time.monotonic()
+    os.kill(run.pid, signal.SIGINT)
+    assert run.stdout.readline() == "interrupted\n"
+    assert run.wait(20) == 0
+    run.stdout.close()
+    assert time.monotonic() - begin < 10

@@ -1,0 +1,183 @@
+"""Odd `.csv` files, each with the right values beside it, or the reason why it is refused.
+
+Values and labels are written by hand; nothing here reads a file but `load_data`.
+"""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from nnslicer_tf import datasets
+from nnslicer_tf._checks import check_labels
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+A, AB = "a,label\n", "a,b,label\n"
+MANY = "|".join(f"c{i}" for i in range(999))
+
+# Text (or bytes); columns, x, and y as names or integers.
+# ruff: noqa: E501 - a line for each file
+READ = {
+    "plain": (AB + "1,2,0\n3,4,1\n", "a|b", [[1, 2], [3, 4]], [0, 1]),
+    "a # in a name": ("label,rooms,note #1,note #2\n0,3,7,0\n", "rooms|note #1|note #2", [[3, 7, 0]], [0]),
+    "a # in a label": (A + "1,C#\n2,C\n3,C#\n", "a", [[1], [2], [3]], ["C#", "C", "C#"]),
+    "a # at the start of a label": ("label,a\n#1,5\n#2,6\n", "a", [[5], [6]], ["#1", "#2"]),
+    "a # at the start of a quoted label": ('label,a\n"#1",5\n', "a", [[5]], ["#1"]),
+    "comments above": ("# made by us, in 2026\n#\n" + A + "1,0\n", "a", [[1]], [0]),
+    "a comment below": (AB + "1,2,0\n# a comment\n3,4,1\n", "a|b", [[1, 2], [3, 4]], [0, 1]),
+    "a comment with commas below": (AB + "# one, two, three, four\n3,4,1\n", "a|b", [[3, 4]], [1]),
+    "a comment at the end": (AB + "1,2,0\n# end", "a|b", [[1, 2]], [0]),
+    "blank lines": ("\n\n" + A + "\n1,0\n\n\n2,1\n\n", "a", [[1], [2]], [0, 1]),
+    "lines of blanks": (A + "1,0\n   \n2,1\n", "a", [[1], [2]], [0, 1]),
+    "no last line end": (A + "1,0\n2,1", "a", [[1], [2]], [0, 1]),
+    "Windows": ("a,label\r\n1,0\r\n2,1\r\n", "a", [[1], [2]], [0, 1]),
+    "old Macs": ("a,label\r1,0\r2,1\r", "a", [[1], [2]], [0, 1]),
+    "a mark of UTF-8": (b"\xef\xbb\xbfa,label\n1,0\n", "a", [[1]], [0]),
+    "UTF-16": ("a,label\n1,ä\n".encode("utf-16"), "a", [[1]], ["ä"]),
+    "UTF-8": ("größe,label\n1,weiß\n", "größe", [[1]], ["weiß"]),
+    "empty values at the ends": (AB + "1,2,0,\n3,4,1,\n", "a|b", [[1, 2], [3, 4]], [0, 1]),
+    "an empty value at one end": ("label,a,b\n0,1,50.5,\n1,2,3\n", "a|b", [[1, 50.5], [2, 3]], [0, 1]),
+    "an empty last column": ("a,label,\n1,0,\n2,1,\n", "a", [[1], [2]], [0, 1]),
+    "two empty last columns": ("a,label,,\n1,0,,\n", "a", [[1]], [0]),
+    "blanks around values": (" a , label \n 1 , cat \n 2 , dog \n3,cat\n", "a", [[1], [2], [3]], ["cat", "dog", "cat"]),
+    "quoted values": ('"a","label"\n"1","0"\n', "a", [[1]], [0]),
+    "a comma in quotes": ('"a, b",label\n1,"x, y"\n', "a, b", [[1]], ["x, y"]),
+    "quotes in quotes": ('a,label\n1,"5"" pipe"\n', "a", [[1]], ['5" pipe']),
+    "quotes inside": ('a,label\n1,5" pipe\n', "a", [[1]], ['5" pipe']),
+    "a line end in quotes": ('a,label\n1,"two\nlines"\n2,one\n', "a", [[1], [2]], ["two\nlines", "one"]),
+    "a # line in quotes": ('a,label\n1,"two\n#lines"\n2,one\n', "a", [[1], [2]], ["two\n#lines", "one"]),
+    "quotes after a blank": ('a,label\n1, "x, y"\n', "a", [[1]], ["x, y"]),
+    "semicolons": ("a;b;label\n1;2;0\n", "a|b", [[1, 2]], [0]),
+    "tabs": ("a\tb\tlabel\n1\t2\t0\n", "a|b", [[1, 2]], [0]),
+    "tabs and an empty value": ("a\tlabel\t\n1\t0\t\n", "a", [[1]], [0]),
+    "Excel's separator": ("sep=;\na;label\n1;0\n", "a", [[1]], [0]),
+    "another of Excel's": ("sep=|\na|label\n1|0\n", "a", [[1]], [0]),
+    "a table of labels below": ("label,a\n1,1e-3\n0,-2E+2\n", "a", [[1e-3], [-200]], [1, 0]),
+    "signs and points": (A + "+1.,0\n-.5,1\n", "a", [[1], [-0.5]], [0, 1]),
+    "leading zeros": (A + "007,0\n", "a", [[7]], [0]),
+    "large integers": (A + "16777216,0\n", "a", [[16777216]], [0]),
+    "values of bool": (A + "True,0\nFalse,1\n", "a", [[1], [0]], [0, 1]),
+    "labels of bool": (A + "1,True\n2,False\n", "a", [[1], [2]], ["True", "False"]),
+    "labels with points": (A + "1,1.0\n2,0.0\n", "a", [[1], [2]], [1, 0]),
+    "numbers and names as labels": (A + "1,10\n2,ten\n", "a", [[1], [2]], ["10", "ten"]),
+    "one column": ("a\n1\n2\n", "a", [[1], [2]], None),
+    "labels first": ("label,a,b\n2,1,5\n", "a|b", [[1, 5]], [2]),
+    "labels between": ("a,label,b\n1,2,5\n", "a|b", [[1, 5]], [2]),
+    "the name in capitals": ("a,LABEL\n1,1\n", "a", [[1]], [1]),
+    "names that differ in case": ("a,A,label\n1,2,0\n", "a|A", [[1, 2]], [0]),
+    "a name that is a number": ("a,7,label\n1,2,0\n", "a|7", [[1, 2]], [0]),
+    "names as of pandas": ("0,1,label\n1,2,0\n", "0|1", [[1, 2]], [0]),
+    "names that pandas would change": ("a,a.1,label\n1,2,0\n", "a|a.1", [[1, 2]], [0]),
+    "many columns": (MANY.replace("|", ",") + ",label\n" + "1," * 999 + "0\n", MANY, [[1] * 999], [0]),
+}  # fmt: skip
+
+REFUSED = {
+    "a longer row": ("label,a,b\n0,1,50.5,7\n", "line 2 has 4 values, and there are 3 names"),
+    "all rows longer": ("a,b,c,label\n1,2,3,0,9\n", "line 2 has 5 values, and there are 4 names"),
+    "one longer row of many": (AB + "1,2,0\n3,4,1\n5,6,0,1\n", "line 4 has 4 values"),
+    "a shorter row": (AB + "1,2,0\n3,4\n", "line 3 has 2 values"),
+    "a row of one value": (AB + "1,2,0\n3\n", "line 3 has 1 value,"),
+    "a longer row after a line end in quotes": (
+        'a,label\n1,"two\nlines"\n2,one,3\n',
+        "line 4 has 3 values",
+    ),
+    "a decimal comma": (A + "1,5,0\n", "line 2 has 3 values, and there are 2 names"),
+    "decimal commas and semicolons": ("a;label\n1,5;0\n", "'a' does not hold numbers: row 1 has '1,5'"),
+    "commas in names of semicolons": ("a;b, in m;label\n1;2;0\n", "line 2 has 1 value"),
+    "row names of R": ('"a","label"\n"1",5,0\n', "line 2 has 3 values"),
+    "an index of pandas": (",a,label\n0,5,0\n", r"first column has no name.*index=False"),
+    "a column without a name": ("a,,label\n1,2,0\n", "column 2 has no name"),
+    "one name twice": ("a,a,label\n1,2,0\n", "two columns are called 'a'"),
+    "two labels of one name": ("a,label,label\n1,2,0\n", "two columns are called 'label'"),
+    "two names for labels": ("a,label,class\n1,2,0\n", "'label', 'class' could have the labels"),
+    "no names": ("5.1,3.5,setosa\n4.9,3,setosa\n", "begins with numbers"),
+    "a comment for names": ("# a,b,label\n1,2,0\n3,4,1\n", "begins with numbers"),
+    "no rows": (A, "has no rows"),
+    "comments alone": ("# nothing\n", "has no rows"),
+    "nothing": ("", "has no rows"),
+    "blanks alone": ("\n  \n", "has no rows"),
+    "an open quote": ('a,label\n1,"cat\n2,dog\n', "line 3: unexpected end of data"),
+    "text after a quote": ('a,label\n1,"cat"x\n', "line 2: .* expected after"),
+    "bytes of Latin-1": ("a,label\n1,weiß\n".encode("latin-1"), "not text in UTF-8.*Save it as UTF-8"),
+    "an archive": (b"PK\x03\x04\x00\xff\xfe\x80", "not text in UTF-8"),
+    "words": (A + "1,0\nred,1\n", "'a' does not hold numbers: row 2 has 'red'.*StringLookup"),
+    "units": (A + "5 m,0\n", "row 1 has '5 m'"),
+    "per cent": (A + "50%,0\n", "row 1 has '50%'"),
+    "thousands": (A + '"1,234",0\n', "row 1 has '1,234'"),
+    "underscores": (A + "1_000,0\n", "row 1 has '1_000'"),
+    "dates": (A + "2026-01-02,0\n", "row 1 has '2026-01-02'"),
+    "a missing value": ("a,age,label\n1,2,0\n3,,1\n", "column 'age' has no value in row 2 of 2"),
+    "a value NA": ("a,age,label\n1,NA,0\n3,4,1\n", "column 'age' has no value in row 1 of 2"),
+    "an empty column": (AB + "1,,0\n2,,1\n", "column 'b' has no value in row 1 of 2"),
+    "infinity": (A + "1,0\n-inf,1\n", "column 'a' has -inf, which is no finite float32 in row 2"),
+    "beyond float32": (A + "1e300,0\n", r"column 'a' has 1e\+300, which is no finite float32"),
+    "a missing label": (A + "1,\n2,1\n", "no label in row 1 of 2"),
+    "a label NA": (A + "1,cat\n2,NA\n", "no label in row 2 of 2"),
+    "a label of 1e300": (A + "1,0\n2,1e300\n", r"row 2 of column 'label' has 1e\+300"),
+    "a label beyond int64": (A + "1,18446744073709551615\n", "row 1 of column 'label' has"),
+    "a label beyond uint64": (A + "1,36893488147419103232\n2,1\n", None),
+    "a label of half": (A + "1,0.5\n", "row 1 of column 'label' has 0.5"),
+    "a label below 0": (A + "1,-1\n", "row 1 of column 'label' has -1"),
+}  # fmt: skip
+
+
+def load(tmp_path, content):
+    path = tmp_path / "odd.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Class numbers follow")
+        has_labels = b"label" in path.read_bytes().lower().replace(b"\0", b"")
+        return datasets.load_data(path, labels=has_labels)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_read(tmp_path, name):
+    content, columns, x, y = READ[name]
+    found = load(tmp_path, content)
+    assert found.columns == tuple(columns.split("|"))
+    np.testing.assert_array_equal(found.x, np.array(x, np.float32))
+    assert found.x.dtype == np.float32
+    if y is None:
+        assert not len(found.y)
+    elif found.class_names:
+        assert [found.class_names[label] for label in found.y] == y
+    else:
+        assert found.y.tolist() == y
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path, name):
+    content, message = REFUSED[name]
+    if message is None:  # it is read as the text that it is, or refused
+        found = load(tmp_path, content)
+        assert found.class_names == ("1", "36893488147419103232")
+        return
+    with pytest.raises(CorruptFileError, match=message):
+        load(tmp_path, content)
+
+
+def test_there_are_many():
+    assert len(READ) + len(REFUSED) >= 90
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (np.array([True, False]), [1, 0]),
+        (np.array([[True], [False]]), [1, 0]),
+        (np.array([[True, False], [False, True]]), [0, 1]),
+        (np.array([1, 0], np.uint64), [1, 0]),
+        (np.array([2**64 - 1, 0], np.uint64), None),
+        (np.array([2**40, 0]), None),
+    ],
+)
+def test_labels_of_arrays(tmp_path, y, expected):
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=y)
+    if expected is None:
+        with pytest.raises(InvalidArgumentError, match="must be 0 or more"):
+            check_labels(y, 2)
+        with pytest.raises(CorruptFileError, match="class indices from 0"):
+            datasets.load_data(tmp_path / "a.npz")
+    else:
+        assert check_labels(y, 2).tolist() == expected
+        assert datasets.load_data(tmp_path / "a.npz").y.tolist() == expected
