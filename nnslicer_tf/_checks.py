@@ -23,15 +23,15 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
     known = list(known)
     if not isinstance(name, str) or name not in known:  # an array is compared by its values
         raise InvalidArgumentError(
-            f"There is no {what} {name!r}.{did_you_mean(name, known)} "
-            f"It is one of {', '.join(known)}."
+            f"Unknown {what} {name!r}.{did_you_mean(name, known)} "
+            f"Expected one of: {', '.join(map(repr, known))}."
         )
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a suggestion of the nearest names, ignoring case; "" if none is near."""
     by_lower = {one.lower(): one for one in known}
-    near = get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.5)
+    near = get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     asked = " or ".join(repr(by_lower[one]) for one in near)
     return f" Did you mean {asked}?" if near else ""
 

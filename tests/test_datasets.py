@@ -64,11 +64,11 @@ def test_normalisations_of_digits():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: datasets.load("digit"), "no data set 'digit'"),
+        (lambda: datasets.load("digit"), "Unknown data set 'digit'"),
         (lambda: datasets.load("digits", "validation"), "Unknown split 'validation'"),
         (lambda: datasets.load("digits", "test[5:5]"), "is empty"),
         (lambda: datasets.load("digits", "test[5]"), r"Unknown split 'test\[5\]'"),
-        (lambda: datasets.load("digits", normalise="mean"), "no normalisation 'mean'"),
+        (lambda: datasets.load("digits", normalise="mean"), "Unknown normalisation 'mean'"),
         (lambda: datasets.load_data("nothing.npz"), "no file 'nothing.npz'"),
     ],
 )

@@ -10,14 +10,14 @@ def test_a_known_name_passes_and_an_unknown_one_is_refused_with_the_nearest():
     check_name("metric", "taylor", ("taylor", "gradient"))
     with pytest.raises(
         InvalidArgumentError,
-        match=r"^There is no metric 'tylor'. Did you mean 'taylor'\? "
-        r"It is one of taylor, gradient.$",
+        match=r"^Unknown metric 'tylor'. Did you mean 'taylor'\? "
+        r"Expected one of: 'taylor', 'gradient'\.$",
     ):
         check_name("metric", "tylor", ("taylor", "gradient"))
 
 
 def test_what_is_no_string_is_refused():
-    with pytest.raises(InvalidArgumentError, match=r"no metric None\. It is one of taylor"):
+    with pytest.raises(InvalidArgumentError, match=r"Unknown metric None\. Expected one of: 'taylor'"):
         check_name("metric", None, ("taylor",))
 
 

@@ -50,7 +50,7 @@ def test_unknown_splits(glue, split):
 def test_an_empty_split(glue):
     with pytest.raises(InvalidArgumentError, match=r"'train\[:0\]' of 'sst2' is empty"):
         datasets.load("sst2", "train[:0]")
-    with pytest.raises(InvalidArgumentError, match="no normalisation 'units'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown normalisation 'units'"):
         datasets.load("sst2", "train", normalise="units")
 
 

@@ -154,9 +154,9 @@ def normalisation(name: str, kind: str) -> Normalisation:
     """
     if name not in CLASSES:
         raise InvalidArgumentError(
-            f"There is no data set {name!r}.{did_you_mean(name, names())} It is one of "
-            f"{', '.join(names())}, or the path of a folder of images, or of an .npz, .npy or "
-            ".csv file."
+            f"Unknown data set {name!r}.{did_you_mean(name, names())} Expected one of: "
+            f"{', '.join(map(repr, names()))}; or the path of a folder of images, or of an .npz, "
+            ".npy or .csv file."
         )
     check_name("normalisation", kind, NORMALISATIONS)
     maximum = 16.0 if name == "digits" else 255.0

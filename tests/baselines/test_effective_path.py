@@ -117,7 +117,7 @@ def test_bad_arguments():
     for theta in (0, 1.5, "half"):
         with pytest.raises(InvalidArgumentError, match=r"theta must be in \(0, 1\]"):
             effective_paths(im, x, theta)
-    with pytest.raises(InvalidArgumentError, match=r"no kernel 'hiden'.*hidden"):
+    with pytest.raises(InvalidArgumentError, match=r"Unknown kernel 'hiden'.*hidden"):
         effective_paths(im, x, kernels=["hiden"])
     with pytest.raises(InvalidArgumentError, match="Did you mean 'paper'"):
         EffectivePath(im, "papre", held_out=0.5).fit(

@@ -70,11 +70,11 @@ PROFILE_INPUTS = {
         lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},
         "not a readable .npz",
     ),
-    "unknown data set": (lambda f, t: {"data": "digit:train"}, "no data set 'digit'"),
+    "unknown data set": (lambda f, t: {"data": "digit:train"}, "Unknown data set 'digit'"),
     "unknown split": (lambda f, t: {"data": "digits:valid"}, "Unknown split 'valid'"),
     "unknown normalisation": (
         lambda f, t: {"data": "digits", "normalise": "mean"},
-        "no normalisation 'mean'",
+        "Unknown normalisation 'mean'",
     ),
     "empty data set": (lambda f, t: {"data": "digits:train[:0]"}, "is empty"),
     "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),

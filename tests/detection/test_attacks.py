@@ -210,7 +210,7 @@ def test_what_the_start_attack_cannot_mislead_is_left_alone(data):
     [
         ("FGSM_3", "Did you mean 'FGSM_8' or 'FGSM_4' or 'FGSM_2'"),
         ("deepfooll2", "Did you mean 'DeepFoolL2'"),
-        ("zebra", "no attack 'zebra'. It is one of FGSM_2"),
+        ("zebra", "Unknown attack 'zebra'. Expected one of: 'FGSM_2"),
     ],
 )
 def test_unknown_attacks_are_answered_by_near_names(model, data, name, message):

@@ -419,8 +419,8 @@ def test_a_search_over_parameters_in_a_pipeline_learns_from_normal_inputs(slicer
 
 def test_bad_parameters(slicer, normal):
     for parameters, message in (
-        ({"preset": "margn"}, "no preset 'margn'. Did you mean 'margin'"),
-        ({"kernels": ("conv3",)}, "no kernel 'conv3'. Did you mean"),
+        ({"preset": "margn"}, "Unknown preset 'margn'. Did you mean 'margin'"),
+        ({"kernels": ("conv3",)}, "Unknown kernel 'conv3'. Did you mean"),
         ({"false_positive_rate": 1.5}, "false_positive_rate must be"),
         ({"held_out": 0}, r"held_out must be in \(0, 1\)"),
         ({"max_synapses": 0}, "max_synapses must be"),

@@ -112,7 +112,7 @@ def test_single_layers_are_pruned(model):
                 assert (new == 0).sum() == old.size // 2
             else:
                 np.testing.assert_array_equal(old, new)
-    with pytest.raises(InvalidArgumentError, match="no layer 'missing'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown layer 'missing'"):
         compress(model, "prune", layers=["missing"])
 
 

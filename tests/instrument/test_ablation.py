@@ -343,13 +343,13 @@ def test_what_does_not_fit_is_refused():
     profile = nns.Profile.from_data(model, RNG.normal(size=(9, 4)), progress=False)
     ablation = Ablation(model, profile)
     for mask, message in (
-        ({"other": np.ones(3)}, "no kernel 'other'"),
+        ({"other": np.ones(3)}, "Unknown kernel 'other'"),
         ({"last": np.ones((2, 2))}, r"has shape \(2, 2\)"),
         (np.ones(3), r"shape \(47,\)|shape \(35,\)"),
     ):
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             ablation.outputs(mask, np.zeros((2, 4), np.float32))
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no level 'layer'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown level 'layer'"):
         Ablation(model, profile, "layer")
     with pytest.raises(nns.errors.InvalidArgumentError, match="A reference is"):
         Ablation(model, "median")

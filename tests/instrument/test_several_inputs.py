@@ -172,7 +172,7 @@ def test_logits_of_an_output(im, model, x):
     logits = im.logits(x, output="what")
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(probabilities, model.predict(x, verbose=0)["what"], rtol=1e-5)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="There is no output 'whta'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown output 'whta'"):
         im.logits(x, output="whta")
 
 

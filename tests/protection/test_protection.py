@@ -75,7 +75,7 @@ def test_a_stolen_model_saves_and_loads(digits, hidden, tmp_path):
 
 
 def test_hiding_refuses_masks_of_another_model(digits):
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no kernel 'nosuch'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown kernel 'nosuch'"):
         protection.hide(digits[0], {"nosuch": np.ones(3, bool)})
 
 

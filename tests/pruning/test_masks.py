@@ -220,7 +220,7 @@ def test_layers_that_cannot_be_masked_are_named():
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
-        ({"nosuch": np.ones(3, bool)}, "no kernel 'nosuch'"),
+        ({"nosuch": np.ones(3, bool)}, "Unknown kernel 'nosuch'"),
         ({"conv": np.ones((3, 3), bool)}, r"has shape \(3, 3\), expected the kernel's"),
     ],
 )

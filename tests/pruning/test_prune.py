@@ -94,7 +94,7 @@ def test_bad_scores_are_refused(digits):
     im, _, _ = digits
     weight = pruning.scores(im, "weight")
     for scores, message in [
-        ({"nosuch": np.ones(3)}, "no kernel 'nosuch'"),
+        ({"nosuch": np.ones(3)}, "Unknown kernel 'nosuch'"),
         ({"conv1": np.ones(3)}, "has shape"),
         ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' are NaN"),
     ]:
@@ -229,7 +229,7 @@ def test_wrong_samples_count_if_wanted(digits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "magic"}, "no ranker 'magic'"),
+        ({"method": "magic"}, "Unknown ranker 'magic'"),
         ({"method": "nnslicer"}, "give x and y"),
         ({"classes": []}, "set of target classes is empty"),
         ({"classes": [3, 10]}, "no class 10: its classes are 0 … 9"),

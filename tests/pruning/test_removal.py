@@ -226,7 +226,7 @@ def test_a_real_architecture_becomes_smaller():
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        ({"nosuch": np.ones(4, bool)}, "no layer with a kernel 'nosuch'"),
+        ({"nosuch": np.ones(4, bool)}, "Unknown layer with a kernel 'nosuch'"),
         ({"stem": np.ones(3, bool)}, "'stem' has shape \\(3,\\); it has 4 units"),
     ],
 )

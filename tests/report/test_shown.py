@@ -123,7 +123,7 @@ def test_tables_say_what_the_arrays_say(digits):
     np.testing.assert_array_equal(frame["predicted"], im.logits(x).argmax(axis=1))
     shares = slices.kept_share("conv2")
     np.testing.assert_allclose(shares, [np.mean(one.synapses["conv2"] != 0) for one in slices])
-    with pytest.raises(InvalidArgumentError, match="no kernel 'x'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown kernel 'x'"):
         slices.kept_share("x")
     operations = im.to_frame()
     assert operations["operation"].tolist() == [o.name for o in im.operations]

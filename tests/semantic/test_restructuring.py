@@ -64,13 +64,13 @@ def test_a_real_model():
 
 def test_bad_masks_are_refused():
     model = make("perceptron")
-    with pytest.raises(InvalidArgumentError, match="no layer with neurons 'c'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown layer with neurons 'c'"):
         restructure(model, {"c": np.ones(7, bool)})
     with pytest.raises(InvalidArgumentError, match="has 7 neurons"):
         restructure(model, {"a": np.ones(6, bool)})
     with pytest.raises(InvalidArgumentError, match="no neurons left"):
         restructure(model, {"a": np.zeros(7, bool)})
-    with pytest.raises(InvalidArgumentError, match="no layer with neurons 'logits'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown layer with neurons 'logits'"):
         masked(model, {"logits": np.ones(3, bool)})
 
 

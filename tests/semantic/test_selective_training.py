@@ -294,7 +294,7 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "no layer 'c'"),
+        (lambda m, x, y: train_neurons(m, {"c": np.ones(2, bool)}, x, y), "Unknown layer 'c'"),
         (lambda m, x, y: train_neurons(m, {"a": np.ones(2, bool)}, x, y), "a 7, b 5, logits 3"),
         (lambda m, x, y: train_neurons(m, {"a": np.zeros(7, bool)}, x, y), "nothing to train"),
         (lambda m, x, y: train_neurons(m, {"a": np.ones(7, bool)}, x, y + 1), "labels must be"),
@@ -302,12 +302,12 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
             lambda m, x, y: train_neurons(
                 m, {"a": np.ones(7, bool)}, x, y, frozen_outgoing={"c": np.ones(2)}
             ),
-            "no layer 'c'",
+            "Unknown layer 'c'",
         ),
         (lambda m, x, y: readapt(m, {"a": np.ones(7, bool)}, x, y, x[:2]), "one adversarial"),
         (
             lambda m, x, y: readapt(m, {"logits": np.ones(3, bool)}, x, y, x),
-            "no layer with neurons 'logits'",
+            "Unknown layer with neurons 'logits'",
         ),
         (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, [3]), "classes of 0 … 2"),
         (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, []), "one at least"),

@@ -368,7 +368,7 @@ def test_transformers(level):
 
 def test_bad_arguments(network):
     slicer, x = network
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no level 'layer'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown level 'layer'"):
         slicer.decisive(x, level="layer")
     with pytest.raises(nns.errors.InvalidArgumentError, match="max_share"):
         slicer.decisive(x, max_share=0)

@@ -160,7 +160,7 @@ def test_a_head_reads_a_head_alone(transformer):
 def test_bad_arguments(transformer):
     im, clean, corrupt = transformer
     for options, message in (
-        ({"sweep": "layer"}, "no sweep 'layer'"),
+        ({"sweep": "layer"}, "Unknown sweep 'layer'"),
         ({"operations": ["nowhere"]}, "'nowhere' does not exist"),
         ({"operations": ["mid1"], "sweep": "head"}, "'mid1' has no heads"),
     ):

@@ -48,7 +48,7 @@ def test_the_pair_is_compared_mended_and_searched_again(settings, monkeypatch):
 def test_bad_settings(settings, monkeypatch):
     with pytest.raises(InvalidArgumentError, match="no LiteRT file"):
         compression(CompressionSettings(pair="digits_cnn-pruned", seeds=4, work=settings.work))
-    with pytest.raises(InvalidArgumentError, match="no way 'sparse'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown way 'sparse'"):
         compression(CompressionSettings(pair=settings.pair, ways="sparse", work=settings.work))
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(InvalidArgumentError, match="pip install ai-edge-quantizer"):

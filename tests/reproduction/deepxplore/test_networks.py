@@ -36,7 +36,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 
 def test_what_does_not_exist_is_refused():
-    with pytest.raises(InvalidArgumentError, match="It is one of lenet1, lenet4, lenet5"):
+    with pytest.raises(InvalidArgumentError, match="Expected one of: 'lenet1', 'lenet4', 'lenet5'"):
         published_lenet("lenet2")
     with pytest.raises(InvalidArgumentError, match=r"There is no file 'nowhere\.h5'"):
         published_lenet("lenet1", "nowhere.h5")

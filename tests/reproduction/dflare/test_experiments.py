@@ -103,7 +103,7 @@ def test_agreement_stands_beside_the_paper():
 def test_ablation_takes_known_methods(few):
     found = ablation(AblationSettings(**few, pairs=PAIR, method=["DFlare_R"]))
     assert found.table("ablation")["method"].tolist() == ["DFlare_R"]
-    with pytest.raises(InvalidArgumentError, match="no method 'DFlares'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown method 'DFlares'"):
         ablation(AblationSettings(**few, pairs=PAIR, method=["DFlares"]))
 
 
@@ -160,7 +160,7 @@ def test_layers_are_pruned_one_by_one(few, tmp_path):
     assert trends.loc["DFlare", "rank correlation, mean_queries"] == pytest.approx(expected)
     with pytest.raises(InvalidArgumentError, match="'mlp' has no convolution"):
         layers(LayerSettings(**few, model="mlp"))
-    with pytest.raises(InvalidArgumentError, match="no model 'resnet21'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown model 'resnet21'"):
         layers(LayerSettings(**few, model="resnet21"))
     with pytest.raises(InvalidArgumentError, match="has convolutions 1 to"):
         load_pair("digits_cnn-layer9", work=tmp_path)

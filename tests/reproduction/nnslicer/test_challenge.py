@@ -60,7 +60,7 @@ def test_detectors_are_challenged_and_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("nnslicer_tf.detection.adaptive.gradient.descend", None)
     again = challenge_detectors(ChallengeSettings(**FEW, work=tmp_path))
     assert again.table("digits_cnn-digits-images").equals(found.table("digits_cnn-digits-images"))
-    with pytest.raises(InvalidArgumentError, match="no method 'margins'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown method 'margins'"):
         challenge_detectors(ChallengeSettings(**FEW | {"methods": "margins"}, work=tmp_path))
 
 

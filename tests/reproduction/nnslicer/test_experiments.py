@@ -78,7 +78,7 @@ def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(
         again.table("digits_cnn-digits"), found.table("digits_cnn-digits")
     )
-    with pytest.raises(InvalidArgumentError, match="no method 'papers'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown method 'papers'"):
         detect(DetectionSettings(**DIGITS, methods="papers", work=tmp_path))
 
 
@@ -145,7 +145,7 @@ def test_attackers_are_measured(tmp_path):
     assert table["attacks"].tolist() == [2, 2] and table["budget"].tolist() == [200, 200]
     assert table.loc["Everything", "all"] < table.loc["NNSlicer", "all"] + 0.1
     for wrong, said in (
-        ({"method": ["Nothing"]}, "no method 'Nothing'"),
+        ({"method": ["Nothing"]}, "Unknown method 'Nothing'"),
         ({"budget": [10**6]}, "Received: 1000000"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
