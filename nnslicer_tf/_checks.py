@@ -68,7 +68,8 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise `InvalidArgumentError` unless the argument `name` is an int of at least `least`."""
     if not is_int(value) or value < least:
-        what = "a positive int" if least == 1 else f"at least {least} and an int"
+        known = {0: "a non-negative integer", 1: "a positive integer"}
+        what = known.get(least, f"an integer of at least {least}")
         raise InvalidArgumentError(f"{name} must be {what}. Received: {value!r}")
 
 
@@ -160,6 +161,7 @@ def check_points(
 def check_target(target: int, logits: int) -> None:
     """Raise `InvalidArgumentError` unless `target` is the index of one of `logits` logits."""
     if not is_int(target) or not 0 <= target < logits:
+        hint = " To give a class by name, pass classes=[…]." if isinstance(target, str) else ""
         raise InvalidArgumentError(
-            f"target must be the index of one of {logits} logits. Received: {target!r}"
+            f"target must be the index of one of {logits} logits. Received: {target!r}.{hint}"
         )

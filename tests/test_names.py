@@ -17,7 +17,9 @@ def test_a_known_name_passes_and_an_unknown_one_is_refused_with_the_nearest():
 
 
 def test_what_is_no_string_is_refused():
-    with pytest.raises(InvalidArgumentError, match=r"Unknown metric None\. Expected one of: 'taylor'"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"Unknown metric None\. Expected one of: 'taylor'"
+    ):
         check_name("metric", None, ("taylor",))
 
 

@@ -34,14 +34,14 @@ _LOSSES = {
 }
 _REMARKS = {
     "number": (
-        "Its one output is taken for a number: neither its last operation nor its loss says "
-        "otherwise. If it is the logit of two classes, end it with a sigmoid, or say so: "
-        "InstrumentedModel(model, task='binary'), or nnslicer --task binary."
+        "The model's one output is treated as a number, because neither the last layer nor the "
+        "loss says otherwise. If it is the logit of two classes, end the model with a sigmoid, or "
+        "pass task='binary' to InstrumentedModel, or --task binary to nnslicer."
     ),
     "classes": (
-        "Its outputs are taken for logits of classes: neither its last operation nor its loss says "
-        "otherwise. If they are numbers, say so: InstrumentedModel(model, task='regression'), or "
-        "nnslicer --task regression."
+        "The model's outputs are treated as class logits, because neither the last layer nor the "
+        "loss says otherwise. If they are numbers, pass task='regression' to InstrumentedModel, or "
+        "--task regression to nnslicer."
     ),
     "loss": (
         "Its loss is for regression. If the model separates classes, state the task: "

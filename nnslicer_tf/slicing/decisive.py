@@ -175,15 +175,17 @@ class DecisiveSlices(ShownAsTable):
         if self.info.get("labels"):
             text += " The labels are independent; only the most probable one was kept."
         others = self.info["others"][0 if self.info["together"] else index]
-        if others:
-            asked = ", ".join(named(label) for label, _ in others)
-            given = " and for ".join(named(label) for label, is_given in others if is_given)
+        given = [named(label) for label, is_given in others if is_given]
+        if given:
             text += (
-                f" The same search, started for {len(others)} other "
-                f"{'class' if len(others) == 1 else 'classes'} ({asked}), found "
+                f" The same search for {' and for '.join(given)} also succeeded, with no more "
+                f"{level}s: this slice is not specific."
             )
+        elif others:
+            asked = ", ".join(named(label) for label, _ in others)
             text += (
-                f"one for {given} of at most this size." if given else "none of at most this size."
+                f" The same search for {len(others)} other "
+                f"{'class' if len(others) == 1 else 'classes'} ({asked}) found no slice as small."
             )
         return text
 

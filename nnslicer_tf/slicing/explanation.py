@@ -231,13 +231,16 @@ class Explanation(ShownAsTable):
         what, label = self.question, self.target.label
 
         def said(answers: np.ndarray) -> str:
-            return f"{answers[0]:.4g}" if label is None else f"{what} with {answers[label]:.1%}"
+            if label is None:
+                return f"{answers[0]:.4g}"
+            text, leading = f"{what} with {answers[label]:.1%}", int(answers.argmax())
+            return text if leading == label else f"{text} (it answers {self.name(leading)})"
 
         if label is None or self.predicted is None:
             lines = [f"The model answers {what} = {said(self.whole)}."]
         else:
             answer = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
-            more = f", {said(self.whole)}" if label != self.predicted else ""
+            more = f", {what} with {self.whole[label]:.1%}" if label != self.predicted else ""
             lines = [f"The model answers {answer}{more}."]
         if self.decisive is not None:
             names = self.classes or (

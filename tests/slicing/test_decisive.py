@@ -285,7 +285,10 @@ def test_says_what_the_empty_slice_and_single_synapses_answer():
         assert table["other classes given"][index] == 1
         text = slices.summary(index)
         assert f"with none active, the model answers class 1 with {100 * empty:.1f} %" in text
-        assert "for 1 other class (class 1), found one for class 1 of at most this size." in text
+        assert (
+            "search for class 1 also succeeded, with no more synapses: this slice is not spec"
+            in text
+        )
 
 
 def test_names_the_other_classes_and_their_slices(network):
@@ -302,8 +305,8 @@ def test_names_the_other_classes_and_their_slices(network):
         alike = table["empty answer"][index] == table["answer"][index]
         assert ("without any of them, so the slice says little" in text) == alike
         names = ", ".join(["cat", "dog", "bird", "fish"][label] for label, _ in pairs)
-        assert f"started for 3 other classes ({names})" in text
-        assert ("found none of at most this size." in text) == (not given)
+        assert (f"for 3 other classes ({names}) found no slice as small." in text) == (not given)
+        assert ("this slice is not specific" in text) == bool(given)
 
 
 def test_a_number_is_kept_within_the_tolerance():
