@@ -12,6 +12,7 @@ from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import check_process, compiled_function, value_and_product
+from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
@@ -218,6 +219,8 @@ def build_graph(trace: Trace) -> Graph:
     for call in trace.calls:
         names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    graph.operations.update(find_heads(graph.operations, graph.consumers))
+    vars(graph).pop("consumers")  # it holds the replaced operations
     return graph
 
 

@@ -209,6 +209,7 @@ class Operation:
         mask: Name of the operation of kind "mask" whose value says which elements are neurons:
             1, or 0 for padding. Its shape is that of the leading axes, and may have axes of
             size 1. None if all elements are neurons.
+        heads: How its elements belong to heads of attention (`instrument.heads.Heads`), or None.
     """
 
     name: str
@@ -221,6 +222,7 @@ class Operation:
     compute: Callable[..., Any]
     keras_layer: Any
     mask: str | None = None
+    heads: Any = None
 
     @property
     def size(self) -> int:
