@@ -42,11 +42,13 @@ class InstrumentedOperation(keras.layers.Wrapper):
         other = in_half_precision(layer) or layer.compute_dtype == "float64"
         super().__init__(layer, dtype="float32" if other else layer.dtype_policy)
         self._compute = compute
+        self._is_half = in_half_precision(layer)  # some layers cast what they return
         self.built = True
 
     def call(self, *inputs: Any) -> Any:
         """Return the operation's value."""
-        return self._compute(*inputs)
+        value = self._compute(*inputs)
+        return ops.cast(value, "float32") if self._is_half else value
 
 
 class Graph:
@@ -235,6 +237,10 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         call.arguments,
         masks=[None if mask is None else names[mask] for mask in call.masks],
         paddings=[None if mask is None else names[mask] for mask in call.paddings],
+        dtypes=call.input_dtypes,
+        dtype=call.dtype,
+        is_value=call.is_value,
+        is_token=call.is_token,
     )
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 

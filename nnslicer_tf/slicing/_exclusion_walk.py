@@ -67,7 +67,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             rule = getattr(kind.rule, plan.granularity)
             return given_to(node, rule(node, plan.theta, signs, output, inputs))
         parts, of_synapses = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
-        _add(synapses, of_synapses)
+        _add(synapses, {k: v for k, v in of_synapses.items() if k in plan.kernels})
         return given_to(node, parts)
 
     def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
@@ -98,7 +98,7 @@ def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
         """Apply the rule of an operation, and keep its synapses."""
         expansion = Expansion(node=node, given=given, **more)
         parts, amounts = RULES[node.kind.name](expansion)
-        _add(synapses, amounts)
+        _add(synapses, {k: v for k, v in amounts.items() if k in plan.kernels})
         return parts
 
     def apply_at_time(

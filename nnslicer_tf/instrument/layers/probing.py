@@ -7,7 +7,6 @@ Functions that are not Keras's own run on a few inputs when a model is wrapped.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +18,6 @@ from nnslicer_tf.instrument.layers.activations import activation_step, softmax_s
 from nnslicer_tf.instrument.layers.normalisation import affine_of, affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
-from nnslicer_tf.instrument.tracing import TensorAt
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -71,18 +69,6 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
     if moves_values(function, [shape]):
         return (Step("routing", function),)
     return recognised(Step("elementwise", function, Elementwise(what)), [shape], name)
-
-
-def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of a `keras.ops` call of one tensor that has no rule of its own."""
-
-    def function(x: Any) -> Any:
-        arguments = keras.tree.map_structure(
-            lambda v: x if isinstance(v, TensorAt) else v, dict(call.arguments)
-        )
-        return operation.call(**arguments)
-
-    return function_steps(function, call.input_shapes[0], call.path, type(operation).__name__)
 
 
 def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
