@@ -14,6 +14,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import check_process, compiled_function, value_and_product
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
@@ -260,6 +261,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         # A layer makes two masks if the one that it receives is not the padding mask.
         suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
         steps = (mask_step(call.mask_function, suffix),)
+    is_own = is_own_function(call.layer)
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
@@ -270,6 +272,8 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         sources = previous if step.sources is None else tuple(map(named, step.sources))
         shapes = tuple(graph.operations[source].shape for source in sources)
         step, *others = recognised(step, shapes, base + step.suffix)
+        if is_own and not others:
+            step = with_own_derivative(step, shapes, base + step.suffix)
         waiting = [replace(other, sources=None) for other in others] + waiting
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None

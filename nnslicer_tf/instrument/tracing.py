@@ -344,10 +344,13 @@ class _Visitor:
         if rewrite is not None or (is_layer and not has_rule(layer, tensors)):
             function = layer.call if rewrite is None else partial(rewrite, layer)
             arguments = (named, explicit)
-            if self._expand(
-                layer, function, path, args, kwargs, arguments, (paddings, masks), flat
-            ):
-                return outputs
+            of_inputs = (paddings, masks)
+            try:
+                if self._expand(layer, function, path, args, kwargs, arguments, of_inputs, flat):
+                    return outputs
+            except UnsupportedLayerError:
+                if not is_recognised(layer, tensors, flat):
+                    raise
         numbers = set(self.ids(tensors)) - self._tokens
         is_token = not numbers
         kinds = {x.dtype for x in tensors if self.ids([x])[0] in numbers}
@@ -593,21 +596,37 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
     A Lambda has them if its function of one tensor is recognised by its values.
     """
     # Imported here, because the families of layers use this module.
-    from nnslicer_tf.instrument.layers.registry import REASONS, LayerCall, registered
+    from nnslicer_tf.instrument.layers.registry import REASONS, registered
 
     layer_class = type(layer)
     operations = registered(layer_class)
     if isinstance(layer, keras.layers.Lambda) and operations is not None:
-        from nnslicer_tf.instrument.layers.probing import recognised
-
         shapes = [tuple(x.shape[1:]) for x in inputs]
-        try:
-            call = LayerCall(layer.name, shapes, shapes)
-            return all(recognised(s, shapes, layer.name) for s in operations(layer, call))
-        except UnsupportedLayerError:
-            return is_opaque(layer, inputs)
+        recognised = _recognised(operations, layer, shapes)
+        return recognised or is_opaque(layer, inputs)
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
     return refused or operations is not None
+
+
+def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    """Whether a layer without weights that cannot be expanded has a function that is known."""
+    from nnslicer_tf.instrument.layers.probing import own_function
+
+    shapes = [tuple(x.shape[1:]) for x in (*inputs, *outputs)]
+    known = isinstance(layer, keras.layers.Layer) and not layer.weights and len(shapes) == 2
+    return known and shapes[0] == shapes[1] and _recognised(own_function, layer, shapes[:1])
+
+
+def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
+    """Whether the operations of a layer with an unknown function have kinds."""
+    from nnslicer_tf.instrument.layers.probing import recognised
+    from nnslicer_tf.instrument.layers.registry import LayerCall
+
+    try:
+        steps = operations(layer, LayerCall(layer.name, shapes, shapes))
+        return all(recognised(step, shapes, layer.name) for step in steps)
+    except UnsupportedLayerError:
+        return False
 
 
 def is_opaque(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:

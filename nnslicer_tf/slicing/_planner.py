@@ -7,6 +7,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.recurrence import GATE, HELD, Member
 from nnslicer_tf.kinds import Node, kind_of
 from nnslicer_tf.kinds.amounts import data_of, needs_slopes
+from nnslicer_tf.kinds.check import check_amounts
 from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import AmountTables, Plan
@@ -77,7 +78,7 @@ def plan_walk(
 
 
 def check_rules(im: InstrumentedModel, granularity: str) -> None:
-    """Raise UnsupportedLayerError if an operation has no rule at this granularity."""
+    """Raise UnsupportedLayerError if an operation has no rule, or one that does not add up."""
     for operation in im.operations:
         if granularity == "channel" and kind_of(operation).through_time:
             raise UnsupportedLayerError(
@@ -92,6 +93,7 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
                 "no rule. Register one with "
                 f"nnslicer_tf.kinds.register_rule('{operation.kind}', rule)."
             )
+    im.prepared("contributions add up", lambda: check_amounts(im))
 
 
 def _nodes(im: InstrumentedModel, profile: Profile, granularity: str) -> dict[str, Node]:

@@ -78,7 +78,13 @@ def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
             "layers and operators, or as a layer whose operations you register with "
             "nnslicer_tf.register_layer."
         )
-    return function_steps(layer.call, call.input_shapes[0], call.path, "a Lambda's function")
+    return own_function(layer, call)
+
+
+def own_function(layer: keras.layers.Layer, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a layer without weights: of what its function does with one tensor."""
+    kind = type(layer).__name__
+    return function_steps(layer.call, call.input_shapes[0], call.path, f"the function of a {kind}")
 
 
 def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str, what: str = "") -> Function:

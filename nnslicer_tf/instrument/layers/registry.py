@@ -103,6 +103,8 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     operations_fn = registered(type(layer))
     if operations_fn is None and not is_layer:
         from nnslicer_tf.instrument.layers.functions import function_of_tensors as operations_fn
+    elif operations_fn is None and not layer.weights and kind not in REASONS:
+        from nnslicer_tf.instrument.layers.probing import own_function as operations_fn
     if operations_fn is None:
         if type(layer).__module__.startswith("keras.") and kind in REASONS:
             raise UnsupportedLayerError(
