@@ -142,13 +142,17 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
                 f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
             )
     own = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
+    names = [input_name(tensor) for tensor in model.inputs]
+    if isinstance(input_shape, Mapping) and set(input_shape) == set(names):
+        input_shape = [input_shape[name] for name in names]
     shapes = tuple(map(tuple, flat_shapes(input_shape))) if input_shape else own
     fits = len(shapes) == len(own) and all(map(shape_fits, shapes, own))
     if not fits or any(None in shape for shape in shapes):
         problem = "whose size is not fixed" if fits else f"not {shapes}"
         raise InputShapeError(
             f"Model '{model.name}' has inputs of shape {str(own)[1:-1].rstrip(',')}, {problem}. "
-            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
+            "Analyses that get data use its shape. Otherwise specify it: "
+            f"InstrumentedModel(model, input_shape={_example(names, own)})."
         )
     sources = [
         keras.Input(shape, dtype=tensor.dtype)
@@ -178,6 +182,19 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         calls=tuple(reversed(calls)),
         outputs=outputs,
     )
+
+
+def _example(names: Sequence[str], shapes: Sequence[tuple[int | None, ...]]) -> str:
+    """Return the argument `input_shape` of a model, with words for the axes of unknown size."""
+
+    def spelled(shape: tuple[int | None, ...]) -> str:
+        words = iter(("height", "width", "depth") if shape.count(None) > 1 else ("length",))
+        entries = [str(n) if n is not None else next(words, "size") for n in shape]
+        return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+    if len(names) == 1:
+        return spelled(shapes[0])
+    return "{" + ", ".join(f"'{n}': {spelled(s)}" for n, s in zip(names, shapes, strict=True)) + "}"
 
 
 def _is_token(tensor: keras.KerasTensor) -> bool:

@@ -25,7 +25,7 @@ from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.masked import maskable
@@ -167,7 +167,7 @@ def shrink(
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
-    im = maskable(model)
+    im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, quota, other)
     x, y = im.labelled(x, y)

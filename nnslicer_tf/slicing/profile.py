@@ -85,7 +85,7 @@ class Profile(ShownAsTable):
         from nnslicer_tf.instrument import instrumented
         from nnslicer_tf.kinds.kind import compile_rules
 
-        im = instrumented(im)
+        im = instrumented(im, data)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)

@@ -126,9 +126,9 @@ class Slicer:
         self.progress = progress
         check_options(workers=workers, **self._settings)
         self.theta = float(theta)
-        self.im = im = instrumented(im)
         if isinstance(profile, (str, os.PathLike)):
             profile = Profile.load(profile)
+        self.im = im = instrumented(im, profile)
         if not isinstance(profile, Profile):
             raise InvalidArgumentError(
                 "profile is a Profile, from Profile.from_data(model, x_train), or the path of a "
