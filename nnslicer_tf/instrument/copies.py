@@ -143,7 +143,9 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     arrays = []
     for tensor, shape in zip(tensors, shapes, strict=True):
         size = (tensor.shape[0] or 4, *(64 if n is None else n for n in shape))
-        arrays.append(random_input(rng, size, tensor.dtype, tokens, padded=tokens is not None))
+        name = input_name(tensor)
+        of = None if name.endswith("mask") else tokens
+        arrays.append(random_input(rng, size, tensor.dtype, of, None, tokens is not None, name))
     return keras.tree.pack_sequence_as(structure, arrays)
 
 

@@ -2,13 +2,16 @@
 
 `call` runs on symbolic tensors of the sizes at hand, with a batch of a size that occurs nowhere
 else, so that `keras.ops.shape(x)[0]` is a number and the batch axis is found again. Keras records
-the calls; the layers inside are left as they were. Values that do not depend on the inputs are
+the calls. While `call` runs, the layers inside are replaced by stand-ins, which find the shapes of
+results by running the layer and so allow results that are None, such as caches; so are variables,
+whose operators would call functions of the backend. Values that do not depend on the inputs are
 constants. Those that depend on variables are computed again, by another run of `call`, whenever
 they are needed: they follow the weights.
 
 Limits: no functions of TensorFlow, and no Python condition or loop on values of tensors.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +27,11 @@ from nnslicer_tf.errors import UnsupportedLayerError
 
 # In place of infinite constants, such as those that mask scores: ∞ − ∞ is no change.
 _LIMIT = 1e30
+# Attributes of a layer in which Keras and TensorFlow keep all layers inside.
+OF_KERAS = (
+    *("_layers", "_metrics", "_losses", "_self_unconditional", "_self_name_based", "_tracker"),
+    *("_trainable_variables", "_non_trainable_variables", "_seed_generators", "_obj_reference"),
+)
 _BATCHES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 
@@ -202,7 +210,10 @@ def user_line(error: BaseException) -> str:
 
 def why_not(error: BaseException) -> str:
     """Return why symbolic tracing failed: the first line of an error, and the line of code."""
-    reason = next(filter(str.strip, str(error).splitlines()), type(error).__name__)
+    lines = [re.sub("\x1b\\[[0-9]*m", "", line) for line in str(error).splitlines()]
+    known = ("Exception encountered", "Could not automatically infer", "Arguments received")
+    lines = [line.strip() for line in lines if line.strip() and not line.startswith(known)]
+    reason = next(iter(lines), type(error).__name__)
     if "KerasTensor cannot be used as input to a TensorFlow function" in str(error):
         reason = "a function of TensorFlow is called on a symbolic tensor."
     line = user_line(error)
@@ -237,7 +248,7 @@ def _run(
         return entries[id(x)]
 
     args, kwargs = keras.tree.map_structure(entry, structure)
-    with _kept_nodes(layer):
+    with _stand_ins(layer):
         try:
             result = call(*args, **kwargs)
         except UnsupportedLayerError:
@@ -250,10 +261,10 @@ def _run(
                 f"possible, register its operations: nnslicer_tf.register_layer("
                 f"{type(layer).__name__}, operations_fn)."
             ) from error
-        if result is NotImplemented:
-            return None
-        outputs = tuple(keras.tree.flatten(result))
-        calls = _calls_before(outputs, set(map(id, entries.values())))
+    if result is NotImplemented:
+        return None
+    outputs = tuple(keras.tree.flatten(result))
+    calls = _calls_before(outputs, set(map(id, entries.values())))
     masks_of = [entries[id(mask)] if mask is not None else None for mask in masks]
     return Expansion(batch, (*tensors, *masks_of), calls, outputs)
 
@@ -273,12 +284,148 @@ def _calls_before(outputs: Sequence[Any], known: set[int]) -> tuple[InnerCall, .
             continue
         if is_ready:
             done.add(id(node))
-            args, kwargs = node.arguments.args, node.arguments.kwargs
-            calls.append(InnerCall(history.operation, args, kwargs, tuple(node.outputs)))
+            args, kwargs = keras.tree.map_structure(
+                lambda x: getattr(x, "original", x) if isinstance(x, keras.Variable) else x,
+                (node.arguments.args, node.arguments.kwargs),
+            )
+            operation = history.operation
+            operation = operation.layer if isinstance(operation, _CallOf) else operation
+            calls.append(InnerCall(operation, args, kwargs, tuple(node.outputs)))
             continue
         waiting.append((tensor, True))
         waiting.extend((x, False) for x in reversed(node.arguments.keras_tensors))
     return tuple(calls)
+
+
+class _CallOf(keras.Operation):
+    """The call of a layer on symbolic tensors; its outputs are the tensors among the results."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(name=layer.name)
+        self.layer = layer
+        self.result: Any = None
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> list[Any]:
+        dense = keras.tree.map_structure(_dense, (args, kwargs))
+        self.result = super().compute_output_spec(*dense[0], **dense[1])
+        return [x for x in keras.tree.flatten(self.result) if isinstance(x, keras.KerasTensor)]
+
+
+def _dense(x: Any) -> Any:
+    """Return a symbolic tensor that is not sparse, which some functions of Keras say by mistake."""
+    is_sparse = isinstance(x, keras.KerasTensor) and x.sparse
+    return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x
+
+
+def _own_operators(variable: keras.Variable) -> keras.Variable:
+    """Return a variable with the same state whose operators accept symbolic tensors."""
+
+    def operator(name: str) -> Callable[..., Any]:
+        function = getattr(ops, _OPERATORS[name.strip("_").removeprefix("r")])
+        reverse = name.startswith("__r")
+
+        def apply(self: Any, other: Any) -> Any:
+            pair = (other, self) if reverse else (self, other)
+            return function(*pair) if isinstance(other, keras.KerasTensor) else NotImplemented
+
+        def either(self: Any, other: Any) -> Any:
+            result = apply(self, other)
+            return getattr(variable, name)(other) if result is NotImplemented else result
+
+        return either
+
+    names = [f"__{r}{name}__" for name in _OPERATORS for r in ("", "r")]
+    members = {name: operator(name) for name in names}
+    value = property(lambda self: variable.value)
+    kind = type(variable)
+    subclass = type(kind.__name__, (kind,), {**members, "value": value, "original": variable})
+    twin = object.__new__(subclass)
+    twin.__dict__ = variable.__dict__
+    return twin
+
+
+# Name of an operator → the function of keras.ops
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "true_divide",
+    "matmul": "matmul",
+    "pow": "power",
+}
+
+
+class _StandIn:
+    """Takes the place of a layer inside another while that one's `call` is traced."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        self._layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        layer = self._layer
+        leaves = keras.tree.flatten((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, keras.KerasTensor)]
+        if not tensors:
+            return layer(*args, **kwargs)
+        if not layer.built:
+            with _kept_nodes(layer):
+                layer(*args, **kwargs)
+        call = _CallOf(layer)
+        call(*args, **kwargs)
+        mask = getattr(tensors[0], "_keras_mask", None)
+        first = next(iter(args or kwargs.values()))
+        if layer.supports_masking and not isinstance(first, (list, tuple, dict)):
+            mask = layer.compute_mask(first, mask)
+            results = keras.tree.flatten(call.result)
+            if isinstance(mask, keras.KerasTensor) and isinstance(results[0], keras.KerasTensor):
+                results[0]._keras_mask = mask
+        return call.result
+
+
+@contextmanager
+def _stand_ins(layer: keras.Operation) -> Iterator[None]:
+    """Replace the layers that a layer's attributes hold by stand-ins, for a while."""
+    known: dict[int, Any] = {}
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, keras.layers.Layer):
+            return known.setdefault(id(value), _StandIn(value))
+        if isinstance(value, keras.Variable):
+            return known.setdefault(id(value), _own_operators(value))
+        if isinstance(value, dict):
+            return {key: replaced(entry) for key, entry in value.items()}
+        if type(value) is tuple or isinstance(value, list):
+            entries = [*map(replaced, value)]
+            return tuple(entries) if isinstance(value, tuple) else entries
+        return value
+
+    attributes = vars(layer) if isinstance(layer, keras.layers.Layer) else {}
+    before = {
+        name: value
+        for name, value in attributes.items()
+        if not name.startswith(OF_KERAS) and _holds_parts(value)
+    }
+    everything = dict(attributes)
+    try:
+        attributes.update({name: replaced(value) for name, value in before.items()})
+        yield
+    finally:
+        attributes.update(everything)  # also what `call` has set, such as a shape
+
+
+def _holds_parts(value: Any) -> bool:
+    """Whether an attribute is a layer or a variable, or holds any."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_parts, value))
+    return isinstance(value, (keras.layers.Layer, keras.Variable))
 
 
 @contextmanager

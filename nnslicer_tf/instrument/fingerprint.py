@@ -73,8 +73,8 @@ def _compiled(code: CodeType, doc: str | None = None) -> tuple:
 def _architecture(layer: keras.layers.Layer) -> Any:
     try:
         config = layer.get_config()
-    except NotImplementedError:
-        config = {}
+    except (NotImplementedError, AttributeError, KeyError, TypeError, ValueError):
+        config = {}  # a user's layer has none, or a wrong one
     if not isinstance(layer, keras.Model):
         found = [type(layer).__name__, _without_names(config, {})]
         functions = [

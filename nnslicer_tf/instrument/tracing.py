@@ -24,7 +24,14 @@ import numpy as np
 
 from nnslicer_tf._checks import shape_fits
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
-from nnslicer_tf.instrument.expansion import Constant, current, expand, received_dtype, why_not
+from nnslicer_tf.instrument.expansion import (
+    OF_KERAS,
+    Constant,
+    current,
+    expand,
+    received_dtype,
+    why_not,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -477,7 +484,10 @@ class _Visitor:
             results = self.visit(operation, prefix, inner_args, inner_kwargs, specs, layer)
             known_tensors.update(zip(map(id, call.outputs), _tensors((results,)), strict=True))
         self._expanded -= 1
-        for output, result in zip(outputs, expansion.outputs, strict=True):
+        found = [x for x in expansion.outputs if x is not None]
+        if len(found) != len(outputs):  # a rewrite leaves a result out
+            found = list(expansion.outputs)
+        for output, result in zip(outputs, found, strict=True):
             inside = outside(result)
             if inside is None:
                 continue
@@ -545,6 +555,8 @@ class _Visitor:
                 given = passed[i] if i < len(passed) else None
                 given = given if isinstance(given, keras.KerasTensor) else None
                 padding, mask = self._paddings.get(tensor_id), self._received.get(tensor_id)
+                if self._expanded and given is not None:  # it is written, not propagated
+                    padding = mask = given
                 paddings.append(given if padding is None else padding)
                 received.append(given if mask is None else mask)
                 if i < len(of_mask) and isinstance(of_mask[i], keras.KerasTensor):
@@ -709,21 +721,10 @@ class _Index(keras.Operation):
         return x[self._key]
 
 
-# Attributes of a layer in which Keras and TensorFlow keep all layers inside.
-_OF_KERAS = (
-    "_layers",
-    "_metrics",
-    "_losses",
-    "_self_unconditional",
-    "_self_name_based",
-    "_tracker",
-)
-
-
 def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) -> str:
     """Return the name of the attribute of `parent` that holds a layer, or ""."""
     for name, value in vars(parent).items() if parent is not None else ():
-        if name.startswith(_OF_KERAS):
+        if name.startswith(OF_KERAS):
             continue
         if value is layer:
             return name.lstrip("_")

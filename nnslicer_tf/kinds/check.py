@@ -31,19 +31,24 @@ def check_amounts(im: InstrumentedModel) -> None:
     inputs = []
     for name, tensor in zip(im.input_operations, im.functional.inputs, strict=True):
         tokens = im.graph.vocabulary(name)
-        x = random_input(rng, (2, *im[name].shape), tensor.dtype, tokens)
-        inputs.append(ops.convert_to_tensor(x.astype(np.float32)))
+        sample = random_input(rng, (2, *im[name].shape), tensor.dtype, tokens, name=name)
+        inputs.append(ops.convert_to_tensor(sample.astype(np.float32)))
     names = {name for o in checked for name in (o.name, *o.inputs)}
     values = im.graph.run(inputs, names)
     for operation in checked:
-        x, x0 = [], []
-        for name in operation.inputs:
+        x: list[Any] = []
+        x0: list[Any] = []
+        kind = kind_of(operation)
+        for place, name in enumerate(operation.inputs):
             value = values[name]
+            is_mask = im[name].kind == "mask" or (
+                place and (kind.one_to_one or operation.kind in ("softmax", "average"))
+            )
             x.append(value[:1])
-            x0.append(value[:1] if im[name].kind == "mask" else value[1:])
+            x0.append(value[:1] if is_mask else value[1:])
         y, y0 = operation.compute(*x), operation.compute(*x0)
         given = ops.convert_to_tensor(rng.normal(size=y.shape).astype(np.float32))
-        rule = kind_of(operation).rescale or midpoint
+        rule = kind.rescale or midpoint
         parts = rule(operation, x, x0, given)
         amounts = [
             part * (a - b) for part, a, b in zip(parts, x, x0, strict=True) if part is not None

@@ -242,6 +242,27 @@ def _matmul(op: Any, x1: Any, x2: Any) -> Any:
     return ops.swapaxes(ops.matmul(ops.swapaxes(x2, -1, -2), swapped), -1, -2)
 
 
+def _attention(
+    op: Any, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, scale: Any = None
+) -> Any:
+    """Attend with heads on axis 2: (batch, positions, heads, features)."""
+    groups = query.shape[2] // key.shape[2]
+    if groups > 1:
+        key, value = (ops.repeat(x, groups, axis=2) for x in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = ops.einsum("bqhe,bkhe->bhqk", query, key) * factor
+    if bias is not None:
+        scores = scores + bias
+    if op.attn_logits_soft_cap is not None:
+        scores = ops.tanh(scores / op.attn_logits_soft_cap) * op.attn_logits_soft_cap
+    if op.is_causal:
+        earlier = np.tril(np.ones((query.shape[1], key.shape[1]), bool))
+        scores = ops.where(earlier, scores, -1e9)
+    if mask is not None:
+        scores = ops.where(mask, scores, -1e9)
+    return ops.einsum("bhqk,bkhe->bqhe", ops.softmax(scores, axis=-1), value)
+
+
 def spelled(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Return the letters of each operand and of the output, without ellipses."""
     left, arrow, outputs = subscripts.replace(" ", "").partition("->")
@@ -349,6 +370,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "Cumsum": _running_sum,
     "Diff": _difference,
     **dict.fromkeys(("Divide", "TrueDivide"), _divide),
+    "DotProductAttention": _attention,
     "Einsum": _einsum,
     **dict.fromkeys(
         ("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"), _comparison
