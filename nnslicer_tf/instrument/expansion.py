@@ -12,6 +12,7 @@ Limits: no functions of TensorFlow, and no Python condition or loop on values of
 """
 
 import re
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 
+TENSORFLOW = "a function of TensorFlow is called on a symbolic tensor"
+_LOCK = threading.RLock()  # one thread at a time replaces the parts of layers
 # In place of infinite constants, such as those that mask scores: ∞ − ∞ is no change.
 _LIMIT = 1e30
 # Attributes of a layer in which Keras and TensorFlow keep all layers inside.
@@ -215,7 +218,7 @@ def why_not(error: BaseException) -> str:
     lines = [line.strip() for line in lines if line.strip() and not line.startswith(known)]
     reason = next(iter(lines), type(error).__name__)
     if "KerasTensor cannot be used as input to a TensorFlow function" in str(error):
-        reason = "a function of TensorFlow is called on a symbolic tensor."
+        reason = TENSORFLOW
     line = user_line(error)
     return f"{reason.rstrip('.')} ({line})." if line else reason
 
@@ -248,7 +251,7 @@ def _run(
         return entries[id(x)]
 
     args, kwargs = keras.tree.map_structure(entry, structure)
-    with _stand_ins(layer):
+    with _LOCK, _stand_ins(layer):
         try:
             result = call(*args, **kwargs)
         except UnsupportedLayerError:
@@ -342,7 +345,7 @@ def _own_operators(variable: keras.Variable) -> keras.Variable:
     value = property(lambda self: variable.value)
     kind = type(variable)
     subclass = type(kind.__name__, (kind,), {**members, "value": value, "original": variable})
-    twin = object.__new__(subclass)
+    twin: Any = object.__new__(subclass)
     twin.__dict__ = variable.__dict__
     return twin
 

@@ -80,8 +80,10 @@ def _architecture(layer: keras.layers.Layer) -> Any:
         functions = [
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
-            for _, value in sorted(vars(part).items())
-            if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("keras.")
+            for name, value in sorted(vars(part).items())
+            if isinstance(value, FunctionType)
+            and not (value.__module__ or "").startswith("keras.")
+            and not hasattr(type(part), name)  # a method that Keras has wrapped, such as `build`
         ]
         return [*found, *filter(None, functions)]
     # Layers are identified by their position, so that the wiring does not depend on names.

@@ -48,7 +48,7 @@ def sources_of(
         """Return the function's values for rows `(batch, count)`, float64."""
         parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
         tensors = [
-            keras.ops.convert_to_tensor(part.reshape(-1, *shape))
+            keras.ops.convert_to_tensor(part.reshape(len(part), *shape))
             for part, shape in zip(parts, shapes, strict=True)
         ]
         return keras.ops.convert_to_numpy(function(*tensors)).astype(np.float64)

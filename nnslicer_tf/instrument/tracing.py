@@ -26,6 +26,7 @@ from nnslicer_tf._checks import shape_fits
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 from nnslicer_tf.instrument.expansion import (
     OF_KERAS,
+    TENSORFLOW,
     Constant,
     current,
     expand,
@@ -372,8 +373,9 @@ class _Visitor:
             try:
                 if self._expand(layer, function, path, args, kwargs, arguments, of_inputs, flat):
                     return outputs
-            except UnsupportedLayerError:
-                if not is_recognised(layer, tensors, flat):
+            except UnsupportedLayerError as error:
+                # A function of TensorFlow may still be one of single values, or a move.
+                if TENSORFLOW not in str(error) or not is_recognised(layer, tensors, flat):
                     raise
         numbers = set(self.ids(tensors)) - self._tokens
         is_token = not numbers
@@ -473,8 +475,8 @@ class _Visitor:
                 if not output.shape or output.shape[0] != expansion.batch:
                     raise UnsupportedLayerError(
                         f"Layer '{path}' ({type(layer).__name__}) calls {call.operation.name}, "
-                        f"whose result {tuple(output.shape)} has no batch axis in front, so that "
-                        "it mixes samples. The analyses require samples to be independent."
+                        f"whose result {tuple(output.shape)} has no batch axis in front: it "
+                        "mixes samples, or moves their axis. Keep the batch axis first."
                     )
                 specs.append(keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype))
             inner_args, inner_kwargs = keras.tree.map_structure(outside, (call.args, call.kwargs))

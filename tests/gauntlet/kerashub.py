@@ -144,6 +144,7 @@ PAIRS = ("Bart", "T5", "Whisper")
 FAMILIES = {
     **{name: lambda name=name: classifier(backbone(name)) for name in TEXT},
     **{name: lambda name=name: classifier(backbone(name)) for name in PAIRS},
+    "GPTNeoX": lambda: classifier(backbone("GPTNeoX", rotary_percentage=1.0)),
     "Whisper": lambda: classifier(
         backbone(
             "Whisper", num_mels=4, max_encoder_sequence_length=16, max_decoder_sequence_length=8

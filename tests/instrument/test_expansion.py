@@ -1,5 +1,6 @@
 """Layers without a rule are expanded: the result equals the layer, and follows its weights."""
 
+import functools
 import inspect
 
 import keras
@@ -8,7 +9,7 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
-from nnslicer_tf import instrument
+from nnslicer_tf import instrument, pruning
 
 tf = pytest.importorskip("tensorflow")
 
@@ -207,6 +208,12 @@ def model_of(name):
 X = np.random.default_rng(0).normal(size=(12, 5, 6)).astype(np.float32)
 
 
+@functools.cache
+def subject(name):
+    im = nns.InstrumentedModel(model_of(name))
+    return im, nns.Profile.from_data(im, X, progress=False)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_an_expanded_layer_equals_the_layer(name):
     model = model_of(name)
@@ -225,9 +232,7 @@ def test_an_expanded_layer_equals_the_layer(name):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_amounts_add_up_and_counts_agree(name):
-    model = model_of(name)
-    im = nns.InstrumentedModel(model)
-    profile = nns.Profile.from_data(im, X, progress=False)
+    im, profile = subject(name)
     slicer = nns.Slicer(im, profile, 0.0, contribution="amount", workers=0, progress=False)
     mean = profile.means["x"][None].astype(np.float32)
     for sample in X[:2, None]:
@@ -245,9 +250,8 @@ def test_amounts_add_up_and_counts_agree(name):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_slices_apply_to_expanded_layers(name):
-    model = model_of(name)
-    im = nns.InstrumentedModel(model)
-    profile = nns.Profile.from_data(im, X, progress=False)
+    im, profile = subject(name)
+    model = im.model
     found = nns.Slicer(im, profile, 0.0, workers=0, progress=False).slice(X[:3], outputs=[1])
     keep = found.synapse_mask()
     assert sum(mask.sum() for mask in keep.values()) > 0
@@ -258,6 +262,24 @@ def test_slices_apply_to_expanded_layers(name):
     copy = instrument.copy_model(model)
     np.testing.assert_allclose(copy(X), model(X), atol=tolerance)
     assert list(nns.InstrumentedModel(copy).kernels) == list(im.kernels)
+
+
+def test_what_cannot_be_masked_or_removed_inside_is_refused():
+    im, profile = subject("block")
+    found = nns.Slicer(im, profile, 0.3, workers=0, progress=False).slice(X[:3], outputs=[1])
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'own/"):
+        found.apply(im.model, means=profile)
+    y = np.argmax(im.predict(X), axis=1)
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="'own"):
+        pruning.shrink(im.model, X, y, classes=y[:1], other=True, ratio=0.5, progress=False)
+
+
+def test_pruning_masks_reach_the_kernels_inside():
+    im, _ = subject("block")
+    pruned = pruning.prune(im.model, pruning.scores(im, "weight"), 0.5)
+    zeros = sum(int((np.asarray(w) == 0).sum()) for w in pruned.get_layer("own").weights)
+    assert zeros > 50
+    assert len(pruned.get_layer("own").weights) == len(im.model.get_layer("own").weights)
 
 
 def test_the_kernels_inside_are_synapses():

@@ -22,12 +22,14 @@ from nnslicer_tf.instrument.expansion import Constant, current
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.probing import function_steps
+from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import convolution, matrix_synapses, sum_step
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Pooling, Source, Step
 from nnslicer_tf.instrument.tracing import TensorAt
+
+MAX_MATRIX = 1 << 22  # weights of a linear map
 
 
 def bound(operation: keras.Operation, call: LayerCall) -> Callable[..., Any]:
@@ -74,22 +76,99 @@ def function_of_tensors(operation: keras.Operation, call: LayerCall) -> tuple[St
             return (Step("routing", moved, None, *place), affine_step(offset=offset))
     if moves_values(function, call.input_shapes):
         return (Step("routing", function),)
-    if len(call.input_shapes) == 1:
-        return function_steps(function, call.input_shapes[0], call.path, kind)
-    raise UnsupportedLayerError(
-        f"Operation '{call.path}' ({kind}) has no rule: no operations are registered for it as a "
-        "function of several tensors. Write it with other functions of keras.ops, or as a layer "
-        f"whose operations you register with nnslicer_tf.register_layer."
-    )
+    if len(call.input_shapes) == 1 and call.output_shape == tuple(call.input_shapes[0]):
+        steps = function_steps(function, call.input_shapes[0], call.path, kind)
+        try:
+            recognised(steps[0], call.input_shapes, call.path)
+        except UnsupportedLayerError:
+            return linear_steps(function, call, "", call.output_shape)
+        return steps
+    return linear_steps(function, call, "", call.output_shape)
 
 
 def _several(function: Callable, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of a function with several results, each of which moves values."""
+    """Return the steps of a function with several results, each a move or a linear map."""
     sources = tuple(range(len(call.input_shapes)))
-    return tuple(
-        Step("routing", lambda *x, i=i: function(*x)[i], None, f":{i}", sources, shape)
-        for i, shape in enumerate(call.output_shapes)
-    )
+    steps: list[Step] = []
+    names = []
+    for i, shape in enumerate(call.output_shapes):
+        one = partial(lambda k, *x: function(*x)[k], i)
+        if moves_values(one, call.input_shapes):
+            steps.append(Step("routing", one, None, f":{i}", sources, shape))
+        else:
+            steps += linear_steps(one, call, f":{i}", shape)
+        names.append(steps.pop())
+    # The results come last, in order.
+    return (*steps, *names)
+
+
+def linear_steps(
+    function: Callable, call: LayerCall, suffix: str, shape: Shape
+) -> tuple[Step, ...]:
+    """Return the steps of a linear map, as weighted sums by constant matrices.
+
+    Raises UnsupportedLayerError if the function is not linear, or too large.
+    """
+    sizes = [int(np.prod(s)) for s in call.input_shapes]
+    outputs = int(np.prod(shape))
+
+    def run(*rows: np.ndarray) -> np.ndarray:
+        tensors = [
+            ops.convert_to_tensor(r.reshape(-1, *s).astype(np.float32))
+            for r, s in zip(rows, call.input_shapes, strict=True)
+        ]
+        return ops.convert_to_numpy(function(*tensors)).reshape(len(rows[0]), -1)
+
+    def matrix(k: int) -> np.ndarray:
+        rows = [np.zeros((sizes[k], n)) for n in sizes]
+        rows[k] = np.eye(sizes[k])
+        return run(*rows) - run(*(np.zeros((1, n)) for n in sizes))
+
+    known: list[np.ndarray] = []
+    is_linear = sum(sizes) * outputs <= MAX_MATRIX
+    if is_linear:
+        known = [matrix(k) for k in range(len(sizes))]
+        x = [np.random.default_rng(k).normal(size=(3, n)) for k, n in enumerate(sizes)]
+        expected = sum(r @ m for r, m in zip(x, known, strict=True))
+        offset = run(*(np.zeros((1, n)) for n in sizes))
+        is_linear = np.allclose(run(*x), expected + offset, rtol=1e-3, atol=1e-4)
+    if not is_linear:
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' has no rule: it is neither a function of single values, nor "
+            "a move of values, nor a linear map of moderate size. Write it with other functions "
+            "of keras.ops, or as a layer whose operations you register with "
+            "nnslicer_tf.register_layer."
+        )
+    follows = any(isinstance(v, Constant) for v in keras.tree.flatten(dict(call.arguments)))
+    steps: list[Step] = []
+    for k, size in enumerate(sizes):
+        flat = f"{suffix}:flat{k}"
+        steps.append(
+            Step(
+                "routing",
+                lambda x: ops.reshape(x, (ops.shape(x)[0], -1)),
+                None,
+                flat,
+                (k,),
+                (size,),
+            )
+        )
+        read = partial(matrix, k) if follows else partial(np.asarray, known[k])
+        variable = partial(lambda of: ops.convert_to_tensor(of(), "float32"), read)
+        synapses = matrix_synapses(f"{call.path}{suffix}", variable, 1)
+        total = sum_step(replace(synapses, is_constant=True), f"{suffix}:sum{k}", (outputs,))
+        steps.append(replace(total, sources=(flat,)))
+    last = f"{suffix}:sum0"
+    if len(sizes) > 1:
+        parts = tuple(f"{suffix}:sum{k}" for k in range(len(sizes)))
+        add = lambda *x: sum(x[1:], x[0])  # noqa: E731
+        last = f"{suffix}:total"
+        steps.append(Step("add", add, None, last, parts, (outputs,)))
+    if np.any(offset):
+        steps.append(affine_step(1.0, offset, f"{suffix}:offset", (last,), (outputs,)))
+        last = f"{suffix}:offset"
+    back = lambda x: ops.reshape(x, (ops.shape(x)[0], *shape))  # noqa: E731
+    return (*steps, Step("routing", back, None, suffix, (last,), shape))
 
 
 def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
