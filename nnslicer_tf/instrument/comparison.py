@@ -5,6 +5,7 @@ It costs two forward passes of two samples; more samples if they are small, one 
 and all layers are Keras's own. If outputs differ, the error names the first layer that does.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.data import Bounds
+from nnslicer_tf.instrument.expansion import Constant
 from nnslicer_tf.instrument.graph import Graph, in_half_precision
 from nnslicer_tf.instrument.tracing import TensorAt, Trace, structure_of
 
@@ -42,7 +44,7 @@ def compare_with_original(
     x = []
     for name, tensor in zip(graph.inputs, functional.inputs, strict=True):
         shape, tokens = (samples, *graph.operations[name].shape), graph.vocabulary(name)
-        x.append(random_input(rng, shape, tensor.dtype, tokens, bounds, padded))
+        x.append(random_input(rng, shape, tensor.dtype, tokens, bounds, padded, name))
     packed = keras.tree.pack_sequence_as(structure_of(functional, "input"), x)
     expected = keras.tree.flatten(model(packed, training=False))
     tensors = [keras.ops.convert_to_tensor(one.astype(np.float32)) for one in x]
@@ -83,10 +85,14 @@ def random_input(
     tokens: int | None = None,  # size of the vocabulary; None for numbers
     bounds: Bounds | None = None,
     padded: bool = False,  # whether the last sample ends with padding
+    name: str = "",  # of the input: integers called a mask are 1, and 0 at the end
 ) -> np.ndarray:
     """Return random samples for an input of a dtype; half precision is returned as float32."""
     dtype = keras.backend.standardize_dtype(dtype)
     x: np.ndarray
+    if tokens is None and "int" in dtype and name.endswith("mask") and len(shape) > 1:
+        lengths = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
+        return (np.arange(shape[-1]) < lengths).astype(dtype)
     if tokens is not None:
         x = rng.integers(min(1, tokens - 1), tokens, shape)
     elif dtype == "bool":
@@ -141,11 +147,20 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
             tensors.append(keras.ops.cast(values[graph.names[tensor]], dtype))
             if mask is not None:
                 tensors[-1]._keras_mask = keras.ops.cast(values[graph.names[mask]], "bool")
-        first, *others = keras.tree.map_structure(
-            lambda v, tensors=tensors: tensors[v.place] if isinstance(v, TensorAt) else v,
-            dict(call.arguments),
-        ).items()
-        theirs = keras.tree.flatten(call.layer(first[1], **dict(others)))
+
+        def now(value: Any, tensors: list[Any] = tensors) -> Any:
+            if isinstance(value, TensorAt):
+                return tensors[value.place]
+            return value.like(tensors[0]) if isinstance(value, Constant) else value
+
+        arguments = keras.tree.map_structure(now, dict(call.arguments))
+        if isinstance(call.layer, keras.layers.Layer):  # only tensors may be positional
+            first, *others = arguments.items()
+            result = call.layer(first[1], **dict(others))
+        else:
+            bound = inspect.BoundArguments(inspect.signature(call.layer.call), arguments)
+            result = call.layer(*bound.args, **bound.kwargs)
+        theirs = keras.tree.flatten(result)
         for tensor, original in zip(call.outputs, theirs, strict=False):
             ours = values[graph.names[tensor]]
             if difference(original, ours, tolerance, finite_rows=1) <= 1:

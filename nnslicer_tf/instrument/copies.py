@@ -10,6 +10,7 @@ Cost: the layers are built again, and the check runs both models on four samples
 import inspect
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -142,7 +143,9 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     arrays = []
     for tensor, shape in zip(tensors, shapes, strict=True):
         size = (tensor.shape[0] or 4, *(64 if n is None else n for n in shape))
-        arrays.append(random_input(rng, size, tensor.dtype, tokens, padded=tokens is not None))
+        name = input_name(tensor)
+        of = None if name.endswith("mask") else tokens
+        arrays.append(random_input(rng, size, tensor.dtype, of, None, tokens is not None, name))
     return keras.tree.pack_sequence_as(structure, arrays)
 
 
@@ -275,6 +278,8 @@ def transfer(
             "__init__ or build()."
         )
     for part, twin in zip(own, other, strict=True):
+        if part is not layer and twin.name != part.name:  # Keras has numbered it
+            twin.name = part.name
         if part in merged:
             store: dict[str, Any] = {}
             part.save_own_variables(store)  # merges the LoRA weights
@@ -320,7 +325,8 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
         config = {**layer.get_config(), **entries}
         # The kernel of the copy has the LoRA weights merged.
         config = {k: v for k, v in config.items() if k not in ("lora_rank", "lora_alpha")}
-        copy = type(layer).from_config(config)
+        with _policy_inside(layer):
+            copy = type(layer).from_config(config)
     except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError) as error:
         names = []
         for name, value in vars(layer).items():
@@ -336,8 +342,22 @@ def _created(layer: keras.layers.Layer, entries: Mapping[str, Any]) -> keras.lay
             "uses with @keras.saving.register_keras_serializable(), and return all arguments of "
             "__init__ from get_config()."
         ) from error
+    if copy.name != layer.name and "name" not in entries:  # its class takes no name
+        copy.name = layer.name
     _keep_functions(layer, copy, entries)
     return copy
+
+
+@contextmanager
+def _policy_inside(layer: keras.layers.Layer) -> Iterator[None]:
+    """Create layers with the dtype policy of those inside a layer, which its config lacks."""
+    before = keras.config.dtype_policy()
+    inside = next((part.dtype_policy for part in sublayers(layer) if part is not layer), before)
+    keras.config.set_dtype_policy(inside if inside.name.startswith("mixed") else before)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _keep_functions(

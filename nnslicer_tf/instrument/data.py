@@ -122,6 +122,50 @@ def check_array(
     return array
 
 
+def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> list[Any] | None:
+    """Return the shapes of the samples in data, for inputs with axes of unknown size.
+
+    Args:
+        data: Samples in one of the forms of `DataLike`, or a profile.
+        inputs: Name → shape of one sample, with None for unknown sizes.
+
+    Returns:
+        One shape for each input; None if the data does not tell, or fits no input.
+    """
+    sources: Any = data
+    if isinstance(means := getattr(data, "means", None), Mapping):  # a profile
+        sources = {name: np.asarray(means[name])[None] for name in inputs if name in means}
+    elif isinstance(data, Dataset):
+        sources = data.x
+    elif hasattr(data, "element_spec"):  # a tf.data.Dataset
+        sources = data.element_spec
+        sources = sources[0] if isinstance(sources, tuple) else sources
+    elif isinstance(data, tuple) and len(data) == 2 and len(inputs) == 1:
+        sources = data[0]
+    if isinstance(sources, Mapping):
+        parts = [sources.get(name) for name in inputs]
+        if len(inputs) == 1 and parts[0] is None:
+            keys = [key for key in KEYS if key in sources] or list(sources)[:1]
+            parts = [sources[key] for key in keys[:1]]
+    elif len(inputs) == 1:
+        parts = [sources]
+    else:
+        parts = list(sources) if isinstance(sources, (list, tuple)) else []
+    shapes = []
+    for part, shape in zip(parts, inputs.values(), strict=False):
+        if part is None or isinstance(part, (str, os.PathLike, Iterator)):
+            return None
+        extents = tuple(part.shape) if hasattr(part, "shape") else np.shape(part)
+        extents = extents[len(extents) - len(shape) :]
+        fits = len(extents) == len(shape) and all(
+            a is None or a == b for a, b in zip(shape, extents, strict=True)
+        )
+        if not fits or None in extents:
+            return None
+        shapes.append(tuple(map(int, extents)))
+    return shapes if len(shapes) == len(inputs) else None
+
+
 class Samples:
     """Checked samples: arrays are checked at once, other data while they are read.
 

@@ -73,15 +73,17 @@ def _compiled(code: CodeType, doc: str | None = None) -> tuple:
 def _architecture(layer: keras.layers.Layer) -> Any:
     try:
         config = layer.get_config()
-    except NotImplementedError:
-        config = {}
+    except (NotImplementedError, AttributeError, KeyError, TypeError, ValueError):
+        config = {}  # a user's layer has none, or a wrong one
     if not isinstance(layer, keras.Model):
         found = [type(layer).__name__, _without_names(config, {})]
         functions = [
             _behaviour(value)
             for part in layer._flatten_layers(include_self=True, recursive=True)
-            for _, value in sorted(vars(part).items())
-            if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("keras.")
+            for name, value in sorted(vars(part).items())
+            if isinstance(value, FunctionType)
+            and not (value.__module__ or "").startswith("keras.")
+            and not hasattr(type(part), name)  # a method that Keras has wrapped, such as `build`
         ]
         return [*found, *filter(None, functions)]
     # Layers are identified by their position, so that the wiring does not depend on names.

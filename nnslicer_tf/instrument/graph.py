@@ -14,6 +14,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import check_process, compiled_function, value_and_product
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
@@ -42,11 +43,13 @@ class InstrumentedOperation(keras.layers.Wrapper):
         other = in_half_precision(layer) or layer.compute_dtype == "float64"
         super().__init__(layer, dtype="float32" if other else layer.dtype_policy)
         self._compute = compute
+        self._is_half = in_half_precision(layer)  # some layers cast what they return
         self.built = True
 
     def call(self, *inputs: Any) -> Any:
         """Return the operation's value."""
-        return self._compute(*inputs)
+        value = self._compute(*inputs)
+        return ops.cast(value, "float32") if self._is_half else value
 
 
 class Graph:
@@ -235,6 +238,10 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         call.arguments,
         masks=[None if mask is None else names[mask] for mask in call.masks],
         paddings=[None if mask is None else names[mask] for mask in call.paddings],
+        dtypes=call.input_dtypes,
+        dtype=call.dtype,
+        is_value=call.is_value,
+        is_token=call.is_token,
     )
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 
@@ -254,6 +261,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         # A layer makes two masks if the one that it receives is not the padding mask.
         suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
         steps = (mask_step(call.mask_function, suffix),)
+    is_own = is_own_function(call.layer)
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
@@ -264,6 +272,8 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         sources = previous if step.sources is None else tuple(map(named, step.sources))
         shapes = tuple(graph.operations[source].shape for source in sources)
         step, *others = recognised(step, shapes, base + step.suffix)
+        if is_own and not others:
+            step = with_own_derivative(step, shapes, base + step.suffix)
         waiting = [replace(other, sources=None) for other in others] + waiting
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None

@@ -1,8 +1,8 @@
 """Heads of attention, found in the graph: a softmax over keys between two sums of products.
 
-Probabilities have the shape (heads…, queries, keys), so every axis before the last two counts heads.
-The letters of the two products' equations say where these axes are in queries, keys, values and
-contexts. Keras's layers, KerasHub's and those that users write are thus treated alike.
+Probabilities have the shape (heads…, queries, keys), so every axis before the last two counts
+heads. The letters of the two products' equations say where these axes are in queries, keys, values
+and contexts. Keras's layers, KerasHub's and those that users write are thus treated alike.
 """
 
 from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ def routing_map(operation: Operation) -> np.ndarray:
     A source is a row-major index into all flattened inputs, concatenated; -1 is an inserted value.
     Raises UnsupportedLayerError if the operation does more than move values.
     """
-    source = _sources(operation.compute, operation.input_shapes)
+    source = sources_of(operation.compute, operation.input_shapes)
     if source is None:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is registered as routing, but does more than move "
@@ -34,10 +34,12 @@ def routing_map(operation: Operation) -> np.ndarray:
 
 def moves_values(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether a function of tensors only moves values; shapes are without batch axes."""
-    return _sources(function, shapes) is not None
+    return sources_of(function, shapes) is not None
 
 
-def _sources(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> np.ndarray | None:
+def sources_of(
+    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]
+) -> np.ndarray | None:
     """Return the source of each output as `routing_map` does; None if values are changed."""
     sizes = [int(np.prod(shape)) for shape in shapes]
     count = sum(sizes)
@@ -46,7 +48,7 @@ def _sources(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) ->
         """Return the function's values for rows `(batch, count)`, float64."""
         parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
         tensors = [
-            keras.ops.convert_to_tensor(part.reshape(-1, *shape))
+            keras.ops.convert_to_tensor(part.reshape(len(part), *shape))
             for part, shape in zip(parts, shapes, strict=True)
         ]
         return keras.ops.convert_to_numpy(function(*tensors)).astype(np.float64)

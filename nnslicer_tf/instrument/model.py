@@ -32,6 +32,7 @@ from nnslicer_tf.instrument.data import (
     bounds_of_dtype,
     check_class_order,
     read_labelled,
+    shapes_at_hand,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, own_code, weights_checksum
 from nnslicer_tf.instrument.graph import CaptureModel, GradientFunction, Graph, build_graph
@@ -528,19 +529,26 @@ _INSTRUMENTED = "_nnslicer_instrumented"
 _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training", "compiled")
 
 
-def instrumented(model: ModelLike) -> InstrumentedModel:
+def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
     """Instrument a Keras model; an instrumented model is returned unchanged.
 
     Later calls return the same object until the model's layers or their options change. An earlier
     `input_shape` is used again.
 
+    Args:
+        model: The model.
+        data: Samples or a profile, whose shape is used for axes whose size the model leaves open.
+
     Raises:
-        InvalidArgumentError, UnsupportedLayerError: as in `InstrumentedModel`.
+        InvalidArgumentError, InputShapeError, UnsupportedLayerError: as in `InstrumentedModel`.
     """
     if isinstance(model, InstrumentedModel):
         return model
-    if _INSTRUMENTED not in getattr(model, "__dict__", ()):
-        return InstrumentedModel(model)
+    if not isinstance(model, keras.Model):
+        return InstrumentedModel(model)  # which refuses it
+    shapes = None if data is None else _open_shapes(model, data)
+    if _INSTRUMENTED not in vars(model):
+        return InstrumentedModel(model, shapes)
     found = vars(model)[_INSTRUMENTED]
     known, before, now = found.im, found.state, _state_of(model)
     plain = (bool, int, float, str, tuple)
@@ -548,8 +556,24 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
         a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
         for a, b in zip(before, now, strict=True)
     ):
-        return known
-    return InstrumentedModel(model, known.given_shape, task=known.given_task)
+        of_one = shapes if isinstance(shapes, list) else [shapes]
+        if shapes is None or of_one == list(known.input_shapes.values()):
+            return known
+    return InstrumentedModel(model, shapes or known.given_shape, task=known.given_task)
+
+
+def _open_shapes(model: keras.Model, data: Any) -> Shapes | None:
+    """Return the shapes of samples for a model with axes of unknown size, None for others."""
+    if not has_graph(model) or not model.built:
+        if has_graph(model) or model.built:
+            return None
+        shapes = [np.shape(data)[1:]] if hasattr(data, "shape") else [()]
+        return shapes[0] or None
+    inputs = {input_name(tensor): tuple(tensor.shape[1:]) for tensor in model.inputs}
+    if not any(None in shape for shape in inputs.values()):
+        return None
+    shapes_found = shapes_at_hand(data, inputs)
+    return shapes_found[0] if shapes_found and len(inputs) == 1 else shapes_found
 
 
 def _instrumented_again(

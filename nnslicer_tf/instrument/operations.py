@@ -5,7 +5,7 @@ each call into an `Operation`, a node of the data-flow graph. No Keras layer cla
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,12 +36,14 @@ class Synapses(KernelLayout):
         apply: Maps an input tensor and a kernel to the weighted sum without bias, linear in
             both, in the dtype of the input.
         build_taps: Returns the taps `(output positions, taps)` int32.
+        is_constant: Whether the weights are constants, which are no synapses of the model.
     """
 
     variable: Callable[[], Any]
     bias: Callable[[], Any]
     apply: Callable[[Any, Any], Any]
     build_taps: Callable[[], np.ndarray]
+    is_constant: bool = field(default=False, kw_only=True)
 
     @cached_property
     def taps(self) -> np.ndarray:
@@ -233,7 +235,7 @@ class Operation:
     def kernels(self) -> tuple[Synapses, ...]:
         """The kernels of `params`, empty if there are none."""
         if isinstance(self.params, Synapses):
-            return (self.params,)
+            return () if self.params.is_constant else (self.params,)
         return tuple(getattr(self.params, "kernels", ()))
 
     @property

@@ -4,16 +4,19 @@
 not enter nested models, so each is visited in turn, and tensors inside are mapped to those outside.
 Layers are never called, so the user's model gains no nodes.
 
+A layer without a rule is expanded into the calls of its `call` (see `expansion`).
+
 Masks are propagated as in Keras; a layer that makes a new mask gets a call that computes it. Each
 tensor has a padding mask, and a mask that a layer receives with it. They differ where Keras drops
 a mask: `MultiHeadAttention` removes the masks of its inputs (Keras 3.15).
 """
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -21,6 +24,15 @@ import numpy as np
 
 from nnslicer_tf._checks import shape_fits
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.instrument.expansion import (
+    OF_KERAS,
+    TENSORFLOW,
+    Constant,
+    current,
+    expand,
+    received_dtype,
+    why_not,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +53,9 @@ class Call:
     masks: tuple[int | None, ...] = ()  # those that the layer receives with each input
     paddings: tuple[int | None, ...] = ()  # each input's padding mask
     mask: int | None = None  # the (first) output's padding mask
+    dtype: str = "float32"  # of the (first) output
+    is_value: bool = True  # whether a boolean output depends on numbers, not on tokens and masks
+    is_token: bool = False  # whether all inputs are tokens
     mask_function: Callable[..., Any] | None = None  # from inputs to the mask that the call makes
 
 
@@ -106,10 +121,9 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     except UnsupportedLayerError:
         raise
     except Exception as error:  # whatever a user's `call` raises
-        reason = next(filter(str.strip, str(error).splitlines()), type(error).__name__)
         raise UnsupportedLayerError(
             f"The call of model '{model.name}' ({type(model).__name__}) cannot be traced on "
-            f"symbolic inputs: {reason} Use layers and keras.ops instead of functions of "
+            f"symbolic inputs: {why_not(error)} Use layers and keras.ops instead of functions of "
             "TensorFlow, no Python condition or loop on values of tensors, and a different name "
             "for each layer; or put such steps into a layer and register its operations with "
             "nnslicer_tf.register_layer."
@@ -136,19 +150,24 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
                 f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
             )
     own = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
+    names = [input_name(tensor) for tensor in model.inputs]
+    if isinstance(input_shape, Mapping) and set(input_shape) == set(names):
+        input_shape = [input_shape[name] for name in names]
     shapes = tuple(map(tuple, flat_shapes(input_shape))) if input_shape else own
     fits = len(shapes) == len(own) and all(map(shape_fits, shapes, own))
     if not fits or any(None in shape for shape in shapes):
         problem = "whose size is not fixed" if fits else f"not {shapes}"
         raise InputShapeError(
             f"Model '{model.name}' has inputs of shape {str(own)[1:-1].rstrip(',')}, {problem}. "
-            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
+            "Analyses that get data use its shape. Otherwise specify it: "
+            f"InstrumentedModel(model, input_shape={_example(names, own)})."
         )
-    visitor = _Visitor()
     sources = [
         keras.Input(shape, dtype=tensor.dtype)
         for shape, tensor in zip(shapes, model.inputs, strict=True)
     ]
+    pairs = zip(sources, model.inputs, strict=True)
+    visitor = _Visitor({id(source) for source, tensor in pairs if _is_token(tensor)}, model.outputs)
     try:
         outputs = visitor.ids(visitor.run(model, sources, prefix=""))
     except ValueError as error:  # Keras's, such as of images that are too small
@@ -171,6 +190,27 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         calls=tuple(reversed(calls)),
         outputs=outputs,
     )
+
+
+def _example(names: Sequence[str], shapes: Sequence[tuple[int | None, ...]]) -> str:
+    """Return the argument `input_shape` of a model, with words for the axes of unknown size."""
+
+    def spelled(shape: tuple[int | None, ...]) -> str:
+        words = iter(("height", "width", "depth") if shape.count(None) > 1 else ("length",))
+        entries = [str(n) if n is not None else next(words, "size") for n in shape]
+        return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+    if len(names) == 1:
+        return spelled(shapes[0])
+    return "{" + ", ".join(f"'{n}': {spelled(s)}" for n, s in zip(names, shapes, strict=True)) + "}"
+
+
+def _is_token(tensor: keras.KerasTensor) -> bool:
+    """Whether an input of a model is of integers or bools, or read by an embedding."""
+    if "float" not in tensor.dtype:
+        return True
+    readers = (node.operation for node in tensor._keras_history.operation._outbound_nodes)
+    return any(isinstance(reader, keras.layers.Embedding) for reader in readers)
 
 
 @cache
@@ -206,12 +246,18 @@ def _is_shape(shape: Any) -> bool:
 class _Visitor:
     """Records the calls of a model in `calls`, in topological order."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: set[int], outputs: Sequence[Any]) -> None:
         self.calls: list[Call] = []
         # Id of a tensor → its padding mask, and the mask with which a layer receives it.
         self._paddings: dict[int, Any] = {}
         self._received: dict[int, Any] = {}
         self._reuse: Counter[int] = Counter()
+        self._names: Counter[str] = Counter()  # inside expanded layers
+        self._expanded = 0  # number of layers around that are being expanded
+        self._constants: dict[int, Constant] = {}  # by the id of a tensor
+        self._values: set[int] = set()  # boolean tensors that depend on numbers
+        self._tokens = tokens  # tokens, and what depends on them alone
+        self._final = {id(output._keras_history.operation) for output in outputs}
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
         # Ids are unique only while the tensors are alive.
@@ -251,13 +297,19 @@ class _Visitor:
         return tuple(ids)
 
     def visit(
-        self, layer: keras.Operation, prefix: str, args: tuple, kwargs: Mapping | None = None
+        self,
+        layer: keras.Operation,
+        prefix: str,
+        args: tuple,
+        kwargs: Mapping | None = None,
+        specs: Any = None,  # of the outputs, if they are known
+        parent: keras.layers.Layer | None = None,  # the expanded layer that makes the call
     ) -> Any:
         """Record one call and return its symbolic outputs; refuse calls with training=True."""
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
-        path = prefix + layer.name
-        kwargs = kwargs or {}
+        path = prefix + (self._name_in(prefix, layer, parent) if self._expanded else layer.name)
+        kwargs = dict(kwargs or {})
         is_layer = isinstance(layer, keras.layers.Layer)
         for part in layer._flatten_layers() if is_layer and kwargs.get("training") else ():
             batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
@@ -269,6 +321,28 @@ class _Visitor:
                     f"it {why} at inference, too. Analyses need a model that treats each sample "
                     "alike: build it without that argument, and set_weights of this model."
                 )
+        # Symbolic outputs that stand for the call's
+        symbolic = _tensors((args, kwargs))
+        if specs is None:
+
+            def cast(x: Any) -> Any:
+                if not isinstance(x, keras.KerasTensor) or received_dtype(layer, x) == x.dtype:
+                    return x
+                return keras.KerasTensor(x.shape, dtype=received_dtype(layer, x))
+
+            of_call = keras.tree.map_structure(cast, (args, kwargs))
+            specs = layer.compute_output_spec(*of_call[0], **of_call[1])
+        outputs = _Placeholder(specs)(*symbolic)
+        flat = _tensors((outputs,))
+        self._alive.append(outputs)
+        # Values that depend on no input
+        args, kwargs = keras.tree.map_structure(
+            lambda x: self._constants.get(id(x), x), (args, kwargs)
+        )
+        if symbolic and not _tensors((args, kwargs)):
+            self._fold(layer, args, kwargs, flat)
+            return outputs
+
         # Arguments by name: those other than propagated masks, and the masks
         parameters = inspect.signature(layer.call)
         named: dict[str, Any] = {}
@@ -276,13 +350,9 @@ class _Visitor:
         for name, value in parameters.bind_partial(*args, **kwargs).arguments.items():
             of = name.removesuffix("_mask")
             travels = name == "mask" or (of != name and of in parameters.parameters)
-            (explicit if travels and is_layer else named)[name] = value
+            travels &= is_layer and not isinstance(value, Constant)
+            (explicit if travels else named)[name] = value
         tensors = _tensors(tuple(named.values()))
-        # Symbolic outputs that stand for the call's
-        specs = layer.compute_output_spec(*args, **kwargs)
-        outputs = _Placeholder(specs)(*tensors)
-        flat = _tensors((outputs,))
-        self._alive.append(outputs)
         if isinstance(layer, keras.Model):
             shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
             inner = self.run(as_functional(layer, shapes), tensors, f"{path}/")
@@ -293,6 +363,29 @@ class _Visitor:
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
         paddings, masks = self._masks_of(named, explicit)
+        rewrite = None if is_layer else rewrite_of(layer)
+        if type(layer).__name__ == "LogSoftmax" and id(layer) in self._final:
+            rewrite = None  # a final activation stays one operation
+        if rewrite is not None or (is_layer and not has_rule(layer, tensors)):
+            function = layer.call if rewrite is None else partial(rewrite, layer)
+            arguments = (named, explicit)
+            of_inputs = (paddings, masks)
+            try:
+                if self._expand(layer, function, path, args, kwargs, arguments, of_inputs, flat):
+                    return outputs
+            except UnsupportedLayerError as error:
+                # A function of TensorFlow may still be one of single values, or a move.
+                if TENSORFLOW not in str(error) or not is_recognised(layer, tensors, flat):
+                    raise
+        numbers = set(self.ids(tensors)) - self._tokens
+        is_token = not numbers
+        kinds = {x.dtype for x in tensors if self.ids([x])[0] in numbers}
+        is_value = any("float" in kind for kind in kinds) or not self._values.isdisjoint(numbers)
+        for output in flat:
+            if output.dtype == "bool" and is_value:
+                self._values.add(id(output))
+            if is_token and not is_layer:
+                self._tokens.add(id(output))
         mask = self._mask_after(layer, path, named, paddings)
         self._paddings[id(flat[0])] = self._received[id(flat[0])] = mask
         if list(map(id, masks)) != list(map(id, paddings)):
@@ -312,12 +405,139 @@ class _Visitor:
             masks=self.ids(masks),
             paddings=self.ids(paddings),
             mask=self.ids([mask])[0],
+            dtype=flat[0].dtype,
+            is_value=is_value,
+            is_token=is_token,
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
         if isinstance(layer, keras.layers.MultiHeadAttention) and attention_takes_masks():
             self._received.update(dict.fromkeys(self.ids(tensors)))
         return outputs
+
+    def _expand(
+        self,
+        layer: keras.Operation,
+        function: Callable[..., Any],
+        path: str,
+        args: tuple,
+        kwargs: Mapping[str, Any],
+        arguments: tuple[Mapping[str, Any], Mapping[str, Any]],  # named ones, and explicit masks
+        of_inputs: tuple[Sequence[Any], Sequence[Any]],  # their paddings and masks
+        outputs: Sequence[Any],
+    ) -> bool:
+        """Visit the calls that a function makes for a layer or an operation, if it makes any.
+
+        `outputs` stand for what the layer returns.
+        """
+        named, explicit = arguments
+        paddings, masks = of_inputs
+        tensors = _tensors((args, kwargs))
+        by_id = dict(zip(map(id, _tensors(tuple(named.values()))), masks, strict=True))
+        given = dict(kwargs)
+        is_layer = isinstance(layer, keras.layers.Layer)
+        parameters = inspect.signature(layer.call).parameters if is_layer else {}
+        if "training" in parameters:
+            given["training"] = False
+        first = next(iter(named.values()), None)
+        for name in parameters:
+            of = name.removesuffix("_mask")
+            value = first if name == "mask" else named.get(of) if of != name else None
+            if value is None or name in named or name in explicit:
+                continue
+            known = keras.tree.map_structure(lambda x: by_id.get(id(x)), value)
+            if any(mask is not None for mask in keras.tree.flatten(known)):
+                given[name] = known
+                tensors = _tensors((args, given))
+        structure = (args, given)
+        known_masks = [by_id.get(id(t)) for t in tensors]
+        values = {id(t) for t in tensors if self.ids([t])[0] in self._values}
+        expansion = expand(layer, function, structure, known_masks, values, path)
+        if expansion is None:
+            return False
+        known_tensors: dict[int, Any] = {}
+        originals = (*tensors, *(by_id.get(id(t)) for t in tensors))
+        for entry, original in zip(expansion.entries, originals, strict=True):
+            if entry is not None:
+                known_tensors[id(entry)] = original
+
+        def outside(x: Any) -> Any:
+            return known_tensors.get(id(x), x)
+
+        reuse = self._reuse[id(layer)]
+        self._reuse[id(layer)] += 1
+        self._expanded += 1
+        self._alive.append(expansion)
+        prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
+        for call in expansion.calls:
+            specs = []
+            for output in call.outputs:
+                if not output.shape or output.shape[0] != expansion.batch:
+                    raise UnsupportedLayerError(
+                        f"Layer '{path}' ({type(layer).__name__}) calls {call.operation.name}, "
+                        f"whose result {tuple(output.shape)} has no batch axis in front: it "
+                        "mixes samples, or moves their axis. Keep the batch axis first."
+                    )
+                specs.append(keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype))
+            inner_args, inner_kwargs = keras.tree.map_structure(outside, (call.args, call.kwargs))
+            operation, inner_args = without_batch(
+                call.operation, inner_args, expansion.batch, specs
+            )
+            results = self.visit(operation, prefix, inner_args, inner_kwargs, specs, layer)
+            known_tensors.update(zip(map(id, call.outputs), _tensors((results,)), strict=True))
+        self._expanded -= 1
+        found = [x for x in expansion.outputs if x is not None]
+        if len(found) != len(outputs):  # a rewrite leaves a result out
+            found = list(expansion.outputs)
+        for output, result in zip(outputs, found, strict=True):
+            inside = outside(result)
+            if inside is None:
+                continue
+            if isinstance(inside, Constant) or id(inside) in self._constants:
+                self._constants[id(output)] = self._constants.get(id(inside), inside)
+            else:
+                self._same_as[id(output)] = id(inside)
+        if is_layer and layer.supports_masking and _tensors((first,)):
+            (place,) = self.ids(outputs[:1])
+            self._paddings[place] = self._mask_after(layer, path, named, list(paddings))
+            self._received[place] = self._paddings[place]
+            if list(map(id, masks)) != list(map(id, paddings)):
+                self._received[place] = self._mask_after(layer, path, named, list(masks))
+        return True
+
+    def _fold(
+        self, layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any], outputs: Sequence[Any]
+    ) -> None:
+        """Make the outputs of a call of constants constants."""
+
+        def values() -> list[Any]:
+            now = keras.tree.map_structure(current, (args, kwargs))
+            return keras.tree.flatten(layer(*now[0], **now[1]))
+
+        for place, output in enumerate(outputs):
+            shape = (1, *output.shape[1:])
+            read = partial(lambda p: values()[p], place)
+            self._constants[id(output)] = Constant(read, shape, True)
+
+    def _name_in(
+        self, prefix: str, layer: keras.Operation, parent: keras.layers.Layer | None
+    ) -> str:
+        """Return a name inside an expanded layer that is the same whenever a model is built.
+
+        Names that Keras numbers are replaced by the attribute that holds the layer, or numbered
+        from 1 within the expanded layer.
+        """
+        if id(layer) in self._path:
+            return layer.name
+        name = layer.name
+        plain = re.sub(r"_\d+$", "", name)
+        if not isinstance(layer, keras.layers.Layer):
+            name = plain
+        elif plain.replace("_", "") == type(layer).__name__.lower().replace("_", ""):
+            name = _attribute_of(layer, parent) or plain
+        count = self._names[prefix + name]
+        self._names[prefix + name] += 1
+        return f"{name}_{count}" if count else name
 
     def _masks_of(
         self, named: Mapping[str, Any], explicit: Mapping[str, Any]
@@ -337,6 +557,8 @@ class _Visitor:
                 given = passed[i] if i < len(passed) else None
                 given = given if isinstance(given, keras.KerasTensor) else None
                 padding, mask = self._paddings.get(tensor_id), self._received.get(tensor_id)
+                if self._expanded and given is not None:  # it is written, not propagated
+                    padding = mask = given
                 paddings.append(given if padding is None else padding)
                 received.append(given if mask is None else mask)
                 if i < len(of_mask) and isinstance(of_mask[i], keras.KerasTensor):
@@ -397,6 +619,126 @@ _MERGES = (
     *(keras.layers.Add, keras.layers.Subtract, keras.layers.Multiply, keras.layers.Average),
     *(keras.layers.Maximum, keras.layers.Minimum, keras.layers.Concatenate),
 )
+
+
+def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
+    """Whether a layer's class has operations of its own, or a reason why it cannot have any.
+
+    A Lambda has them if its function of one tensor is recognised by its values.
+    """
+    # Imported here, because the families of layers use this module.
+    from nnslicer_tf.instrument.layers.registry import REASONS, registered
+
+    layer_class = type(layer)
+    operations = registered(layer_class)
+    if isinstance(layer, keras.layers.Lambda) and operations is not None:
+        shapes = [tuple(x.shape[1:]) for x in inputs]
+        recognised = _recognised(operations, layer, shapes)
+        return recognised or is_opaque(layer, inputs)
+    refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
+    return refused or operations is not None
+
+
+def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    """Whether a layer without weights that cannot be expanded has a function that is known."""
+    from nnslicer_tf.instrument.layers.probing import own_function
+
+    shapes = [tuple(x.shape[1:]) for x in (*inputs, *outputs)]
+    known = isinstance(layer, keras.layers.Layer) and not layer.weights and len(shapes) == 2
+    return known and shapes[0] == shapes[1] and _recognised(own_function, layer, shapes[:1])
+
+
+def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
+    """Whether the operations of a layer with an unknown function have kinds."""
+    from nnslicer_tf.instrument.layers.probing import recognised
+    from nnslicer_tf.instrument.layers.registry import LayerCall
+
+    try:
+        steps = operations(layer, LayerCall(layer.name, shapes, shapes))
+        return all(recognised(step, shapes, layer.name) for step in steps)
+    except UnsupportedLayerError:
+        return False
+
+
+def is_opaque(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
+    """Whether a layer cannot be called on symbolic tensors, such as a function of TensorFlow."""
+    entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
+    try:
+        layer.call(entries[0] if len(entries) == 1 else entries)
+    except Exception:  # whatever a user's function raises
+        return True
+    return False
+
+
+def rewrite_of(operation: keras.Operation) -> Callable[..., Any] | None:
+    """Return the function that computes a `keras.ops` operation by others, or None."""
+    from nnslicer_tf.instrument.layers.rewrites import REWRITES
+
+    if not type(operation).__module__.startswith("keras."):
+        return None
+    return REWRITES.get(type(operation).__name__)
+
+
+def without_batch(
+    operation: keras.Operation, args: tuple, batch: int, specs: Sequence[Any]
+) -> tuple[keras.Operation, tuple]:
+    """Return an operation whose shape argument begins with the size of a batch, without it."""
+    name = type(operation).__name__
+    shape = getattr(operation, "newshape", getattr(operation, "shape", None))
+    if name in ("Reshape", "BroadcastTo") and tuple(shape or ())[:1] == (batch,):
+        rest = tuple(specs[0].shape[1:])
+        if name == "Reshape":
+            operation = type(operation)((-1, *rest), name=operation.name)
+        else:
+            operation = _BroadcastTo(rest, name=operation.name)
+    if name == "Reshape" and tuple(shape or ())[:1] != (batch,):
+        operation = type(operation)((-1, *specs[0].shape[1:]), name=operation.name)
+    if name == "Slice":  # (x, start_indices), with `shape` as an attribute or argument
+        starts, sizes = [*args[1:], shape][:2]
+        parts = [slice(int(a), int(a) + int(n)) for a, n in zip(starts, sizes, strict=True)]
+        operation = _Index((slice(None), *parts[1:]), name=operation.name)
+        args = args[:1]
+    return operation, args
+
+
+class _BroadcastTo(keras.Operation):
+    """`keras.ops.broadcast_to` for any size of the batch."""
+
+    def __init__(self, shape: Shape, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._shape = shape
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.broadcast_to(x, (keras.ops.shape(x)[0], *self._shape))
+
+
+class _Index(keras.Operation):
+    """`x[key]` with constant indices."""
+
+    def __init__(self, key: Any, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._key = key
+
+    def call(self, x: Any) -> Any:
+        return x[self._key]
+
+
+def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) -> str:
+    """Return the name of the attribute of `parent` that holds a layer, or ""."""
+    for name, value in vars(parent).items() if parent is not None else ():
+        if name.startswith(OF_KERAS):
+            continue
+        if value is layer:
+            return name.lstrip("_")
+        entries: Any = ()
+        if isinstance(value, Mapping):
+            entries = value.items()
+        elif isinstance(value, (list, tuple)):
+            entries = enumerate(value)
+        for key, entry in entries:
+            if entry is layer:
+                return f"{name.lstrip('_')}_{key}"
+    return ""
 
 
 @cache

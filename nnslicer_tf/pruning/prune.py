@@ -47,7 +47,7 @@ def prune(
             an attention or recurrent layer or an embedding.
     """
     keep = keep_masks(scores, ratio)
-    im = instrumented(model)
+    im = instrumented(model, means)
     if means is not None:
         means.check_model(im)
     return MaskPlan(im).apply(keep, None if means is None else means.means)

@@ -268,7 +268,7 @@ def scores(
     Raises:
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
     """
-    im = instrumented(im)
+    im = instrumented(im, x)
     if isinstance(method, Ranker):
         return method.scores(im, x, y, classes)
     check_name("ranker", method, RANKERS)

@@ -24,7 +24,7 @@ from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
 from nnslicer_tf.instrument.data import DataLike
@@ -166,7 +166,7 @@ def shrink(
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
-    im = maskable(model)
+    im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, quota, other)
     x, y = im.labelled(x, y)

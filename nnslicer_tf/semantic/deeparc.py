@@ -36,7 +36,7 @@ def remove_layers(model: ModelLike, layers: Iterable[str], x: DataLike) -> keras
         UnsupportedLayerError: if a layer of another output shape is neither a dense layer nor a
             convolution whose strides alone change its positions.
     """
-    im = instrumented(model)
+    im = instrumented(model, x)
     excluded = (HeadLayer, RecurrentLayer)
     hidden = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, excluded)}
     replacements: dict[str, keras.layers.Layer] = {}

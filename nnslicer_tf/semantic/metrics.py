@@ -131,7 +131,7 @@ def contributions(
     """
     check_name("metric", metric, METRICS)
     check_count("batch_size", batch_size)
-    im = instrumented(im)
+    im = instrumented(im, x)
     options, layers = METRICS[metric], neuron_layers(im)
     values_of = options.prepare(im, layers, reference_sample(im, baseline))
     in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))

@@ -66,7 +66,7 @@ def readapt(
         InputShapeError: if the samples have another shape than the model's inputs.
         SeveralInputsError: if the model has several inputs.
     """
-    im = instrumented(model)
+    im = instrumented(model, x)
     shape = im.input_shape  # raises an error for models with several inputs
     if np.shape(adversarial) != np.shape(x):
         raise InvalidArgumentError(

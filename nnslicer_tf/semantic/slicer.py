@@ -83,7 +83,7 @@ class SemanticSlicer:
     ) -> None:
         check_name("metric", metric, METRICS)
         self.metric, self.centred = metric, centred
-        self._im = im = instrumented(im)
+        self._im = im = instrumented(im, x)
         self._batch_size, self._progress = batch_size, progress
         self._layers = neuron_layers(im)
         self._x, self._y = labelled(im, x, y, batch_size)

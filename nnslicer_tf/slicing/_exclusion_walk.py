@@ -65,7 +65,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
         if not rule.synapses:
             return given_to(node, apply(node, plan.theta, signs, output, inputs))
         parts, of_synapses = apply(node, plan.theta, signs, output, inputs, each)
-        _add(synapses, of_synapses)
+        _add(synapses, {k: v for k, v in of_synapses.items() if k in plan.kernels})
         return given_to(node, parts)
 
     def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -6,6 +6,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.recurrence import RECURRENCE, RecurrentLayer, consumers_first
 from nnslicer_tf.kinds import EXCLUSION, Node, kind_of
+from nnslicer_tf.kinds.check import check_amounts
 from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import Plan
@@ -45,7 +46,7 @@ def plan_walk(
 
 
 def check_rules(im: InstrumentedModel, granularity: str) -> None:
-    """Raise UnsupportedLayerError if an operation has no rule at this granularity."""
+    """Raise UnsupportedLayerError if an operation has no rule, or one that does not add up."""
     for operation in im.operations:
         if granularity == "channel" and operation.kind == RECURRENCE:
             raise UnsupportedLayerError(
@@ -60,6 +61,7 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
                 "no rule. Register one with "
                 f"nnslicer_tf.kinds.register_rule('{operation.kind}', rule)."
             )
+    im.prepared("contributions add up", lambda: check_amounts(im))
 
 
 def _nodes(im: InstrumentedModel, profile: Profile, granularity: str) -> dict[str, Node]:

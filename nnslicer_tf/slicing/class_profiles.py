@@ -45,7 +45,7 @@ class ClassProfiles(dict[int, Profile]):
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
-        im = instrumented(im)
+        im = instrumented(im, x)
         count = check_classifier(im)
         x = im.check(x)
         predicted = im.classes.from_logits(im.logits(x, batch_size))

@@ -84,7 +84,7 @@ class Profile(ShownAsTable):
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
 
-        im = instrumented(im)
+        im = instrumented(im, data)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         positions = ("pooled" if masks else "each") if positions is None else positions
         check_name("positions", positions, POSITIONS)

@@ -125,9 +125,9 @@ class Slicer:
         self.ray_address = ray_address
         self.progress = progress
         self.theta = check_options(theta, workers=workers, **self._choices)
-        self.im = im = instrumented(im)
         if isinstance(profile, (str, os.PathLike)):
             profile = Profile.load(profile)
+        self.im = im = instrumented(im, profile)
         if not isinstance(profile, Profile):
             raise InvalidArgumentError(
                 "profile is a Profile, from Profile.from_data(model, x_train), or the path of a "

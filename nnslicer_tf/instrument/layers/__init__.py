@@ -7,7 +7,7 @@ from nnslicer_tf.instrument.layers.registry import register_layer
 for _family in (
     *("weighted_sums", "pooling", "activations", "normalisation", "merges", "routing", "resizing"),
     *("masks", "embeddings", "probing", "products", "projections", "attention", "recurrence"),
-    "time_distributed",
+    *("time_distributed", "functions"),
 ):
     for _layer_class, _operations in import_module(f"{__name__}.{_family}").LAYERS.items():
         register_layer(_layer_class, _operations)

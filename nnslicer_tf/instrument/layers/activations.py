@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import activations, layers
 
+from nnslicer_tf.instrument.expansion import current
+from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, registered
 from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Step
 
@@ -96,7 +98,19 @@ def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    return (softmax_step(layer.axis, "", (0, MaskOf(0)) if any(call.masks) else None),)
+    mask = call.arguments.get("mask")
+    if mask is None:
+        return (softmax_step(layer.axis, "", (0, MaskOf(0)) if any(call.masks) else None),)
+    # A constant, such as that of earlier positions
+
+    def counts(x: Any) -> Any:
+        present = keras.ops.cast(current(mask), "bool")
+        return keras.ops.broadcast_to(present, keras.ops.shape(x))
+
+    return (
+        mask_step(counts, ":mask", (0,), call.output_shape),
+        softmax_step(layer.axis, "", (0, ":mask"), None, ":mask"),
+    )
 
 
 def _function(layer: Any, call: LayerCall) -> tuple[Step, ...]:

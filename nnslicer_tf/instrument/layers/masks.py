@@ -30,21 +30,6 @@ def is_set(mask: Any) -> Any:
     return ops.greater(mask, 0.5)
 
 
-def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the mask of a comparison of two tensors, or of a tensor with a constant."""
-
-    def compute(*tensors: Any) -> Any:
-        stream = iter(tensors)
-        constants = call.constants
-        return operation.call(*(constants[i] if i in constants else next(stream) for i in (0, 1)))
-
-    return (mask_step(compute),)
-
-
-def _logical(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    return (mask_step(lambda *masks: operation.call(*map(is_set, masks))),)
-
-
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
     """Return a scale whose factors are 1, and 0 at masked positions."""
 
@@ -55,14 +40,4 @@ def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
     return (Step("scale", compute),)
 
 
-LAYERS: LayerTable = {
-    layers.Masking: _masking,
-    **dict.fromkeys(
-        ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual"), _comparison
-    ),
-    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _logical),
-    # A cast to bool is a mask, another one is no step: a graph computes in one dtype.
-    "Cast": lambda operation, call: (
-        (mask_step(lambda x: ops.not_equal(x, 0)),) if operation.dtype == "bool" else ()
-    ),
-}
+LAYERS: LayerTable = {layers.Masking: _masking}

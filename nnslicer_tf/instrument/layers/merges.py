@@ -9,6 +9,7 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction, Shape
@@ -52,18 +53,47 @@ def _with_constants(
     values: Sequence[Any], binary: Callable[[Any, Any], Any], call: LayerCall, shape: Shape
 ) -> tuple[Step, ...]:
     """Return the steps of a merge of constants with one tensor, a `TensorAt` in `values`."""
-    if call.output_shape != shape:
-        raise UnsupportedLayerError(
-            f"Operation '{call.path}' repeats a tensor of shape {shape} along the axes of a "
-            f"constant, to {call.output_shape}. Repeat it before, such as with keras.ops.repeat."
-        )
+    before: list[Step] = []
+    if call.output_shape != shape:  # it is repeated along the axes of a constant
+        spread = lambda x: ops.broadcast_to(x, (ops.shape(x)[0], *call.output_shape))  # noqa: E731
+        before = [Step("routing", spread, None, ":spread", shape=call.output_shape)]
+    arrays = [v for v in values if hasattr(v, "shape")]
+    name = binary.__name__
+    factors = {"multiply": 1.0, "divide": 1.0, "add": 1.0, "subtract": 1.0}
+    if arrays and name in factors and not isinstance(arrays[0], TensorAt):
+        step = _affine(values, name)
+        if step is not None:
+            return (*before, step)
 
     def compute(x: Any) -> Any:
         # An array of float64 would not be multiplied by a tensor of float32.
-        arrays = (ops.cast(v, x.dtype) if hasattr(v, "shape") else v for v in values)
-        return reduce(binary, (x if isinstance(v, TensorAt) else v for v in arrays))
+        known = (ops.cast(current(v), x.dtype) if hasattr(v, "shape") else v for v in values)
+        return reduce(binary, (x if isinstance(v, TensorAt) else v for v in known))
 
-    return function_steps(compute, shape, call.path, f"{binary.__name__} with a constant")
+    steps = function_steps(compute, call.output_shape, call.path, f"{name} with a constant")
+    return (*before, *steps)
+
+
+def _affine(values: Sequence[Any], name: str) -> Step | None:
+    """Return the scale step of a tensor with one array; None for a division by the tensor."""
+    if len(values) != 2:
+        return None
+    first = isinstance(values[0], TensorAt)
+    other = values[1] if first else values[0]
+
+    def constant() -> Any:
+        value = current(other)
+        return ops.cast(value, "float32") if "float" not in str(value.dtype) else value
+
+    if name == "multiply":
+        return affine_step(constant)
+    if name == "divide":
+        return affine_step(lambda: 1 / constant()) if first else None
+    if name == "add":
+        return affine_step(1.0, constant)
+    if first:
+        return affine_step(1.0, lambda: -constant())
+    return affine_step(-1.0, constant)
 
 
 def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -75,12 +105,6 @@ def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _divide(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    if len(call.input_shapes) > 1:
-        raise UnsupportedLayerError(
-            f"Operation '{call.path}' divides tensors by each other; only a division by "
-            "a constant or of a constant has a rule. Write it as a layer and register that with "
-            "nnslicer_tf.register_layer."
-        )
     values = list(call.arguments.values())
     return _with_constants(values, ops.divide, call, call.input_shapes[0])
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from keras import layers, ops
 
-from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.masks import is_set
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
@@ -56,25 +55,7 @@ def _global(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     return (Step(kind, compute, pooling),)
 
 
-def _reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
-    """Return global pooling for a `keras.ops` mean or maximum over all spatial axes."""
-    space = call.input_shapes[0][:-1]
-    rank = len(space) + 2
-    axis = operation.axis
-    axes = range(rank) if axis is None else sorted(a % rank for a in np.ravel(axis))
-    if not space or list(axes) != list(range(1, rank - 1)):
-        raise UnsupportedLayerError(
-            f"Operation '{call.path}' reduces axis {axis} of a tensor with {rank} axes. "
-            "Only a reduction over all spatial axes (global pooling) has a rule; write it "
-            "as a layer and register that with nnslicer_tf.register_layer."
-        )
-    return (Step(kind, operation.call, Pooling(lambda: windows.whole(space))),)
-
-
-LAYERS: LayerTable = {
-    "Mean": partial(_reduction, kind="average"),
-    "Max": partial(_reduction, kind="maximum"),
-}
+LAYERS: LayerTable = {}
 for _name, _kind in (("Average", "average"), ("Max", "maximum")):
     for _rank in ("1D", "2D", "3D"):
         LAYERS[getattr(layers, f"{_name}Pooling{_rank}")] = partial(_sliding, kind=_kind)

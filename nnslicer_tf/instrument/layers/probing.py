@@ -7,7 +7,6 @@ Functions that are not Keras's own run on a few inputs when a model is wrapped.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +18,6 @@ from nnslicer_tf.instrument.layers.activations import activation_step, softmax_s
 from nnslicer_tf.instrument.layers.normalisation import affine_of, affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
-from nnslicer_tf.instrument.tracing import TensorAt
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -73,18 +71,6 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
     return recognised(Step("elementwise", function, Elementwise(what)), [shape], name)
 
 
-def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step of a `keras.ops` call of one tensor that has no rule of its own."""
-
-    def function(x: Any) -> Any:
-        arguments = keras.tree.map_structure(
-            lambda v: x if isinstance(v, TensorAt) else v, dict(call.arguments)
-        )
-        return operation.call(**arguments)
-
-    return function_steps(function, call.input_shapes[0], call.path, type(operation).__name__)
-
-
 def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
     if len(call.input_shapes) > 1:
         raise UnsupportedLayerError(
@@ -92,7 +78,13 @@ def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
             "layers and operators, or as a layer whose operations you register with "
             "nnslicer_tf.register_layer."
         )
-    return function_steps(layer.call, call.input_shapes[0], call.path, "a Lambda's function")
+    return own_function(layer, call)
+
+
+def own_function(layer: keras.layers.Layer, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a layer without weights: of what its function does with one tensor."""
+    kind = type(layer).__name__
+    return function_steps(layer.call, call.input_shapes[0], call.path, f"the function of a {kind}")
 
 
 def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str, what: str = "") -> Function:

@@ -43,23 +43,7 @@ def _dot(layer: layers.Dot, call: LayerCall) -> tuple[Step, ...]:
     return (*normalised, replace(step, sources=suffixes))
 
 
-def _matmul(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    if call.constants:
-        raise UnsupportedLayerError(
-            f"Operation '{call.path}' multiplies by a constant matrix, which has no kernel. Use a "
-            "Dense layer, or write it as a layer and register that with nnslicer_tf.register_layer."
-        )
-    first, second = call.input_shapes
-    if len(first) != len(second) or first[:-2] != second[:-2] or len(first) < 2:
-        raise UnsupportedLayerError(
-            f"Operation '{call.path}' multiplies tensors of shapes {first} and {second}; only "
-            "tensors with equal axes before the last two have a rule. Broadcast them first."
-        )
-    lead = string.ascii_uppercase[: len(first) - 2]
-    return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
-
-
-def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def einsum_step(operation: Any, call: LayerCall) -> Step:
     """Return the step of an einsum of two activations, with its ellipses spelled out."""
     subscripts = operation.subscripts
     left, _, outputs = subscripts.replace(" ", "").partition("->")
@@ -78,7 +62,7 @@ def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
         lone = ({*a} ^ {*b}) - {*outputs}
         same_batch = a[:1] == b[:1] == outputs[:1]
         if len(widths) <= 1 and once and not lone and same_batch:
-            return (product_step(f"{a},{b}->{outputs}"),)
+            return product_step(f"{a},{b}->{outputs}")
     raise UnsupportedLayerError(
         f"Operation '{call.path}' computes '{subscripts}', which has no rule: it "
         "must take two activations, the batch axis first, and every axis must be common to "
@@ -96,8 +80,6 @@ def _mixing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 LAYERS: LayerTable = {
     layers.Dot: _dot,
-    "Matmul": _matmul,
-    "Einsum": _einsum,
     "Dot": _mixing,
     "Tensordot": _mixing,
 }

@@ -27,6 +27,10 @@ class LayerCall:
             the source `MaskOf(i)`.
         paddings: Name of each input's padding mask, or None, for steps `PaddingOf(i)`. It differs
             from `masks` where Keras drops a mask on the way to the layer.
+        dtypes: Dtypes of the input tensors in the model; the graph computes in float32.
+        dtype: Dtype of the (first) output in the model.
+        is_value: Whether a boolean output depends on numbers; otherwise it is a mask.
+        is_token: Whether all inputs are tokens, or depend on tokens alone.
     """
 
     path: str
@@ -36,6 +40,10 @@ class LayerCall:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     masks: Sequence[str | None] = ()
     paddings: Sequence[str | None] = ()
+    dtypes: Sequence[str] = ()
+    dtype: str = "float32"
+    is_value: bool = True
+    is_token: bool = False
 
     def __post_init__(self) -> None:
         self.masks = self.masks or (None,) * len(self.input_shapes)
@@ -93,8 +101,10 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     kind, path = type(layer).__name__, call.path
     is_layer = isinstance(layer, keras.layers.Layer)
     operations_fn = registered(type(layer))
-    if operations_fn is None and not is_layer and len(call.input_shapes) == 1:
-        from nnslicer_tf.instrument.layers.probing import operation_steps as operations_fn
+    if operations_fn is None and not is_layer:
+        from nnslicer_tf.instrument.layers.functions import function_of_tensors as operations_fn
+    elif operations_fn is None and not layer.weights and kind not in REASONS:
+        from nnslicer_tf.instrument.layers.probing import own_function as operations_fn
     if operations_fn is None:
         if type(layer).__module__.startswith("keras.") and kind in REASONS:
             raise UnsupportedLayerError(

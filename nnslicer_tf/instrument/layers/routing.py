@@ -24,9 +24,7 @@ def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    is_layer = isinstance(layer, layers.Layer)
-    join = (lambda x: ops.concatenate(x, axis=layer.axis)) if is_layer else layer.call
-    return (Step("routing", lambda *tensors: join(list(tensors))),)
+    return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -90,8 +88,6 @@ LAYERS: LayerTable = {
     # Keras inserts it between a function and a functional model.
     "ConvertToTensor": lambda operation, call: (),
     layers.Concatenate: _concatenate,
-    "Concatenate": _concatenate,
-    "Stack": _concatenate,
     "GetItem": _index,
     # Their constant arguments are attributes of the operation, and are not passed to `call`.
     **dict.fromkeys(

@@ -70,7 +70,8 @@ def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(sum_step(synapses), layer.activation)
 
 
-def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a convolution, a layer or a namespace with a layer's attributes."""
     require_channels_last(layer, call)
 
     def apply(x: Any, kernel: Any) -> Any:
@@ -180,7 +181,7 @@ def _padded(layer: Any, x: Any) -> tuple[Any, str]:
 
 LAYERS: LayerTable = {
     layers.Dense: _dense,
-    **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), _convolution),
+    **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), convolution),
     **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _depthwise),
     **dict.fromkeys((layers.SeparableConv1D, layers.SeparableConv2D), _separable),
     **dict.fromkeys(

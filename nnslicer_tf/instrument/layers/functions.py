@@ -1,0 +1,437 @@
+"""Functions of `keras.ops` called in a model: by a table, or recognised by what they compute.
+
+A function of one tensor is run when a model is wrapped (see `probing`); one of several tensors may
+only move values. Constants are read anew in every run, so that they follow the weights.
+"""
+
+import inspect
+import string
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import windows
+from nnslicer_tf.instrument.expansion import Constant, current
+from nnslicer_tf.instrument.index_maps import moves_values
+from nnslicer_tf.instrument.layers.masks import is_set, mask_step
+from nnslicer_tf.instrument.layers.normalisation import affine_step
+from nnslicer_tf.instrument.layers.probing import function_steps, recognised
+from nnslicer_tf.instrument.layers.projections import Projection
+from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
+from nnslicer_tf.instrument.layers.weighted_sums import convolution, matrix_synapses, sum_step
+from nnslicer_tf.instrument.operations import Elementwise, Lookup, Pooling, Source, Step
+from nnslicer_tf.instrument.tracing import TensorAt
+
+MAX_MATRIX = 1 << 22  # weights of a linear map
+
+
+def bound(operation: keras.Operation, call: LayerCall) -> Callable[..., Any]:
+    """Return a call as a function of its tensors alone, in the dtype of the first one."""
+    signature = inspect.signature(operation.call)
+
+    def function(*tensors: Any) -> Any:
+        def now(value: Any) -> Any:
+            if isinstance(value, TensorAt):
+                return tensors[value.place]
+            if isinstance(value, Constant):
+                value = value.like(tensors[0])
+            if hasattr(value, "dtype") and "float" in str(value.dtype):
+                return ops.cast(value, tensors[0].dtype)
+            return current(value)
+
+        arguments = keras.tree.map_structure(now, dict(call.arguments))
+        given = inspect.BoundArguments(signature, arguments)
+        return operation.call(*given.args, **given.kwargs)
+
+    return function
+
+
+def function_of_tensors(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a function without an entry in the table."""
+    function, kind = bound(operation, call), type(operation).__name__
+    if call.dtype == "bool" and not call.is_value:
+        return (mask_step(lambda *x: function(*x)),)
+    if len(call.output_shapes) > 1:
+        return _several(function, call)
+    values = [v for v in keras.tree.flatten(dict(call.arguments)) if hasattr(v, "shape")]
+    offset: Callable[[], Any] | None = None
+    if values and kind not in ("Where", "Maximum", "Minimum"):
+        # Constants that are put between the values: they are added afterwards.
+        def offset() -> Any:
+            return function(*(ops.zeros((1, *shape)) for shape in call.input_shapes))
+
+        def moved(*tensors: Any) -> Any:
+            zeros = function(*map(ops.zeros_like, tensors))
+            return function(*tensors) - zeros
+
+        if moves_values(moved, call.input_shapes):
+            place = (":moved", None, call.output_shape)
+            return (Step("routing", moved, None, *place), affine_step(offset=offset))
+    if moves_values(function, call.input_shapes):
+        return (Step("routing", function),)
+    if len(call.input_shapes) == 1 and call.output_shape == tuple(call.input_shapes[0]):
+        steps = function_steps(function, call.input_shapes[0], call.path, kind)
+        try:
+            recognised(steps[0], call.input_shapes, call.path)
+        except UnsupportedLayerError:
+            return linear_steps(function, call, "", call.output_shape)
+        return steps
+    return linear_steps(function, call, "", call.output_shape)
+
+
+def _several(function: Callable, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a function with several results, each a move or a linear map."""
+    sources = tuple(range(len(call.input_shapes)))
+    steps: list[Step] = []
+    names = []
+    for i, shape in enumerate(call.output_shapes):
+        one = partial(lambda k, *x: function(*x)[k], i)
+        if moves_values(one, call.input_shapes):
+            steps.append(Step("routing", one, None, f":{i}", sources, shape))
+        else:
+            steps += linear_steps(one, call, f":{i}", shape)
+        names.append(steps.pop())
+    # The results come last, in order.
+    return (*steps, *names)
+
+
+def linear_steps(
+    function: Callable, call: LayerCall, suffix: str, shape: Shape
+) -> tuple[Step, ...]:
+    """Return the steps of a linear map, as weighted sums by constant matrices.
+
+    Raises UnsupportedLayerError if the function is not linear, or too large.
+    """
+    sizes = [int(np.prod(s)) for s in call.input_shapes]
+    outputs = int(np.prod(shape))
+
+    def run(*rows: np.ndarray) -> np.ndarray:
+        tensors = [
+            ops.convert_to_tensor(r.reshape(-1, *s).astype(np.float32))
+            for r, s in zip(rows, call.input_shapes, strict=True)
+        ]
+        return ops.convert_to_numpy(function(*tensors)).reshape(len(rows[0]), -1)
+
+    def matrix(k: int) -> np.ndarray:
+        rows = [np.zeros((sizes[k], n)) for n in sizes]
+        rows[k] = np.eye(sizes[k])
+        return run(*rows) - run(*(np.zeros((1, n)) for n in sizes))
+
+    known: list[np.ndarray] = []
+    is_linear = sum(sizes) * outputs <= MAX_MATRIX
+    if is_linear:
+        known = [matrix(k) for k in range(len(sizes))]
+        x = [np.random.default_rng(k).normal(size=(3, n)) for k, n in enumerate(sizes)]
+        expected = sum(r @ m for r, m in zip(x, known, strict=True))
+        offset = run(*(np.zeros((1, n)) for n in sizes))
+        is_linear = np.allclose(run(*x), expected + offset, rtol=1e-3, atol=1e-4)
+    if not is_linear:
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' has no rule: it is neither a function of single values, nor "
+            "a move of values, nor a linear map of moderate size. Write it with other functions "
+            "of keras.ops, or as a layer whose operations you register with "
+            "nnslicer_tf.register_layer."
+        )
+    follows = any(isinstance(v, Constant) for v in keras.tree.flatten(dict(call.arguments)))
+    steps: list[Step] = []
+    for k, size in enumerate(sizes):
+        flat = f"{suffix}:flat{k}"
+        steps.append(
+            Step(
+                "routing",
+                lambda x: ops.reshape(x, (ops.shape(x)[0], -1)),
+                None,
+                flat,
+                (k,),
+                (size,),
+            )
+        )
+        read = partial(matrix, k) if follows else partial(np.asarray, known[k])
+        variable = partial(lambda of: ops.convert_to_tensor(of(), "float32"), read)
+        synapses = matrix_synapses(f"{call.path}{suffix}", variable, 1)
+        total = sum_step(replace(synapses, is_constant=True), f"{suffix}:sum{k}", (outputs,))
+        steps.append(replace(total, sources=(flat,)))
+    last = f"{suffix}:sum0"
+    if len(sizes) > 1:
+        parts = tuple(f"{suffix}:sum{k}" for k in range(len(sizes)))
+        add = lambda *x: sum(x[1:], x[0])  # noqa: E731
+        last = f"{suffix}:total"
+        steps.append(Step("add", add, None, last, parts, (outputs,)))
+    if np.any(offset):
+        steps.append(affine_step(1.0, offset, f"{suffix}:offset", (last,), (outputs,)))
+        last = f"{suffix}:offset"
+    back = lambda x: ops.reshape(x, (ops.shape(x)[0], *shape))  # noqa: E731
+    return (*steps, Step("routing", back, None, suffix, (last,), shape))
+
+
+def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
+    """Return a mean, sum or maximum over any axes of a sample.
+
+    Over all spatial axes it is global pooling; other axes are moved to the front first.
+    """
+    (shape,) = call.input_shapes
+    rank = len(shape) + 1
+    axis = operation.axis
+    axes = sorted(range(rank) if axis is None else (int(a) % rank for a in np.ravel(axis)))
+    if 0 in axes:
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' ({type(operation).__name__}) reduces the batch axis, so that "
+            "it mixes samples; the analyses require samples to be independent."
+        )
+    kept = [a for a in range(1, rank) if a not in axes]
+    extents = tuple(shape[a - 1] for a in axes)
+    count, channels = int(np.prod(extents)), int(np.prod([shape[a - 1] for a in kept]))
+    pool = ops.mean if kind == "average" else ops.max
+    is_sum = type(operation).__name__ == "Sum"
+    steps: list[Step] = []
+    if kept == [rank - 1] and axes == list(range(1, rank - 1)):
+        compute = partial(pool, axis=tuple(axes), keepdims=operation.keepdims)
+        steps = [Step(kind, compute, Pooling(lambda: windows.whole(extents)))]
+    else:
+        front = (count, channels)
+
+        def to_front(x: Any) -> Any:
+            return ops.reshape(ops.transpose(x, (0, *axes, *kept)), (-1, *front))
+
+        back = call.output_shape
+        steps = [
+            Step("routing", to_front, None, ":front", (0,), front),
+            Step(
+                kind,
+                partial(pool, axis=1),
+                Pooling(lambda: windows.whole((count,))),
+                ":reduced",
+                shape=(channels,),
+            ),
+            Step("routing", lambda x: ops.reshape(x, (-1, *back))),
+        ]
+    if is_sum and count != 1:
+        last = replace(steps.pop(), suffix=":mean")
+        last = replace(last, shape=call.output_shape)
+        steps += [last, affine_step(float(count))]
+    return tuple(steps)
+
+
+def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return a selection by a mask; one by values is rewritten, one by constants is a move."""
+    values = dict(call.arguments)
+    condition = values["condition"]
+    if not isinstance(condition, TensorAt):
+        return function_of_tensors(operation, call)
+    shape = call.output_shape
+    parts: list[Any] = [values.get(name) for name in ("x1", "x2")]
+    if not any(isinstance(part, TensorAt) for part in parts):
+        a, b = parts
+
+        def constants(m: Any) -> Any:
+            return ops.where(is_set(m), _like(a, m), _like(b, m))
+
+        return (Step("scale", constants, None, sources=(condition.place,)),)
+    steps: list[Step] = []
+    names: list[str] = []
+    for k, (part, other) in enumerate((parts, parts[::-1])):
+        if not isinstance(part, TensorAt):
+            continue
+        source: Source = part.place
+        if call.input_shapes[part.place] != shape:
+            spread = _spread_step(shape, f":spread{k}", source)
+            steps.append(spread)
+            source = spread.suffix
+        left = 0.0 if isinstance(other, TensorAt) else other
+
+        def compute(x: Any, m: Any, k: int = k, left: Any = left) -> Any:
+            pair = (x, _like(left, x))
+            return ops.where(is_set(m), *(pair[::-1] if k else pair))
+
+        names.append(f":part{k}")
+        steps.append(Step("scale", compute, None, names[-1], (source, condition.place), shape))
+    if len(names) == 1:
+        return (*steps[:-1], replace(steps[-1], suffix=""))
+    return (*steps, Step("add", ops.add, sources=tuple(names)))
+
+
+def _like(value: Any, x: Any) -> Any:
+    return ops.cast(current(value), x.dtype)
+
+
+def _spread_step(shape: Shape, suffix: str, source: Source) -> Step:
+    """Return the routing that repeats a tensor to a shape."""
+
+    def compute(x: Any) -> Any:
+        return ops.broadcast_to(x, (ops.shape(x)[0], *shape))
+
+    return Step("routing", compute, None, suffix, (source,), shape)
+
+
+def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return a product of two tensors, or a weighted sum by a variable or a constant matrix."""
+    first, second = call.arguments["x1"], call.arguments["x2"]
+    if isinstance(first, TensorAt) and isinstance(second, TensorAt):
+        lead = string.ascii_uppercase[: len(call.input_shapes[0]) - 2]
+        from nnslicer_tf.instrument.layers.products import product_step
+
+        return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
+    return _by_matrix(call, second)
+
+
+def _by_matrix(call: LayerCall, kernel: Any) -> tuple[Step, ...]:
+    positions = int(np.prod(call.input_shapes[0][:-1]))
+    if isinstance(kernel, keras.Variable):
+        return (sum_step(matrix_synapses(call.path, lambda: kernel, positions)),)
+    synapses = matrix_synapses(
+        call.path, lambda: ops.convert_to_tensor(current(kernel), "float32"), positions
+    )
+    return (sum_step(replace(synapses, is_constant=True)),)
+
+
+def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return a product of two tensors, or a projection by a variable."""
+    from nnslicer_tf.instrument.layers.products import einsum_step
+    from nnslicer_tf.instrument.layers.rewrites import spelled
+
+    operands = call.arguments["operands"]
+    variables = [v for v in operands if isinstance(v, keras.Variable)]
+    if not variables:
+        return (einsum_step(operation, call),)
+    ranks = [
+        len(v.shape) if isinstance(v, keras.Variable) else len(call.input_shapes[v.place]) + 1
+        for v in operands
+    ]
+    letters, outputs = spelled(operation.subscripts, ranks)
+    (kernel,) = variables
+    if operands[0] is kernel:
+        letters = letters[::-1]
+    layer = SimpleNamespace(
+        equation=f"{letters[0]},{letters[1]}->{outputs}", kernel=kernel, bias=None, activation=None
+    )
+    return Projection(layer, call.path, call.input_shapes[0], call.output_shape).steps()
+
+
+def _convolution(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    kernel = call.arguments["kernel"]
+    if not isinstance(kernel, keras.Variable):
+        return function_of_tensors(operation, call)
+    rank = len(kernel.shape) - 2
+    layer = SimpleNamespace(
+        kernel=kernel,
+        bias=None,
+        activation=None,
+        kernel_size=tuple(kernel.shape[:-2]),
+        strides=tuple(np.broadcast_to(operation.strides, rank)),
+        dilation_rate=tuple(np.broadcast_to(operation.dilation_rate, rank)),
+        padding=operation.padding,
+        groups=call.input_shapes[0][-1] // kernel.shape[-2],
+        data_format=operation.data_format or "channels_last",
+    )
+    return convolution(layer, call)
+
+
+def _take(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return a lookup in a table, a variable or a constant, or a move by constant indices."""
+    table, indices = call.arguments["x"], call.arguments["indices"]
+    if not isinstance(indices, TensorAt):
+        return function_of_tensors(operation, call)
+    if isinstance(table, TensorAt):
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' (Take) takes values of a tensor at indices of each sample, "
+            "which has no rule. Use keras.ops.take_along_axis along axis 1 of a tensor (batch, "
+            "positions, channels)."
+        )
+    if len(table.shape) != 2 or operation.axis not in (0, -2):
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' (Take) looks up in a table of shape {tuple(table.shape)} "
+            f"along axis {operation.axis}; only rows of a matrix have a rule."
+        )
+    return (lookup_step(call, table),)
+
+
+def lookup_step(call: LayerCall, table: Any) -> Step:
+    """Return the lookup of tokens in a variable, or in a constant table without synapses."""
+
+    def apply(x: Any, kernel: Any) -> Any:
+        return ops.take(kernel, ops.cast(x, "int32"), axis=0)
+
+    def read() -> Any:
+        if isinstance(table, keras.Variable):
+            return table
+        return ops.convert_to_tensor(current(table), "float32")
+
+    positions = int(np.prod(call.input_shapes[0]))
+    params = matrix_synapses(call.path, read, positions, apply, kind=Lookup)
+    params = replace(params, is_constant=not isinstance(table, keras.Variable))
+    return Step("lookup", lambda x: apply(x, ops.cast(read(), x.dtype)), params)
+
+
+def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the lookup of tokens in the unit matrix."""
+    if operation.axis not in (-1, len(call.input_shapes[0]) + 1):
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' (OneHot) puts the classes on axis {operation.axis}; only "
+            "the last axis has a rule. Transpose after it."
+        )
+    if not call.is_token:
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' (OneHot) takes integers that are computed from activations. "
+            "An index has no meaningful change, so that no rule can share it among the inputs."
+        )
+    return (lookup_step(call, np.eye(operation.num_classes, dtype=np.float32)),)
+
+
+def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    raise UnsupportedLayerError(
+        f"Operation '{call.path}' ({type(operation).__name__}) gives indices of activations. An "
+        "index has no meaningful change, so that no rule can share it among the inputs. Leave it "
+        "to the analysis of the outputs, or use the values: keras.ops.max."
+    )
+
+
+def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return a mask, or for values a step function, whose change is shared like any other's."""
+    function = bound(operation, call)
+    if not call.is_value:
+        # The graph holds masks and tokens as floats.
+        return (mask_step(lambda *x: function(*(_as(v, d) for v, d in zip(x, call.dtypes)))),)  # noqa: B905
+    kind = type(operation).__name__
+    step = Elementwise(kind.lower(), mixes=False)
+    return (Step("elementwise", lambda x: ops.cast(function(x), x.dtype), step),)
+
+
+def _as(x: Any, dtype: str) -> Any:
+    return is_set(x) if dtype == "bool" else x
+
+
+def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step of a cast to bool; another one is no step: a graph has one dtype."""
+    if operation.dtype != "bool" or call.dtypes[0] == "bool":
+        return ()
+    if not call.is_value:
+        return (mask_step(lambda x: ops.not_equal(x, 0)),)
+    step = Elementwise("not_equal", mixes=False)
+    return (Step("elementwise", lambda x: ops.cast(ops.not_equal(x, 0), x.dtype), step),)
+
+
+_COMPARISONS = ("NotEqual", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual")
+LAYERS: LayerTable = {
+    "Amax": partial(reduction, kind="maximum"),
+    **dict.fromkeys(("Argmax", "Argmin", "Argsort", "SearchSorted"), _index),
+    "Cast": _cast,
+    "Conv": _convolution,
+    "Einsum": _einsum,
+    "Matmul": _matmul,
+    "Max": partial(reduction, kind="maximum"),
+    "Mean": partial(reduction, kind="average"),
+    "OneHot": _one_hot,
+    "StopGradient": lambda operation, call: (Step("routing", lambda x: x),),
+    "Sum": partial(reduction, kind="average"),
+    "Take": _take,
+    "Where": _where,
+    **dict.fromkeys((*_COMPARISONS, "Isnan", "Isinf", "Isfinite"), _comparison),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot", "LogicalXor"), _comparison),
+}

@@ -1,0 +1,402 @@
+"""Functions of `keras.ops` that are written with others, which have rules.
+
+A rewrite is a function of an operation and of the arguments of its call, on symbolic tensors. It
+returns the same value, computed with other functions of `keras.ops`, or `NotImplemented` where the
+operation has a rule for these arguments. The calls that it makes are visited in its place.
+
+To add one, write a line into `REWRITES`; the result is compared with the model's when it is
+wrapped.
+"""
+
+import math
+import string
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+
+MAX_SORTED = 64  # values along an axis that is sorted
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, keras.KerasTensor)
+
+
+def _is_boolean(x: Any) -> bool:
+    return keras.backend.standardize_dtype(x.dtype) == "bool"
+
+
+def _axes(axis: Any, rank: int) -> list[int]:
+    """Return the axes, from 0, that an argument `axis` of a reduction means."""
+    return list(range(rank)) if axis is None else sorted(int(a) % rank for a in np.ravel(axis))
+
+
+def _spread(x: Any, shape: Sequence[int]) -> Any:
+    """Repeat a tensor to a shape; its own batch stays."""
+    return x if tuple(x.shape) == tuple(shape) else ops.broadcast_to(x, shape)
+
+
+def _where(op: Any, condition: Any, x1: Any = None, x2: Any = None) -> Any:
+    """Select by values: c·a + (1 − c)·b; with a mask or a constant, it has a rule of its own."""
+    if not getattr(condition, "is_value", False):
+        return NotImplemented
+    c = ops.cast(condition, "float32")
+    parts = [_finite(ops.cast(x, "float32") if hasattr(x, "dtype") else float(x)) for x in (x1, x2)]
+    return c * parts[0] + (1.0 - c) * parts[1]
+
+
+def _finite(x: Any) -> Any:
+    """Limit constants, because 0 · ∞ is not a number."""
+    if _is_tensor(x):
+        return x
+    return ops.clip(ops.convert_to_tensor(x, "float32"), -1e9, 1e9)
+
+
+def _comparison(op: Any, x1: Any, x2: Any) -> Any:
+    """Compare the difference of two tensors of floats with 0."""
+    both = _is_tensor(x1) and _is_tensor(x2) and "float" in x1.dtype and "float" in x2.dtype
+    return op(x1 - x2, 0.0) if both else NotImplemented
+
+
+def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rewrite of a logical function of values; masks have a rule."""
+
+    def rewrite(op: Any, *values: Any) -> Any:
+        if not any(getattr(value, "is_value", False) for value in values):
+            return NotImplemented
+        numbers = [ops.cast(v, "float32") if hasattr(v, "dtype") else float(v) for v in values]
+        return ops.greater(function(*numbers), 0.5)
+
+    return rewrite
+
+
+def _every(op: Any, x: Any) -> Any:
+    """Return whether all, or any, values are true."""
+    reduction = ops.min if type(op).__name__ == "All" else ops.max
+    return reduction(ops.cast(x, "float32"), axis=op.axis, keepdims=op.keepdims) > 0.5
+
+
+def _smallest(op: Any, x: Any) -> Any:
+    return -ops.max(-x, axis=op.axis, keepdims=op.keepdims)
+
+
+def _divide(op: Any, x1: Any, x2: Any) -> Any:
+    return x1 * ops.reciprocal(x2) if _is_tensor(x1) and _is_tensor(x2) else NotImplemented
+
+
+def _power(op: Any, x1: Any, x2: Any) -> Any:
+    return ops.exp(x2 * ops.log(x1)) if _is_tensor(x2) else NotImplemented
+
+
+def _variance(op: Any, x: Any) -> Any:
+    deviation = x - ops.mean(x, axis=op.axis, keepdims=True)
+    return ops.mean(deviation * deviation, axis=op.axis, keepdims=op.keepdims)
+
+
+def _moments(op: Any, x: Any) -> Any:
+    deviation = x - ops.mean(x, axis=op.axes, keepdims=True)
+    square = ops.mean(deviation * deviation, axis=op.axes, keepdims=op.keepdims)
+    return ops.mean(x, axis=op.axes, keepdims=op.keepdims), square
+
+
+def _norm(op: Any, x: Any) -> Any:
+    if op.ord in (None, "fro", 2):
+        return ops.sqrt(ops.sum(x * x, axis=op.axis, keepdims=op.keepdims))
+    size = ops.abs(x)
+    if op.ord in (1, np.inf):
+        return (ops.sum if op.ord == 1 else ops.max)(size, axis=op.axis, keepdims=op.keepdims)
+    total = ops.sum(ops.power(size, op.ord), axis=op.axis, keepdims=op.keepdims)
+    return ops.power(total, 1 / op.ord)
+
+
+def _average(op: Any, x: Any, weights: Any = None) -> Any:
+    if weights is None:
+        return ops.mean(x, axis=op.axis)
+    axes = _axes(op.axis, len(x.shape))
+    if len(weights.shape) < len(x.shape):
+        extents = [n if a in axes else 1 for a, n in enumerate(x.shape)]
+        weights = ops.reshape(weights, extents)
+    total = ops.sum(_spread(weights, x.shape) if _is_tensor(weights) else weights, axis=axes)
+    return ops.sum(x * weights, axis=op.axis) / total
+
+
+def _product(op: Any, x: Any) -> Any:
+    axes = _axes(op.axis, len(x.shape))
+    for axis in reversed(axes):
+        x = reduce(ops.multiply, ops.unstack(x, axis=axis))
+    if op.keepdims:
+        for axis in axes:
+            x = ops.expand_dims(x, axis)
+    return x
+
+
+def _running_product(op: Any, x: Any) -> Any:
+    parts = ops.unstack(x, axis=op.axis)
+    for i in range(1, len(parts)):
+        parts[i] = parts[i - 1] * parts[i]
+    return ops.stack(parts, axis=op.axis)
+
+
+def _running_sum(op: Any, x: Any) -> Any:
+    size = x.shape[op.axis]
+    return _along(op.axis, x, np.triu(np.ones((size, size), np.float32)))
+
+
+def _difference(op: Any, a: Any) -> Any:
+    matrix: np.ndarray = np.eye(a.shape[op.axis], dtype=np.float32)
+    for _ in range(op.n):
+        matrix = np.diff(matrix, axis=1)
+    return _along(op.axis, a, matrix)
+
+
+def _along(axis: int, x: Any, matrix: Any) -> Any:
+    """Multiply an axis by a matrix."""
+    return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
+
+
+def _sorted(x: Any, axis: int) -> Any:
+    """Sort along an axis by odd-even transpositions, each a maximum and a minimum."""
+    size = x.shape[axis]
+    if size > MAX_SORTED:
+        raise UnsupportedLayerError(
+            f"A sort, top_k or median of {size} values along an axis has no rule; only one of at "
+            f"most {MAX_SORTED} values is computed by comparisons. Leave it to the analysis of the "
+            "outputs, or use keras.ops.max."
+        )
+    parts = ops.unstack(x, axis=axis)
+    for step in range(size):
+        for i in range(step % 2, size - 1, 2):
+            low, high = ops.minimum(*parts[i : i + 2]), ops.maximum(*parts[i : i + 2])
+            parts[i : i + 2] = [low, high]
+    return ops.stack(parts, axis=axis)
+
+
+def _largest(op: Any, x: Any) -> Any:
+    """Return the largest values; their indices have no rule."""
+    ordered = ops.flip(_sorted(x, len(x.shape) - 1), -1)
+    return ordered[..., : op.k], None
+
+
+def _median(op: Any, x: Any) -> Any:
+    (axis,) = _axes(op.axis, len(x.shape))
+    size = x.shape[axis]
+    middle = list({(size - 1) // 2, size // 2})
+    part = ops.take(_sorted(x, axis), np.array(sorted(middle)), axis=axis)
+    return ops.mean(part, axis=axis, keepdims=op.keepdims)
+
+
+def _cross(op: Any, x1: Any, x2: Any) -> Any:
+    axes = (op.axisa, op.axisb, op.axisc)  # `axis` has replaced them
+    (a, b, c), (d, e, f) = (
+        ops.unstack(ops.moveaxis(x, axis, -1), axis=-1)
+        for x, axis in zip((x1, x2), axes, strict=False)
+    )
+    parts = [b * f - c * e, c * d - a * f, a * e - b * d]
+    return ops.moveaxis(ops.stack(parts, axis=-1), -1, axes[2])
+
+
+def _normalize(op: Any, x: Any) -> Any:
+    size = ops.norm(x, ord=op.order, axis=op.axis, keepdims=True)
+    return x / ops.maximum(size, keras.config.epsilon() if op.epsilon is None else op.epsilon)
+
+
+def _selected(op: Any, x: Any, indices: Any) -> Any:
+    """Select positions that each sample names: a product with a mask."""
+    if not _is_tensor(indices) or not _is_tensor(x):
+        return NotImplemented
+    rank, axis = len(x.shape), op.axis % len(x.shape)
+    if rank != 3 or axis != 1 or indices.shape[-1] != 1:
+        raise UnsupportedLayerError(
+            "keras.ops.take_along_axis by indices of each sample has a rule only along axis 1 of "
+            "tensors (batch, positions, channels), with one index for all channels."
+        )
+    mask = ops.equal(indices, np.arange(x.shape[1])[None, None])
+    return ops.einsum("bmt,btc->bmc", ops.cast(mask, "float32"), x)
+
+
+def _matmul(op: Any, x1: Any, x2: Any) -> Any:
+    """Give two factors equal leading axes, and put a constant one last."""
+    if _is_tensor(x1) and _is_tensor(x2):
+        first, second = tuple(x1.shape), tuple(x2.shape)
+        if len(first) == len(second) > 2 and first[:-2] == second[:-2]:
+            return NotImplemented
+        if len(second) == 2:  # (batch, …, n) by (batch, n)
+            return ops.squeeze(ops.matmul(x1, ops.expand_dims(x2, -1)), -1)
+        if len(first) == 2:
+            return ops.squeeze(ops.matmul(ops.expand_dims(x1, -2), x2), -2)
+        lead = np.broadcast_shapes(first[:-2], second[:-2])
+        return ops.matmul(_spread(x1, (*lead, *first[-2:])), _spread(x2, (*lead, *second[-2:])))
+    if _is_tensor(x1):
+        if len(x2.shape) <= 2:
+            return NotImplemented
+        letters = string.ascii_lowercase[: len(x1.shape) - 2]
+        return ops.einsum(f"{letters}xy,{letters[-len(x2.shape) + 2 :]}yz->{letters}xz", x1, x2)
+    if len(x2.shape) == 2:
+        return NotImplemented
+    swapped = ops.swapaxes(ops.convert_to_tensor(x1), -1, -2)
+    return ops.swapaxes(ops.matmul(ops.swapaxes(x2, -1, -2), swapped), -1, -2)
+
+
+def _attention(
+    op: Any, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, scale: Any = None
+) -> Any:
+    """Attend with heads on axis 2: (batch, positions, heads, features)."""
+    groups = query.shape[2] // key.shape[2]
+    if groups > 1:
+        key, value = (ops.repeat(x, groups, axis=2) for x in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = ops.einsum("bqhe,bkhe->bhqk", query, key) * factor
+    if bias is not None:
+        scores = scores + bias
+    if op.attn_logits_soft_cap is not None:
+        scores = ops.tanh(scores / op.attn_logits_soft_cap) * op.attn_logits_soft_cap
+    if op.is_causal:
+        earlier = np.tril(np.ones((query.shape[1], key.shape[1]), bool))
+        scores = ops.where(earlier, scores, -1e9)
+    if mask is not None:
+        scores = ops.where(mask, scores, -1e9)
+    return ops.einsum("bhqk,bkhe->bqhe", ops.softmax(scores, axis=-1), value)
+
+
+def spelled(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Return the letters of each operand and of the output, without ellipses."""
+    left, arrow, outputs = subscripts.replace(" ", "").partition("->")
+    parts = left.split(",")
+    unused = [a for a in string.ascii_uppercase + string.ascii_lowercase if a not in subscripts]
+    widths = [
+        rank - len(part.replace("...", ""))
+        for part, rank in zip(parts, ranks, strict=True)
+        if "..." in part
+    ]
+    spread = unused[: max(widths, default=0)]
+    for i, (part, rank) in enumerate(zip(parts, ranks, strict=True)):
+        width = rank - len(part.replace("...", ""))
+        parts[i] = part.replace("...", "".join(spread[len(spread) - width :]))
+    if not arrow:
+        outputs = "".join(a for a in sorted({*"".join(parts)}) if "".join(parts).count(a) == 1)
+    return parts, outputs.replace("...", "".join(spread))
+
+
+def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
+    """Sum axes of one operand first; then multiply two, or one by a constant matrix."""
+    letters, outputs = spelled(op.subscripts, [len(x.shape) for x in operands])
+    xs = list(operands)
+    # Diagonals
+    for i, part in enumerate(letters):
+        for letter in [a for a in dict.fromkeys(part) if part.count(a) > 1]:
+            while letters[i].count(letter) > 1:
+                first = letters[i].index(letter)
+                second = letters[i].index(letter, first + 1)
+                xs[i] = ops.diagonal(xs[i], axis1=first, axis2=second)
+                letters[i] = letters[i].replace(letter, "", 2) + letter
+    if len(xs) == 1:
+        (x,), (part,) = xs, letters
+        dropped = [i for i, a in enumerate(part) if a not in outputs]
+        x = ops.sum(x, axis=dropped) if dropped else x
+        kept = [a for a in part if a in outputs]
+        return ops.transpose(x, [kept.index(a) for a in outputs])
+    if len(xs) > 2:
+        # The first two, with what the others need
+        later = {*"".join(letters[2:]), *outputs}
+        both = "".join(a for a in dict.fromkeys(letters[0] + letters[1]) if a in later)
+        product = ops.einsum(f"{letters[0]},{letters[1]}->{both}", *xs[:2])
+        rest = ",".join((both, *letters[2:]))
+        return ops.einsum(f"{rest}->{outputs}", product, *xs[2:])
+    if not _is_tensor(xs[0]):
+        xs, letters = xs[::-1], letters[::-1]
+    (a, b), (x, y) = letters, xs
+    if isinstance(y, keras.Variable):
+        return NotImplemented
+    changed = False
+    for i, (part, other) in enumerate(((a, b), (b, a))):
+        dropped = [k for k, letter in enumerate(part) if letter not in other + outputs]
+        if dropped:
+            xs[i] = ops.sum(xs[i], axis=dropped)
+            letters[i] = "".join(letter for k, letter in enumerate(part) if k not in dropped)
+            changed = True
+    if changed:
+        return ops.einsum(f"{letters[0]},{letters[1]}->{outputs}", *xs)
+    if _is_tensor(y):
+        if a[0] == b[0] == outputs[0]:
+            if xs[0] is operands[0] and f"{a},{b}->{outputs}" == op.subscripts:
+                return NotImplemented
+            return ops.einsum(f"{a},{b}->{outputs}", x, y)
+        raise UnsupportedLayerError(
+            f"'{op.subscripts}' does not keep the batch axis in front, so that it mixes samples."
+        )
+    # A constant
+    extents = dict(zip(a, x.shape, strict=True)) | dict(zip(b, y.shape, strict=True))
+    y = ops.convert_to_tensor(y, "float32")
+    groups = [p for p in outputs if p in a and p in b]
+    summed = [p for p in a if p in b and p not in outputs]
+    free = [p for p in b if p not in a]
+    lone = [p for p in a if p not in b]
+    if groups or not summed:
+        axes = [*lone, *groups, *summed, *free]
+        left = ops.transpose(x, [a.index(p) for p in axes if p in a])
+        left = ops.reshape(left, [extents[p] if p in a else 1 for p in axes])
+        right = ops.transpose(y, [b.index(p) for p in axes if p in b])
+        right = ops.reshape(right, [extents[p] if p in b else 1 for p in axes])
+        left = _spread(left, [extents[p] for p in axes])
+        total = left * right
+        if summed:
+            total = ops.sum(total, axis=[axes.index(p) for p in summed])
+        kept = [p for p in axes if p not in summed]
+        return ops.transpose(total, [kept.index(p) for p in outputs])
+    left = ops.transpose(x, [a.index(p) for p in (*lone, *summed)])
+    rows = math.prod(extents[p] for p in summed)
+    left = ops.reshape(left, (*(extents[p] for p in lone), rows))
+    right = ops.reshape(ops.transpose(y, [b.index(p) for p in (*summed, *free)]), (rows, -1))
+    total = ops.reshape(ops.matmul(left, right), [extents[p] for p in (*lone, *free)])
+    return ops.transpose(total, [(*lone, *free).index(p) for p in outputs])
+
+
+def _logsumexp(op: Any, x: Any) -> Any:
+    return ops.log(ops.sum(ops.exp(x), axis=op.axis, keepdims=op.keepdims))
+
+
+REWRITES: dict[str, Callable[..., Any]] = {
+    "All": _every,
+    **dict.fromkeys(("Amin", "Min"), _smallest),
+    "Any": _every,
+    "Average": _average,
+    "Cross": _cross,
+    "Cumprod": _running_product,
+    "Cumsum": _running_sum,
+    "Diff": _difference,
+    **dict.fromkeys(("Divide", "TrueDivide"), _divide),
+    "DotProductAttention": _attention,
+    "Einsum": _einsum,
+    **dict.fromkeys(
+        ("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"), _comparison
+    ),
+    "Logaddexp": lambda op, x1, x2: ops.log(ops.exp(x1) + ops.exp(x2)),
+    "LogicalAnd": _logical(ops.minimum),
+    "LogicalNot": _logical(lambda x: 1.0 - x),
+    "LogicalOr": _logical(ops.maximum),
+    "LogicalXor": _logical(lambda a, b: ops.abs(a - b)),
+    "LogSoftmax": lambda op, x: x - ops.logsumexp(x, axis=op.axis, keepdims=True),
+    "Logsumexp": _logsumexp,
+    "Matmul": _matmul,
+    "Median": _median,
+    "Moments": _moments,
+    "Norm": _norm,
+    "Normalize": _normalize,
+    "Power": _power,
+    "Prod": _product,
+    "Sort": lambda op, x: _sorted(x, op.axis % len(x.shape)),
+    "Std": lambda op, x: ops.sqrt(_variance(op, x)),
+    "TakeAlongAxis": _selected,
+    "TopK": _largest,
+    "Trace": lambda op, x: ops.sum(
+        ops.diagonal(x, offset=op.offset, axis1=op.axis1, axis2=op.axis2), axis=-1
+    ),
+    "Var": _variance,
+    "Vdot": lambda op, x1, x2: ops.sum(x1 * x2),
+    "Where": _where,
+}

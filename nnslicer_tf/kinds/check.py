@@ -1,0 +1,86 @@
+"""The check that contributions add up: each rule's to the change of its operation's value.
+
+Operations of Keras's layers are covered by tests. Those of users' layers, and functions, are
+checked on two random samples, one as reference for the other, before the first walk.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.comparison import random_input
+from nnslicer_tf.instrument.recurrence import Member
+from nnslicer_tf.kinds.kind import kind_of
+from nnslicer_tf.kinds.rescale import multipliers_of
+
+TOLERANCE = 1e-2  # of the sum of the contributions' magnitudes
+SIZE = 1 << 20  # values of the operations that are checked at most
+
+
+def check_amounts(im: InstrumentedModel) -> None:
+    """Raise UnsupportedLayerError for an operation whose contributions do not add up."""
+    checked = list(_to_check(im.operations))
+    if not checked:
+        return
+    rng = np.random.default_rng(0)
+    inputs = []
+    for name, tensor in zip(im.input_operations, im.functional.inputs, strict=True):
+        tokens = im.graph.vocabulary(name)
+        sample = random_input(rng, (2, *im[name].shape), tensor.dtype, tokens, name=name)
+        inputs.append(ops.convert_to_tensor(sample.astype(np.float32)))
+    names = {name for o in checked for name in (o.name, *o.inputs)}
+    values = im.graph.run(inputs, names)
+    for operation in checked:
+        x: list[Any] = []
+        x0: list[Any] = []
+        kind = kind_of(operation)
+        for place, name in enumerate(operation.inputs):
+            value = values[name]
+            is_mask = im[name].kind == "mask" or (
+                place and (kind.one_to_one or operation.kind in ("softmax", "average"))
+            )
+            x.append(value[:1])
+            x0.append(value[:1] if is_mask else value[1:])
+        y, y0 = operation.compute(*x), operation.compute(*x0)
+        given = ops.convert_to_tensor(rng.normal(size=y.shape).astype(np.float32))
+        parts = multipliers_of(operation, x, x0, given)
+        amounts = [
+            part * (a - b) for part, a, b in zip(parts, x, x0, strict=True) if part is not None
+        ]
+        total = sum(float(ops.sum(amount)) for amount in amounts)
+        size = sum(float(ops.sum(ops.abs(amount))) for amount in amounts)
+        change = given * (y - y0)
+        expected = float(ops.sum(change))
+        size = max(size, float(ops.sum(ops.abs(change))))
+        if np.isfinite([total, expected]).all() and abs(total - expected) > TOLERANCE * size:
+            raise UnsupportedLayerError(
+                f"The contributions of operation '{operation.name}' "
+                f"({type(operation.keras_layer).__name__}, of kind '{operation.kind}') add up to "
+                f"{total:.4g}, but its value changes by {expected:.4g}. Its kind does not "
+                "describe what it computes: register it as another kind, or write it with Keras's "
+                "layers and keras.ops."
+            )
+
+
+def _to_check(operations: Iterable[Operation]) -> Iterable[Operation]:
+    for operation in operations:
+        layer = operation.keras_layer
+        of_keras = isinstance(layer, keras.layers.Layer) and type(layer).__module__.startswith(
+            "keras."
+        )
+        is_known = of_keras and not isinstance(layer, keras.layers.Lambda)
+        skipped: Any = ("mask", "lookup")
+        size = sum(int(np.prod(shape)) for shape in operation.input_shapes)
+        if (
+            operation.inputs
+            and not is_known
+            and operation.kind not in skipped
+            and not isinstance(operation.params, Member)
+            and size <= SIZE
+        ):
+            yield operation
