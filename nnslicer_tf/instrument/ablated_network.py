@@ -350,6 +350,8 @@ class Network:
                 value = self._normalised(operation.keras_layer, inputs[0], measured)
             else:
                 value = values[name] if name in values else operation.compute(*inputs)
+            if keras.backend.standardize_dtype(value.dtype) in ("float16", "bfloat16"):
+                value = ops.cast(value, "float32")  # as everywhere in the analyses
             if is_masked and not self._by_synapse and not isinstance(params, Member):
                 value = base[name] + masks[name] * (value - base[name])
             values[name] = value
