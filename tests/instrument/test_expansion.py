@@ -264,14 +264,11 @@ def test_slices_apply_to_expanded_layers(name):
     assert list(nns.InstrumentedModel(copy).kernels) == list(im.kernels)
 
 
-def test_what_cannot_be_masked_or_removed_inside_is_refused():
+def test_means_cannot_be_added_inside():
     im, profile = subject("block")
     found = nns.Slicer(im, profile, 0.3, workers=0, progress=False).slice(X[:3], outputs=[1])
     with pytest.raises(nns.errors.UnsupportedLayerError, match="'own/"):
         found.apply(im.model, means=profile)
-    y = np.argmax(im.predict(X), axis=1)
-    with pytest.raises(nns.errors.UnsupportedLayerError, match="'own"):
-        pruning.shrink(im.model, X, y, classes=y[:1], other=True, ratio=0.5, progress=False)
 
 
 def test_pruning_masks_reach_the_kernels_inside():
