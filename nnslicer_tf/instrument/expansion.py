@@ -27,6 +27,7 @@ from keras import ops
 from nnslicer_tf.errors import UnsupportedLayerError
 
 TENSORFLOW = "a function of TensorFlow is called on a symbolic tensor"
+_RUNS = threading.local()
 _LOCK = threading.RLock()  # one thread at a time replaces the parts of layers
 # In place of infinite constants, such as those that mask scores: ∞ − ∞ is no change.
 _LIMIT = 1e30
@@ -177,8 +178,26 @@ def expand(
 
 
 def _leaf(run: Callable[[], Any], place: int) -> Any:
-    """Return a value of another run of a layer's `call`."""
-    return run().leaves()[place]
+    """Return a value of another run of a layer's `call`, one for all values of a `one_run`."""
+    known = getattr(_RUNS, "leaves", None)
+    if known is None:
+        return run().leaves()[place]
+    if id(run) not in known:
+        known[id(run)] = run, run().leaves()
+    return known[id(run)][1][place]
+
+
+@contextmanager
+def one_run() -> Iterator[None]:
+    """Compute constants once in this context, in which no variable changes."""
+    outermost = getattr(_RUNS, "leaves", None) is None
+    if outermost:
+        _RUNS.leaves = {}
+    try:
+        yield
+    finally:
+        if outermost:
+            _RUNS.leaves = None
 
 
 def is_value(leaf: Any) -> bool:

@@ -12,6 +12,7 @@ from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import check_process, compiled_function, value_and_product
+from nnslicer_tf.instrument.expansion import one_run
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
@@ -140,6 +141,12 @@ class Graph:
         change = change or (lambda name, value: value)
         inputs = x if isinstance(x, (list, tuple)) else (x,)
         values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
+        with one_run():
+            return self._run_from(values, wanted, change)
+
+    def _run_from(
+        self, values: dict[str, Any], wanted: Iterable[str], change: Callable[[str, Any], Any]
+    ) -> dict[str, Any]:
         through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
             name, params = operation.name, operation.params
@@ -219,8 +226,9 @@ def build_graph(trace: Trace) -> Graph:
     graph = Graph(sources)
     names = graph.names
     names.update(zip(trace.inputs, graph.inputs, strict=True))
-    for call in trace.calls:
-        names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
+    with one_run():
+        for call in trace.calls:
+            names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
     graph.operations.update(find_heads(graph.operations, graph.consumers))
     vars(graph).pop("consumers")  # it holds the replaced operations

@@ -347,6 +347,8 @@ class _Visitor:
         parameters = inspect.signature(layer.call)
         named: dict[str, Any] = {}
         explicit: dict[str, Any] = {}
+        if is_layer and "training" not in parameters.parameters:
+            kwargs.pop("training", None)  # Keras drops it
         for name, value in parameters.bind_partial(*args, **kwargs).arguments.items():
             of = name.removesuffix("_mask")
             travels = name == "mask" or (of != name and of in parameters.parameters)

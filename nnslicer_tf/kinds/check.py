@@ -57,6 +57,7 @@ def check_amounts(im: InstrumentedModel) -> None:
         change = given * (y - y0)
         expected = float(ops.sum(change))
         size = max(size, float(ops.sum(ops.abs(change))))
+        size += 1e-4 * float(ops.sum(ops.abs(given * y)))  # rounding
         if np.isfinite([total, expected]).all() and abs(total - expected) > TOLERANCE * size:
             raise UnsupportedLayerError(
                 f"The contributions of operation '{operation.name}' "

@@ -73,9 +73,9 @@ def classifier(model, features=None):
 def resnet(**options):
     return backbone(
         "ResNet",
-        input_conv_filters=[4],
+        input_conv_filters=[64],
         input_conv_kernel_sizes=[3],
-        stackwise_num_filters=[4, 8],
+        stackwise_num_filters=[64, 64],
         stackwise_num_blocks=[1, 1],
         stackwise_num_strides=[1, 2],
         block_type="basic_block",

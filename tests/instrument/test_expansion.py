@@ -264,15 +264,12 @@ def test_slices_apply_to_expanded_layers(name):
     assert list(nns.InstrumentedModel(copy).kernels) == list(im.kernels)
 
 
-def test_synapses_inside_contribute_their_mean_and_units_inside_cannot_be_removed():
+def test_synapses_inside_contribute_their_mean():
     im, profile = subject("block")
     found = nns.Slicer(im, profile, 0.3, workers=0, progress=False).slice(X[:3], outputs=[1])
     keep = found.synapse_mask()
     expected = instrument.Ablation(im, profile, of=list(keep)).outputs(keep, X)
     np.testing.assert_allclose(found.apply(im.model, profile)(X), expected, atol=1e-5)
-    y = np.argmax(im.predict(X), axis=1)
-    with pytest.raises(nns.errors.UnsupportedLayerError, match="'own"):
-        pruning.shrink(im.model, X, y, classes=y[:1], other=True, ratio=0.5, progress=False)
 
 
 def test_pruning_masks_reach_the_kernels_inside():
