@@ -348,7 +348,7 @@ class _Visitor:
         named: dict[str, Any] = {}
         explicit: dict[str, Any] = {}
         if is_layer and "training" not in parameters.parameters:
-            kwargs.pop("training", None)  # Keras drops it
+            kwargs = {name: v for name, v in kwargs.items() if name != "training"}  # as Keras does
         for name, value in parameters.bind_partial(*args, **kwargs).arguments.items():
             of = name.removesuffix("_mask")
             travels = name == "mask" or (of != name and of in parameters.parameters)
