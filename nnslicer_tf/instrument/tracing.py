@@ -348,7 +348,8 @@ class _Visitor:
         named: dict[str, Any] = {}
         explicit: dict[str, Any] = {}
         if is_layer and "training" not in parameters.parameters:
-            kwargs = {name: v for name, v in kwargs.items() if name != "training"}  # as Keras does
+            # Keras drops it
+            kwargs = {name: value for name, value in kwargs.items() if name != "training"}
         for name, value in parameters.bind_partial(*args, **kwargs).arguments.items():
             of = name.removesuffix("_mask")
             travels = name == "mask" or (of != name and of in parameters.parameters)

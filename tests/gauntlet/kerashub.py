@@ -9,6 +9,7 @@ that is refused has the reason in the table. It takes about ten minutes on two c
 import csv
 import gc
 import inspect
+import re
 import sys
 import time
 import traceback
@@ -286,9 +287,7 @@ def run(family):
         heads = [o.heads for o in im.operations if o.heads and o.heads.role == "context"]
         row |= {"operations": len(im.operations), "kernels": len(im.kernels)}
         row |= {"attentions": len(heads), "heads": sum(h.count for h in heads)}
-        expected = keras.tree.flatten(
-            model(keras.tree.map_structure(np.asarray, in_structure(model, x)))
-        )
+        expected = keras.tree.flatten(model(in_structure(model, x), training=False))
         found = im.predict(data)
         row["difference"] = f"{np.abs(found - np.asarray(expected[0], np.float32)).max():.1e}"
         row["outcome"] = "wraps"
@@ -323,7 +322,8 @@ def run(family):
             row["decisive"] = "yes"
             row["outcome"] = "decides"
     except nns.errors.NNSlicerError as error:
-        row["reason"] = f"{type(error).__name__}: {error}"[:400]
+        text = re.sub(r"/\S*/(\w+\.py)", r"\1", " ".join(str(error).split()))  # no paths
+        row["reason"] = f"{type(error).__name__}: {text}"[:400]
         if row["outcome"] == "builds":
             row["outcome"] = "refused"
     except Exception as error:
