@@ -41,7 +41,7 @@ COUNTS, TOKENS, SETS, MASKS, WORDS, LINES, PLANES = (
     "tests/slicing/test_against_oracle.py",
     "tests/slicing/test_sequences_against_oracle.py",
     "tests/slicing/test_sets.py",
-    "tests/instrument/test_ablation.py",
+    "tests/instrument/test_ablation_cases.py tests/instrument/test_ablation.py",
     "tests/slicing/test_explanation.py -k 'not text and not inner and not several'",
     "tests/exactline/test_steps.py tests/exactline/test_walk.py",
     "tests/exactline/test_planes.py tests/exactline/test_plane_measures.py",
@@ -63,7 +63,7 @@ TESTS = {
     "exactline/plan": PLANES,
     "exactline/rules/": f"tests/exactline/test_maps.py {GRADIENTS}",
     "exactline/tiles": PLANES,
-    "instrument/ablat": MASKS,
+    "instrument/ablat": f"{MASKS} tests/slicing/test_search_ideas.py",
     "instrument/references": f"{MASKS} -k 'donor or weights or fit or values'",
     "instrument/recurrence": f"tests/instrument/test_recurrent_layers.py {MASKS} -k 'recurrent'",
     "kinds/kind": (
@@ -77,14 +77,18 @@ TESTS = {
     ),
     "kinds/products": f"{TOKENS} {COUNTS} -k 'multiply or midpoints or test_random_models'",
     "kinds/recurrence": "tests/slicing/test_recurrence.py tests/slicing/test_amounts.py",
-    "kinds/rescale": f"tests/slicing/test_amounts.py {COUNTS} -k 'amounts'",
+    "kinds/rescale": (
+        f"tests/slicing/test_products_of_several.py tests/slicing/test_amounts.py {COUNTS} "
+        "-k 'amounts or three'"
+    ),
     "kinds/routing": f"{COUNTS} -k 'up or padding or cropping or permute or concatenate'",
     "kinds/weighted_sum": (
-        f"{COUNTS} tests/slicing/test_strides.py "
-        "-k 'conv or dense or depthwise or transposed or equal'"
+        f"{COUNTS} tests/slicing/test_strides.py tests/slicing/test_recurrence.py "
+        "-k 'conv or dense or depthwise or transposed or equal or channel or table'"
     ),
     "kinds/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
     "slicing/": SLICES,
+    "slicing/_batches": f"tests/slicing/test_unusual_inputs.py {SLICES}",
     "slicing/_reference": f"tests/slicing/test_amounts.py {COUNTS} -k 'amounts'",
     "slicing/_zero_walk": f"tests/slicing/test_search_ideas.py {SLICES}",
     "slicing/answers": DECISIVE,
@@ -98,6 +102,16 @@ TESTS = {
     "slicing/slice_set": f"{SETS} tests/slicing/test_slicer.py",
     "slicing/smooth": "tests/detection/test_challenge.py -k 'smooth'",
 }
+
+# Ideas that can be switched off in one place: these are always among the mutants.
+IDEAS = (
+    ("instrument/ablation.py", "RIVALS = 0.75", "RIVALS = 0.0"),
+    ("slicing/_zero_walk.py", "* batch < _EXACT", "* 0 < _EXACT"),
+    ("slicing/search.py", "_FADED = 0.3", "_FADED = 0.0"),
+    ("slicing/search.py", "_FADED = 0.3", "_FADED = 1.0"),
+    ("slicing/search.py", "_MEMORY = 0.5", "_MEMORY = 0.0"),
+    ("slicing/search.py", "logits, estimate = effects(mask)", "estimate = memory"),
+)
 
 COMPARISONS: dict[type, str] = {
     **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
@@ -200,7 +214,7 @@ def mutated(mutant: Mutant) -> str:
     before = mutant.before.encode()
     if source[start : start + len(before)] != before:
         raise SystemExit(f"{mutant.file}:{mutant.line} has changed; draw mutants anew.")
-    after = mutant.after if mutant.kind == "statement" else f"({mutant.after})"
+    after = mutant.after if mutant.kind in ("statement", "idea") else f"({mutant.after})"
     text = (source[:start] + after.encode() + source[start + len(before) :]).decode()
     ast.parse(text)
     return text
@@ -212,13 +226,22 @@ def tests_of(file: str) -> list[str]:
     return shlex.split(TESTS[max((start for start in TESTS if path.startswith(start)), key=len)])
 
 
+def ideas() -> Iterator[Mutant]:
+    """Yield the mutants without one of the ideas."""
+    for path, before, after in IDEAS:
+        file = f"nnslicer_tf/{path}"
+        above, _, _ = (ROOT / file).read_text().partition(before)
+        line = above.rpartition("\n")[2]
+        yield Mutant(file, above.count("\n") + 1, len(line.encode()), "idea", before, after)
+
+
 def drawn(count: int, seed: int) -> list[Mutant]:
     """Return mutants drawn at random, from each file by the root of the number of its mutants."""
     files = [p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("nnslicer_tf/**/*.py"))]
     of = {f: list(mutants_of(f)) for f in files if any(f[12:].startswith(s) for s in TESTS)}
     print(f"{sum(map(len, of.values()))} mutants are possible in {len(of)} files")
     share = count / sum(len(every) ** 0.5 for every in of.values())
-    chosen = []
+    chosen = list(ideas())
     for file, every in of.items():
         size = min(len(every), round(share * len(every) ** 0.5))
         some = random.Random(f"{seed} {file}").sample(every, size)
@@ -351,7 +374,8 @@ def main() -> None:
                 sys.stdout.flush()
         # A survivor shows that its tests pass; the others have to without a change.
         passed = {tuple(tests_of(m.file)) for m in results.values() if m.result == "survived"}
-        for tests in sorted({tuple(tests_of(m.file)) for m in wanted} - passed):
+        every = set() if options.only else {tuple(tests_of(m.file)) for m in results.values()}
+        for tests in sorted(every - passed):
             _, status = os.waitpid(start(copies[0], list(tests), copies[0] / "log"), 0)
             print("fail" if status else "pass", "without a change:", *tests, flush=True)
     counts = [m.result for m in results.values()]
