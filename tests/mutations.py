@@ -65,7 +65,9 @@ TESTS = {
     "exactline/tiles": PLANES,
     "instrument/ablat": f"{MASKS} tests/slicing/test_search_ideas.py",
     "instrument/references": f"{MASKS} -k 'donor or weights or fit or values'",
-    "instrument/recurrence": f"tests/instrument/test_recurrent_layers.py {MASKS} -k 'recurrent'",
+    "instrument/recurrence": (
+        "tests/instrument/test_recurrent_layers.py tests/slicing/test_recurrence.py"
+    ),
     "kinds/kind": (
         f"tests/instrument/test_masks.py {TOKENS} {COUNTS} tests/slicing/test_recurrence.py "
         "-k 'random_models or midpoints or padding or simple or lstm or mask'"

@@ -1,13 +1,16 @@
 """Ablations where a mask's units lie on other axes, or only some kernels have groups."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument import Ablation
+from nnslicer_tf.instrument import Ablation, Samples
 from nnslicer_tf.instrument.ablated_models import with_constants
+from nnslicer_tf.instrument.ablated_network import named_variables
 
 TOKENS, HEADS, SIZE = 4, 3, 2
 
@@ -70,3 +73,41 @@ def test_masks_of_no_kernel_are_refused():
         with_constants(im, {"other": np.ones((4, 3))}, means)
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"shape \(3, 4\), expected"):
         with_constants(im, {"only": np.ones((3, 4))}, means)
+
+
+SEQUENCES = {
+    "simple": lambda x: layers.SimpleRNN(3)(x),
+    "lstm backwards": lambda x: layers.LSTM(2, go_backwards=True)(x),
+    "gru with a state": lambda x: layers.GRU(3)(x, initial_state=layers.Dense(3)(x[:, 0])),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "donors"), [("simple", True), ("lstm backwards", False), ("gru with a state", False)]
+)
+def test_a_mask_for_each_sample_inside_recurrent_layers(name, donors):
+    """Samples with masks of their own give what they give one after the other."""
+    keras.utils.set_random_seed(3)
+    rng = np.random.default_rng(3)
+    inputs = keras.Input((4, 2))
+    model = keras.Model(inputs, layers.Dense(2)(SEQUENCES[name](inputs)))
+    x = rng.normal(size=(12, 4, 2)).astype(np.float32)
+    reference = nns.Profile.from_data(model, x, progress=False)
+    if donors:
+        reference = Samples(x[:2])
+    ablation = Ablation(model, reference, target=1)
+    masks, x = (rng.random((3, ablation.units)) < 0.6).astype(np.float32), x[4:7]
+    alone = [ablation.outputs(mask, one[None]) for mask, one in zip(masks, x, strict=True)]
+    together = ablation.outputs(masks, x)
+    assert np.ptp(together, axis=0).min() > 1e-3  # the samples differ
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-5)
+    if donors:
+        effects = [ablation.effects(mask, one[None])[1] for mask, one in zip(masks, x, strict=True)]
+        np.testing.assert_allclose(ablation.effects(masks, x)[1], effects, rtol=1e-3, atol=1e-5)
+
+
+def test_variables_of_one_path_are_numbered():
+    variables = [SimpleNamespace(path=path) for path in "abaa"]
+    named = named_variables(SimpleNamespace(functional=SimpleNamespace(variables=variables)))
+    assert list(named) == ["a", "b", "a#1", "a#2"]
+    assert list(named.values()) == variables
