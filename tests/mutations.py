@@ -91,8 +91,16 @@ TESTS = {
     "kinds/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
     "slicing/": SLICES,
     "slicing/_batches": f"tests/slicing/test_unusual_inputs.py {SLICES}",
-    "slicing/_reference": f"tests/slicing/test_amounts.py {COUNTS} -k 'amounts'",
-    "slicing/_zero_walk": f"tests/slicing/test_search_ideas.py {SLICES}",
+    "slicing/_reference": (
+        f"tests/slicing/test_rows_and_tokens.py tests/slicing/test_amounts.py {COUNTS} -k 'amounts'"
+    ),
+    "slicing/_results": f"tests/slicing/test_rows_and_tokens.py {SLICES}",
+    "slicing/_rows": f"tests/slicing/test_rows_and_tokens.py {SLICES}",
+    "slicing/_zero_walk": (
+        "tests/slicing/test_search_ideas.py tests/slicing/test_zero_walk.py "
+        f"tests/slicing/test_amounts.py tests/slicing/test_slicer.py {TOKENS} {COUNTS} "
+        "-k 'not test_counts'"
+    ),
     "slicing/answers": DECISIVE,
     "slicing/class_profiles": "tests/slicing/test_class_profiles.py",
     "slicing/decisive": f"{DECISIVE} {SETS}",
