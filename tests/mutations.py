@@ -103,8 +103,12 @@ TESTS = {
     ),
     "slicing/answers": DECISIVE,
     "slicing/class_profiles": "tests/slicing/test_class_profiles.py",
-    "slicing/decisive": f"{DECISIVE} {SETS}",
-    "slicing/edges": SETS,
+    "slicing/criterion": f"tests/slicing/test_criterion.py {SLICES}",
+    "slicing/decisive": (
+        f"{SETS} tests/slicing/test_binary_answers.py tests/slicing/test_decisive.py "
+        "-k 'not other_samples and not levels and not transformers'"
+    ),
+    "slicing/edges": f"{SETS} tests/slicing/test_rows_and_tokens.py",
     "slicing/expl": WORDS,
     "slicing/profile": "tests/slicing/test_profile.py tests/slicing/test_slicer.py",
     "slicing/search": DECISIVE,

@@ -1,4 +1,4 @@
-"""Files of rows that are refused, classes of numbers, and amounts of padded tokens by hand."""
+"""Files of rows that are refused, classes of numbers, edges of one kernel, padded tokens by hand."""
 
 import keras
 import numpy as np
@@ -66,3 +66,17 @@ def test_amounts_of_padded_tokens():
         expected = change @ kernel[:, 0] / present.sum()
         found = slicer.slice(np.array([row]), outputs=[0]).neurons
         np.testing.assert_allclose(found[im.input_operations[0]], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_edges_of_a_slice_with_one_of_two_kernels():
+    model = keras.Sequential(
+        [keras.Input((2,)), layers.Dense(3, name="one"), layers.Dense(2, name="two")]
+    )
+    kernel = model.layers[1].kernel.numpy()
+    contributions = np.array([[0, 4], [0, 0], [-2, 0]])
+    table = nns.Slice({}, {"two": contributions}, {}).edges(model)
+    assert table["kernel"].tolist() == ["two", "two"]
+    assert table["from"].tolist() == ["one[0]", "one[2]"]
+    assert table["to"].tolist() == ["two[1]", "two[0]"]
+    assert table["contribution"].tolist() == [4, -2]
+    np.testing.assert_array_equal(table["weight"], kernel[[0, 2], [1, 0]])
