@@ -42,7 +42,8 @@ COUNTS, TOKENS, SETS, MASKS, WORDS, LINES, PLANES = (
     "tests/slicing/test_sequences_against_oracle.py",
     "tests/slicing/test_sets.py",
     "tests/instrument/test_ablation_cases.py tests/instrument/test_ablation.py",
-    "tests/slicing/test_explanation.py -k 'not text and not inner and not several'",
+    "tests/slicing/test_explained_pages.py tests/slicing/test_explanation.py "
+    "-k 'not text and not inner and not several'",
     "tests/exactline/test_steps.py tests/exactline/test_walk.py",
     "tests/exactline/test_planes.py tests/exactline/test_plane_measures.py",
 )

@@ -1,4 +1,4 @@
-"""Files of rows that are refused, classes of numbers, edges of one kernel, padded tokens by hand."""
+"""Files of rows, classes of numbers, edges of one kernel, and amounts of padded tokens by hand."""
 
 import keras
 import numpy as np
