@@ -111,10 +111,13 @@ TESTS = {
     ),
     "slicing/edges": f"{SETS} tests/slicing/test_rows_and_tokens.py",
     "slicing/expl": WORDS,
-    "slicing/profile": "tests/slicing/test_profile.py tests/slicing/test_slicer.py",
+    "slicing/profile": (
+        "tests/slicing/test_profile_parts.py tests/slicing/test_profile.py "
+        "tests/slicing/test_slicer.py"
+    ),
     "slicing/search": DECISIVE,
     "slicing/slice.py": f"{SETS} tests/slicing/test_slicer.py",
-    "slicing/slice_set": f"{SETS} tests/slicing/test_slicer.py",
+    "slicing/slice_set": f"{SETS} tests/slicing/test_slicer.py tests/report/test_plots.py",
     "slicing/smooth": "tests/detection/test_challenge.py -k 'smooth'",
 }
 
