@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "data" / "results" / "mutations" / "mutants.csv"
 
-LIMIT = 400  # seconds
+LIMIT = 240  # seconds
 
 # The beginning of a path in the package → tests, the quickest and nearest first. The longest wins.
 COUNTS, TOKENS, SETS, MASKS, WORDS, LINES, PLANES = (
@@ -118,7 +118,10 @@ TESTS = {
     "slicing/search": DECISIVE,
     "slicing/slice.py": f"{SETS} tests/slicing/test_slicer.py",
     "slicing/slice_set": f"{SETS} tests/slicing/test_slicer.py tests/report/test_plots.py",
-    "slicing/smooth": "tests/detection/test_challenge.py -k 'smooth'",
+    "slicing/slicer": f"tests/slicing/test_settings.py {SLICES}",
+    "slicing/smooth": (
+        "tests/slicing/test_settings.py tests/detection/test_challenge.py -k 'smooth'"
+    ),
 }
 
 # Ideas that can be switched off in one place: these are always among the mutants.
