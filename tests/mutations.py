@@ -44,7 +44,7 @@ COUNTS, TOKENS, SETS, MASKS, WORDS, LINES, PLANES = (
     "tests/instrument/test_ablation_cases.py tests/instrument/test_ablation.py",
     "tests/slicing/test_explained_pages.py tests/slicing/test_explanation.py "
     "-k 'not text and not inner and not several'",
-    "tests/exactline/test_steps.py tests/exactline/test_walk.py",
+    "tests/exactline/test_steps.py tests/exactline/test_curves.py tests/exactline/test_walk.py",
     "tests/exactline/test_planes.py tests/exactline/test_plane_measures.py",
 )
 GRADIENTS = f"tests/exactline/test_gradients.py {LINES} tests/exactline/test_gradient_walk.py"
@@ -326,7 +326,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--only", default="", help="beginning of the paths to mutate")
+    parser.add_argument("--only", default="", help="beginnings of paths, with commas")
     parser.add_argument("--again", default="", help="result whose mutants are run again")
     parser.add_argument("--list", action="store_true", help="print the mutants, run none")
     options = parser.parse_args()
@@ -339,8 +339,9 @@ def main() -> None:
                 kept.append(Mutant(**row))
     again = [m for m in kept if options.again and m.result == options.again]
     done = {m.key for m in kept if m not in again}
+    only = tuple(f"nnslicer_tf/{path}" for path in options.only.split(","))
     wanted = again or drawn(options.count, options.seed)
-    wanted = [m for m in wanted if m.key not in done and m.file.startswith(options.only)]
+    wanted = [m for m in wanted if m.key not in done and m.file.startswith(only)]
     if options.list:
         for mutant in wanted:
             print(f"{mutant.file}:{mutant.line}: {mutant.before!r} → {mutant.after!r}")
