@@ -45,7 +45,8 @@ COUNTS, TOKENS, SETS, MASKS, WORDS, LINES, PLANES = (
     "tests/slicing/test_explained_pages.py tests/slicing/test_explanation.py "
     "-k 'not text and not inner and not several'",
     "tests/exactline/test_steps.py tests/exactline/test_curves.py tests/exactline/test_walk.py",
-    "tests/exactline/test_planes.py tests/exactline/test_plane_measures.py",
+    "tests/exactline/test_polygons.py tests/exactline/test_planes.py "
+    "tests/exactline/test_plane_measures.py",
 )
 GRADIENTS = f"tests/exactline/test_gradients.py {LINES} tests/exactline/test_gradient_walk.py"
 SLICES = f"tests/slicing/test_slicer.py {TOKENS} {COUNTS} -k 'not counts and not amounts'"
@@ -57,12 +58,28 @@ TESTS = {
     "exactline/": f"tests/exactline/test_partition.py {GRADIENTS}",
     "exactline/_kernels/mesh": PLANES,
     "exactline/acas": "tests/exactline/test_acas.py",
+    "exactline/attributions": (
+        "tests/exactline/test_gradients.py tests/exactline/test_plane_measures.py "
+        "-k 'not classes_areas and not disagreement'"
+    ),
     "exactline/bends": PLANES,
     "exactline/disagreement": "tests/exactline/test_plane_measures.py",
     "exactline/mesh": PLANES,
+    "exactline/gradients": f"tests/exactline/test_polygons.py {GRADIENTS}",
+    "exactline/partition": (
+        "tests/exactline/test_partition.py tests/exactline/test_plane_measures.py "
+        "-k 'not classes_areas and not disagreement'"
+    ),
+    "exactline/points": PLANES,
+    "exactline/program": (
+        f"{LINES} tests/exactline/test_plane_measures.py "
+        "-k 'not classes_areas and not disagreement_is'"
+    ),
     "exactline/pieces": "tests/exactline/test_pieces.py tests/exactline/test_walk.py",
     "exactline/plan": PLANES,
-    "exactline/rules/": f"tests/exactline/test_maps.py {GRADIENTS}",
+    "exactline/rules/": (
+        f"tests/exactline/test_maps.py tests/exactline/test_lines_by_position.py {GRADIENTS}"
+    ),
     "exactline/tiles": PLANES,
     "instrument/ablat": f"{MASKS} tests/slicing/test_search_ideas.py",
     "instrument/references": f"{MASKS} -k 'donor or weights or fit or values'",
