@@ -88,7 +88,7 @@ TESTS = {
     ),
     "kinds/kind": (
         f"tests/instrument/test_masks.py {TOKENS} {COUNTS} tests/slicing/test_recurrence.py "
-        "-k 'random_models or midpoints or padding or simple or lstm or mask'"
+        "-k 'random_models or midpoints or padding or simple or lstm or mask or 2d'"
     ),
     "kinds/lookup": f"{TOKENS} tests/instrument/test_masks.py",
     "kinds/pointwise": f"{COUNTS} -k 'operators or subtract or multiply or maxi or relu or norm'",

@@ -77,21 +77,22 @@ def test_masks_of_no_kernel_are_refused():
 
 SEQUENCES = {
     "simple": lambda x: layers.SimpleRNN(3)(x),
-    "lstm backwards": lambda x: layers.LSTM(2, go_backwards=True)(x),
-    "gru with a state": lambda x: layers.GRU(3)(x, initial_state=layers.Dense(3)(x[:, 0])),
+    "gru backwards with a state": lambda x: layers.GRU(2, go_backwards=True)(
+        x, initial_state=layers.Dense(2)(x[:, 0])
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "donors"), [("simple", True), ("lstm backwards", False), ("gru with a state", False)]
+    ("name", "donors"), [("simple", True), ("gru backwards with a state", False)]
 )
 def test_a_mask_for_each_sample_inside_recurrent_layers(name, donors):
     """Samples with masks of their own give what they give one after the other."""
     keras.utils.set_random_seed(3)
     rng = np.random.default_rng(3)
-    inputs = keras.Input((4, 2))
+    inputs = keras.Input((3, 2))
     model = keras.Model(inputs, layers.Dense(2)(SEQUENCES[name](inputs)))
-    x = rng.normal(size=(12, 4, 2)).astype(np.float32)
+    x = rng.normal(size=(12, 3, 2)).astype(np.float32)
     reference = nns.Profile.from_data(model, x, progress=False)
     if donors:
         reference = Samples(x[:2])

@@ -15,6 +15,17 @@ def slicer_of(model):
     return nns.Slicer(im, profile, theta=0, workers=0, progress=False), x[:1]
 
 
+@pytest.fixture(scope="module")
+def attention():
+    """A slicer of a dense layer, an attention, and a dense layer; and a sample."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3, 4))
+    x = layers.Dense(4, "relu", name="first")(inputs)
+    x = layers.MultiHeadAttention(2, 2, name="mha")(x, x)
+    outputs = layers.Dense(2, "relu", name="second")(layers.Flatten()(x))
+    return slicer_of(keras.Model(inputs, outputs))
+
+
 @pytest.mark.parametrize(
     ("until", "walked"),
     [
@@ -25,13 +36,8 @@ def slicer_of(model):
         ("mha", {"mha/query", "mha/key", "mha/value", "mha/output", "second"}),
     ],
 )
-def test_a_walk_ends_with_a_layer_or_an_operation(until, walked):
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((3, 4))
-    x = layers.Dense(4, "relu", name="first")(inputs)
-    x = layers.MultiHeadAttention(2, 2, name="mha")(x, x)
-    model = keras.Model(inputs, layers.Dense(2, "relu", name="second")(layers.Flatten()(x)))
-    slicer, x = slicer_of(model)
+def test_a_walk_ends_with_a_layer_or_an_operation(attention, until, walked):
+    slicer, x = attention
     found = slicer.slice(x, nns.Criterion({"second:pre": "all"}, until=until))
     assert {name for name, values in found.synapses.items() if values.any()} == walked
 
