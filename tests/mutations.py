@@ -134,7 +134,7 @@ TESTS = {
     ),
     "slicing/search": DECISIVE,
     "slicing/slice.py": f"{SETS} tests/slicing/test_slicer.py",
-    "slicing/slice_set": f"{SETS} tests/slicing/test_slicer.py tests/report/test_plots.py",
+    "slicing/slice_set": f"{SETS} tests/slicing/test_explained_pages.py",
     "slicing/slicer": f"tests/slicing/test_settings.py {SLICES}",
     "slicing/smooth": (
         "tests/slicing/test_settings.py tests/detection/test_challenge.py -k 'smooth'"

@@ -1,4 +1,4 @@
-"""Pages and pictures of explanations have what was asked for, and no more."""
+"""Pages and pictures of explanations and sets have what was asked for, and no more."""
 
 import keras
 import matplotlib.pyplot as plt
@@ -41,3 +41,15 @@ def test_a_model_without_synapses_is_refused_by_name():
     slicer, x = slicer_of(keras.Sequential([keras.Input((3,)), layers.Softmax()], name="bare"))
     with pytest.raises(nns.errors.UnsupportedLayerError, match="'bare' has no layer with weights"):
         slicer.explain(x[0])
+
+
+def test_a_set_is_drawn_on_given_axes():
+    keras.utils.set_random_seed(0)
+    slicer, x = slicer_of(keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dense(2)]))
+    slices = slicer.slice_each(x[:5])
+    figure, axes = plt.subplots()
+    assert slices.plot(axes) is axes
+    shares = [np.mean([np.mean(s.synapses[n] != 0) for s in slices]) for n in slices[0].synapses]
+    heights = [patch.get_height() for patch in axes.patches]
+    plt.close(figure)
+    np.testing.assert_allclose(heights, shares)

@@ -32,7 +32,7 @@ def test_a_slice_that_is_not_empty_causes_no_warning(made):
         slicer.slice(np.zeros((1, 2), np.float32), [0])
 
 
-def test_amounts_may_be_asked_at_zero(made):
+def test_zero_may_be_named_where_it_is_the_default(made):
     im, profile, x = made
     slicer = nns.Slicer(im, profile, 0, contribution="amount", progress=False)
     assert slicer.theta == 0
