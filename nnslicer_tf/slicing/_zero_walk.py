@@ -52,9 +52,14 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
 
     # The largest contribution of a sample: an operation with signs adds at most 1 to an input
     # neuron for each of its outputs; routing adds whole contributions, once for each output that
-    # a neuron is moved to. A synapse gets at most 1 for each output position.
+    # a neuron is moved to. A synapse gets at most 1 for each output position of each call.
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
+    synapses: dict[str, int] = {}
     for node in plan.expanded:
+        for name in node.members or (node.name,):
+            for kernel in im[name].kernels:
+                positions = im[name].size // im[name].shape[-1]
+                synapses[kernel.name] = synapses.get(kernel.name, 0) + positions
         if node.members:  # each neuron of a cell adds at most 1 to every value that it reads
             cell = sum(im[name].size for name in node.members)
             most = cell + max(largest.get(name, 0) for name in node.members)
@@ -70,7 +75,7 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
             elif node.kind.reach == "element":
                 given = repeats
             largest[source] = largest.get(source, 0) + given
-    return max(largest.values()) * batch < _EXACT
+    return max(*largest.values(), *synapses.values()) * batch < _EXACT
 
 
 class _BackendWalk(Job):
