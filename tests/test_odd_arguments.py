@@ -29,7 +29,7 @@ def im():
 
 @pytest.mark.parametrize("value", ODD, ids=lambda v: type(v).__name__)
 def test_options_of_any_type(value):
-    with pytest.raises(InvalidArgumentError, match="no colour"):
+    with pytest.raises(InvalidArgumentError, match="Unknown colour"):
         check_name("colour", value, ("a", "b"))
     if not isinstance(value, float):
         with pytest.raises(InvalidArgumentError, match="workers"):

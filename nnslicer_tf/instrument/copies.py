@@ -143,7 +143,7 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     arrays = []
     for tensor, shape in zip(tensors, shapes, strict=True):
         size = (tensor.shape[0] or 4, *(64 if n is None else n for n in shape))
-        name = input_name(tensor)
+        name = input_name(tensor) if hasattr(tensor, "_keras_history") else ""
         of = None if name.endswith("mask") else tokens
         arrays.append(random_input(rng, size, tensor.dtype, of, None, tokens is not None, name))
     return keras.tree.pack_sequence_as(structure, arrays)

@@ -36,12 +36,12 @@ _REMARKS = {
     "number": (
         "The model's one output is treated as a number, because neither the last layer nor the "
         "loss says otherwise. If it is the logit of two classes, end the model with a sigmoid, or "
-        "pass task='binary' to InstrumentedModel, or --task binary to nnslicer."
+        "state the task: InstrumentedModel(model, task='binary'), or nnslicer --task binary."
     ),
     "classes": (
         "The model's outputs are treated as class logits, because neither the last layer nor the "
-        "loss says otherwise. If they are numbers, pass task='regression' to InstrumentedModel, or "
-        "--task regression to nnslicer."
+        "loss says otherwise. If they are numbers, state the task: InstrumentedModel(model, "
+        "task='regression'), or nnslicer --task regression."
     ),
     "loss": (
         "Its loss is for regression. If the model separates classes, state the task: "

@@ -219,7 +219,7 @@ def parameter_masks(
         if name not in layers or np.shape(mask) != (layers[name].units,):
             sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
             raise InvalidArgumentError(
-                f"There is no layer '{name}' with {np.shape(mask)} units. There are: {sizes}."
+                f"Unknown layer '{name}' with {np.shape(mask)} units. There are: {sizes}."
             )
     masks = {}
     for name, mask in neurons.items():

@@ -103,7 +103,7 @@ SLICE_INPUTS = {
     "profile of another model": (lambda f, t: {"model": f / "other.keras"}, "of another model"),
     "negative theta": (lambda f, t: {"theta": -0.1}, "theta must be .* ≥ 0. Received: -0.1"),
     "theta NaN": (lambda f, t: {"theta": "nan"}, "theta must be"),
-    "granularity": (lambda f, t: {"granularity": "layer"}, "no granularity .layer"),
+    "granularity": (lambda f, t: {"granularity": "layer"}, "Unknown granularity .layer"),
     "workers": (lambda f, t: {"workers": -1}, "workers must be"),
     "output 10 of 10": (lambda f, t: {"outputs": "3,10"}, "10"),
     "output -1": (lambda f, t: {"outputs": "-1"}, "-1"),

@@ -185,8 +185,8 @@ def test_positions_of_a_record_stay_together():
         (lambda: find_measures("corelation"), "correlation, mutual_information"),
         (lambda: find_measures([]), "different names"),
         (lambda: find_measures(["correlation", "correlation"]), "different names"),
-        (lambda: MutualInformation(bins=1), "bins must be at least 2"),
-        (lambda: LogisticProbe(max_rows=10), "max_rows must be at least 100"),
+        (lambda: MutualInformation(bins=1), "bins must be an integer of at least 2"),
+        (lambda: LogisticProbe(max_rows=10), "max_rows must be an integer of at least 100"),
     ],
 )
 def test_wrong_measures(make, message):

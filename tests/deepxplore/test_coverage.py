@@ -201,7 +201,7 @@ def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
     [
         (lambda im: NeuronCoverage(im, threshold=1.0), r"threshold must be in \[0, 1\)"),
         (lambda im: NeuronCoverage(im, threshold="half"), r"threshold must be in \[0, 1\)"),
-        (lambda im: NeuronCoverage(im, granularity="filter"), "channel, activation"),
+        (lambda im: NeuronCoverage(im, granularity="filter"), "'channel', 'activation'"),
         (lambda im: NeuronCoverage(im, of=["sane"]), "Did you mean 'same'"),
         (lambda im: NeuronCoverage(im, of=[]), "No operation is left"),
         (lambda im: TopKCoverage(im, k=0), "k must be a positive int"),
@@ -209,7 +209,7 @@ def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
             lambda im: KMultisectionCoverage(
                 NeuronRanges.from_data(im, rows([0, 0, 0, 0]), progress=False), 1
             ),
-            "sections must be at least 2",
+            "sections must be an integer of at least 2",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
         for x in views(normal[:4], "zoom")
     ]
     np.testing.assert_allclose(seen[:, 2:], np.mean(zoomed, axis=0))
-    with pytest.raises(InvalidArgumentError, match=r"no view 'shfit'. Did you mean 'shift'"):
+    with pytest.raises(InvalidArgumentError, match=r"Unknown view 'shfit'. Did you mean 'shift'"):
         evidence.view_margins("shfit")
 
 

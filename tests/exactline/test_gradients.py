@@ -141,7 +141,7 @@ def test_bad_arguments_are_refused():
     _, im, x, baseline = relu_model()
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
         integrated_gradients(im, x, baseline, 3)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="left, right, trapezoid"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'left', 'right', 'trapezoid'"):
         Attributor(im).approximate(x, baseline, 0, samples=5, rule="middle")
     with pytest.raises(nns.errors.InvalidArgumentError, match="positive int"):
         Attributor(im).approximate(x, baseline, 0, samples=0)

@@ -105,5 +105,5 @@ def test_a_number_is_no_class():
         lambda: pruning.scores(model, "nnslicer", X, Y),
         lambda: semantic.SemanticSlicer(nns.InstrumentedModel(model), X, Y),
     ):
-        with pytest.raises(nns.errors.InvalidArgumentError, match="end it with a sigmoid"):
+        with pytest.raises(nns.errors.InvalidArgumentError, match="end the model with a sigmoid"):
             use()

@@ -158,7 +158,7 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
     [
         ({"theta": -0.1}, "theta must be a finite number"),
         ({"granularity": "neuron"}, "granularity"),
-        ({"workers": -1}, "workers must be at least 0"),
+        ({"workers": -1}, "workers must be a non-negative integer"),
         ({"relative_to": "input"}, "relative_to"),
         ({"rectify": "skip"}, "rectify"),
         ({"collect": "means"}, "way to collect"),

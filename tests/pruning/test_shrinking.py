@@ -191,7 +191,7 @@ def test_training_goes_on_after_the_fit(digits):
         ({"ratio": 0.9999}, "Cannot remove that many"),
         ({"classes": [3]}, "two classes at least"),
         ({"classes": [3, 10]}, "classes 0 … 9"),
-        ({"quota": "even"}, "no quota 'even'"),
+        ({"quota": "even"}, "Unknown quota 'even'"),
         ({"by": "weights"}, "Did you mean 'weight'"),
     ],
 )

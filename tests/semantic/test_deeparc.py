@@ -116,7 +116,7 @@ def test_a_dense_sewing_layer_saves_nothing():
 def test_bad_layers_are_refused():
     model = stack()
     x, _ = samples(model, 3)
-    with pytest.raises(InvalidArgumentError, match="no hidden layer 'logits'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown hidden layer 'logits'"):
         remove_layers(model, ["logits"], x)
     with pytest.raises(nns.errors.UnsupportedLayerError, match="1×1 convolution"):
         remove_layers(make("convolutional"), ["c2"], samples(make("convolutional"), 3)[0])

@@ -284,7 +284,7 @@ def test_iterate_gives_zeros_where_the_walk_does_not_come(im, profile, x):
         ({"theta": -0.1}, nns.errors.InvalidArgumentError, "theta"),
         ({"theta": float("nan")}, nns.errors.InvalidArgumentError, "theta"),
         ({"theta": "much"}, nns.errors.InvalidArgumentError, "theta"),
-        ({"granularity": "layer"}, nns.errors.InvalidArgumentError, "activation, channel"),
+        ({"granularity": "layer"}, nns.errors.InvalidArgumentError, "'activation', 'channel'"),
         ({"workers": -1}, nns.errors.InvalidArgumentError, "workers"),
     ],
 )
