@@ -245,7 +245,7 @@ REFUSED = {
     "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
     "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
     "text": (plain, lambda m: compress(m, "int8", SAMPLES, keep="units"), "list of names"),
-    "name": (plain, lambda m: compress(m, "int8", SAMPLES, keep=["uints"]), "Unknown tensor 'uints'"),
+    "name": (plain, lambda m: compress(m, "int8", SAMPLES, keep=["uints"]), "tensor 'uints'"),
     **{
         f"{what} to {name}": (model, lambda m, how=how: compress(m, how, SAMPLES), message)
         for name, how in INTEGER.items()
