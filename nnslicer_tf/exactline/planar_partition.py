@@ -73,7 +73,7 @@ class Plane(NamedTuple):
         second = off[np.argmax(widths)] / widths.max()
         second -= (second @ first) * first
         second /= np.linalg.norm(second)
-        axes = np.stack([first, second])
+        axes = np.stack([first, second])  # a convex polygon lies to the left of its first side
         corners = steps @ axes.T
         distance = np.linalg.norm(steps - corners @ axes, axis=1).max()
         if distance > _FLAT * length:
@@ -81,8 +81,6 @@ class Plane(NamedTuple):
                 "The points of polygon must lie in one plane. Received: points that are up to "
                 f"{distance:.3g} away from it"
             )
-        if area_of(corners) < 0:
-            axes[1], corners[:, 1] = -axes[1], -corners[:, 1]
         # A convex polygon turns left at every corner, and around once in all.
         edges = np.roll(corners, -1, axis=0) - corners
         following = np.roll(edges, -1, axis=0)
