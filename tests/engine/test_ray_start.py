@@ -113,6 +113,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow  # on a loaded machine, the signal may come while modules are imported
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_starting_can_be_interrupted():
     run = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)

@@ -69,7 +69,7 @@ def test_masks_of_no_kernel_are_refused():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="only")])
     im = nns.InstrumentedModel(model)
     means = {o.name: np.zeros(o.shape, np.float32) for o in im.operations}
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no kernel 'other'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown kernel 'other'"):
         with_constants(im, {"other": np.ones((4, 3))}, means)
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"shape \(3, 4\), expected"):
         with_constants(im, {"only": np.ones((3, 4))}, means)

@@ -10,7 +10,9 @@ from nnslicer_tf.errors import InputRangeWarning
 from nnslicer_tf.slicing._batches import warn_of_unusual
 
 # Inputs of the profile are from 0 to 4, with means of samples from 1 to 3.
-PROFILE = SimpleNamespace(input_range=(0.0, 4.0), input_means=(1.0, 3.0))
+PROFILE = SimpleNamespace(
+    input_range=(0.0, 4.0), input_means=(1.0, 3.0), means={"x": np.array([2.0])}
+)
 
 
 def spread(low, high, count, mean=None):
@@ -53,5 +55,5 @@ def test_one_warning_for_all_batches():
     with pytest.warns(InputRangeWarning) as caught:
         assert all(a is b for a, b in zip(warn_of_unusual(batches, PROFILE), batches, strict=True))
     assert len(caught) == 1
-    unknown = SimpleNamespace(input_range=None, input_means=None)
+    unknown = SimpleNamespace(input_range=None, input_means=None, means={})
     assert len(list(warn_of_unusual(batches, unknown))) == 3  # without a range, no warning
