@@ -81,7 +81,8 @@ class ModelPair:
             if isinstance(layer, keras.layers.Embedding) and layer.built:
                 embeddings.append(layer)
         domain: Domain
-        is_beyond = seeds.size and (seeds.min() < 0 or seeds.max() > 255)
+        has_values = seeds.size and seeds.dtype.kind in "biuf"
+        is_beyond = has_values and (seeds.min() < 0 or seeds.max() > 255)
         if (seeds.ndim == 4 and not is_beyond) or (seeds.ndim == 3 and seeds.dtype == np.uint8):
             domain = ImageDomain()
         elif embeddings:

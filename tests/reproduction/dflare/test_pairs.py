@@ -51,7 +51,7 @@ def test_a_model_trained_again_is_compressed_again(tmp_path, monkeypatch):
 
 
 def test_unknown_pairs(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="lenet1, resnet20"):
+    with pytest.raises(InvalidArgumentError, match="'lenet1', 'resnet20'"):
         load_pair("digits_cnn-squeezed")
     with pytest.raises(InvalidArgumentError, match=r"lenet1\.h5"):
         load_pair("lenet1", tmp_path)

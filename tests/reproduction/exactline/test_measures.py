@@ -90,7 +90,7 @@ def test_component_error_is_the_mean_of_the_components_own(classifier, images):
     found = relative_change(attributor.path(line.end, line.start, 1), by="components")
     assert found == pytest.approx(changes, rel=0.03)
     assert abs(found - relative_change(attributor.path(line.end, line.start, 1))) > 0.05
-    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'norm', 'components'"):
         relative_change(attributor.path(line.end, line.start, 1), by="pixels")
 
 
@@ -171,7 +171,7 @@ def test_an_image_that_fgsm_does_not_move_has_a_row():
 
 def test_unknown_method_is_refused():
     recipe = networks.RobustRecipe("magic", 0.1, 1)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="normal, pgd, box"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'normal', 'pgd', 'box'"):
         networks.train_robustly(None, None, recipe, rng=0)
 
 
@@ -198,7 +198,7 @@ def test_relative_errors():
     approximation, exact = np.array([[1.1, 2.0]]), np.array([[1.0, 4.0]])
     assert relative_error(approximation, exact) == pytest.approx(2.1 / 5)
     assert relative_error(approximation, exact, by="components") == pytest.approx((0.1 + 0.5) / 2)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="norm, components"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'norm', 'components'"):
         relative_error(approximation, exact, by="pixels")
 
 

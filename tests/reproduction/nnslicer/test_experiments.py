@@ -168,7 +168,7 @@ def test_the_programs_procedure_with_all_treatments(tmp_path):
     low, high = gaps.loc[("fair", "Random"), ["points, from", "points, to"]]
     assert low <= expected <= high
     assert (table["among_targets"] >= table["targets"]).all()
-    with pytest.raises(InvalidArgumentError, match="no treatment 'none'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown treatment 'none'"):
         program(ProgramSettings(**FEW, treatment=["none"], work=tmp_path))
 
 
