@@ -364,11 +364,13 @@ def _keep_functions(
     layer: keras.layers.Layer, copy: keras.layers.Layer, changed: Container[str] = ()
 ) -> None:
     """Give a copy the original's functions, except those `changed`; configs only name them."""
-    for part, twin in zip(sublayers(layer), sublayers(copy), strict=False):
-        for name, value in vars(part).items():
-            is_option = not name.startswith("_") and not hasattr(type(part), name)
-            if is_option and inspect.isfunction(value) and name not in changed:
-                setattr(twin, name, value)
+    for name, value in vars(layer).items():
+        is_option = not name.startswith("_") and not hasattr(type(layer), name)
+        if is_option and inspect.isfunction(value) and name not in changed:
+            setattr(copy, name, value)
+    # Level by level: a copy that is not built may lack the layers inside an attention.
+    for part, twin in zip(layer._layers, copy._layers, strict=False):
+        _keep_functions(part, twin, changed)
 
 
 def _outputs(model: keras.Model, x: Any) -> list[Any]:

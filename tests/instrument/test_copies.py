@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning, semantic
+from nnslicer_tf.instrument import copies
 
 
 @pytest.mark.parametrize("names", [None, ("a", "b")])
@@ -150,3 +151,27 @@ def test_copies_leave_the_states_of_stateful_layers():
     nns.instrument.copy_model(model)
     for old, state in zip(before, model.layers[1].states, strict=True):
         np.testing.assert_array_equal(state, old)
+
+
+@keras.saving.register_keras_serializable("tests")
+class AttentionFirst(keras.layers.Layer):
+    """An attention, which creates its layers when it is built, before layers with activations."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.parts = {"attention": keras.layers.MultiHeadAttention(2, 2)}
+        self.up = keras.layers.Dense(5, "gelu")
+        self.down = keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.down(self.up(self.parts["attention"](x, x)))
+
+
+def test_functions_stay_in_their_layers_where_an_attention_is_not_built():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, AttentionFirst(name="own")(inputs))
+    x = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+    copy = copies.rebuild(model)
+    assert copy.get_layer("own").up.activation is keras.activations.gelu
+    np.testing.assert_allclose(copy(x), model(x), rtol=1e-5, atol=1e-6)
