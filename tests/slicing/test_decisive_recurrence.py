@@ -6,6 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf import instrument
 
 
 def slicer_of(model, data):
@@ -143,3 +144,22 @@ def test_without_means_recurrent_units_are_rows_of_zero(kind):
         chances = np.exp(logits) / np.exp(logits).sum()
         expected = found.certificate["probability with slice alone"][index]
         assert chances[found.certificate["answer"][index]] == pytest.approx(expected, abs=1e-5)
+
+
+def test_recurrent_synapses_carry_what_they_do_for_each_donor():
+    """The NumPy network above, with a donor's values in place of the means."""
+    rng = np.random.default_rng(3)
+    inputs = keras.Input((5, 3), name="input_layer")
+    rnn = layers.SimpleRNN(4, name="rnn", bias_initializer="random_normal")
+    model = keras.Sequential([inputs, rnn, layers.Dense(3)])
+    im = nns.InstrumentedModel(model)
+    x, donors = rng.normal(size=(2, 2, 5, 3)).astype(np.float32)
+    ablation = instrument.Ablation(im, instrument.Samples(donors))
+    masks = [rng.random((2, *shape)) < 0.5 for shape in ablation.shapes.values()]  # of each sample
+    found = ablation.outputs(dict(zip(ablation.shapes, masks, strict=True)), x)
+    for place, donor in enumerate(donors):
+        means = {name: value[0] for name, value in im.capture(donor[None]).items()}
+        for index in range(2):
+            own = [mask[index] for mask in masks]
+            (expected,) = masked_rnn(x[index][None], model, means, own)
+            np.testing.assert_allclose(found[index, place], expected, rtol=1e-4, atol=1e-5)
