@@ -253,7 +253,7 @@ class Explanation(ShownAsTable):
             f"{counted(len(synapses), 'synapse')} ({(synapses != 0).mean():.1%}), "
             f"at θ = {self.slice.info.get('theta')}.",
             f"With only the slice active the model answers {said(self.kept)}; with the slice "
-            f"removed, {said(self.removed)} (inactive synapses contribute their mean values).",
+            f"removed, {said(self.removed)}. Inactive synapses contribute their mean values.",
         ]
         if self.finding:
             lines.append(self.finding)
