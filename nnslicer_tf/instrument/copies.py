@@ -368,9 +368,15 @@ def _keep_functions(
         is_option = not name.startswith("_") and not hasattr(type(layer), name)
         if is_option and inspect.isfunction(value) and name not in changed:
             setattr(copy, name, value)
-    # Level by level: a copy that is not built may lack the layers inside an attention.
-    for part, twin in zip(layer._layers, copy._layers, strict=False):
-        _keep_functions(part, twin, changed)
+    # Level by level: a copy that is not built may lack the layers inside an attention, and the
+    # inputs of a sequential model.
+    own, other = (
+        [part for part in one._layers if not isinstance(part, keras.layers.InputLayer)]
+        for one in (layer, copy)
+    )
+    for part, twin in zip(own, other, strict=False):
+        if type(part) is type(twin):
+            _keep_functions(part, twin, changed)
 
 
 def _outputs(model: keras.Model, x: Any) -> list[Any]:

@@ -155,16 +155,18 @@ def test_copies_leave_the_states_of_stateful_layers():
 
 @keras.saving.register_keras_serializable("tests")
 class AttentionFirst(keras.layers.Layer):
-    """An attention, which creates its layers when it is built, before layers with activations."""
+    """An attention, which creates its layers when it is built, and a sequential model, which then
+    has an input, before layers with activations."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.parts = {"attention": keras.layers.MultiHeadAttention(2, 2)}
+        self.inside = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(4)])
         self.up = keras.layers.Dense(5, "gelu")
         self.down = keras.layers.Dense(4)
 
     def call(self, x):
-        return self.down(self.up(self.parts["attention"](x, x)))
+        return self.down(self.up(self.inside(self.parts["attention"](x, x))))
 
 
 def test_functions_stay_in_their_layers_where_an_attention_is_not_built():
@@ -173,5 +175,7 @@ def test_functions_stay_in_their_layers_where_an_attention_is_not_built():
     model = keras.Model(inputs, AttentionFirst(name="own")(inputs))
     x = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
     copy = copies.rebuild(model)
-    assert copy.get_layer("own").up.activation is keras.activations.gelu
+    own = copy.get_layer("own")
+    functions = [layer.activation.__name__ for layer in (*own.inside.layers, own.up, own.down)]
+    assert functions == ["tanh", "linear", "gelu", "linear"]
     np.testing.assert_allclose(copy(x), model(x), rtol=1e-5, atol=1e-6)
