@@ -44,7 +44,9 @@ def ablated_model(
         model = copy_model(im.model, im.given_shape) if into is None else into
         return _with_weights(ablation, masks, model)
     if into is not None:
-        raise InvalidArgumentError("`into` is for synapses or weights with Zero or Weights.")
+        raise InvalidArgumentError(
+            "`into` needs the reference Zero or Weights, and level 'synapse' or 'weight'."
+        )
     if reference.paired:
         raise InvalidArgumentError(
             f"A model of level '{ablation.level}' with the reference Weights would need both "

@@ -87,7 +87,10 @@ class Network:
         self.groups = dict(groups or {})
         self._by_synapse = level == "synapse" and not by_weight
         self._order = im.graph.ancestors(wanted)
-        self.variables = _named_variables(im, level) if by_weight else {}
+        self.variables = named_variables(im) if by_weight else {}
+        if level == "synapse":  # kernels by the names that slices give them
+            names = {id(kernel.variable()): name for name, kernel in im.kernels.items()}
+            self.variables = {names.get(id(v), n): v for n, v in self.variables.items()}
         # Name → shape of the mask, in topological order; the shape in which it broadcasts to a
         # value or is a kernel's; and the units that entries of the latter belong to, if others.
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -499,15 +502,6 @@ def named_variables(im: InstrumentedModel) -> dict[str, keras.Variable]:
             name = f"{variable.path}#{k}"
         named[name] = variable
     return named
-
-
-def _named_variables(im: InstrumentedModel, level: str) -> dict[str, keras.Variable]:
-    """Return all variables by name; at level "synapse", kernels by the kernel's name."""
-    kernels = {id(k.variable()): name for name, k in im.kernels.items()}
-    named = named_variables(im)
-    if level != "synapse":
-        return named
-    return {kernels.get(id(variable), name): variable for name, variable in named.items()}
 
 
 def _in(name: str, names: Sequence[str] | None) -> bool:

@@ -24,13 +24,12 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import LEVELS, WEIGHT, Network, Rows, maskable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
+from nnslicer_tf.instrument.model import ModelLike, instrumented
 from nnslicer_tf.instrument.references import Reference, Weights, Zero, as_reference
 from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 
@@ -223,7 +222,10 @@ class Ablation:
 
     def weights_of(self, target: Target) -> tuple[np.ndarray, float]:
         """Return each value's weight in a target's score, and the share of a class's rivals."""
-        by_softmax = target.label is not None and _classes_of(self.im, target).by_softmax
+        im = self.im
+        outputs = (o for o in im.output_operations if im.logit_operation_of(o) == target.operation)
+        classes = im.classes_of(next(outputs, None))
+        by_softmax = target.label is not None and classes.by_softmax
         weights = target.weights(self.im[target.operation].size)
         return weights, RIVALS if by_softmax and not target.against else 0.0
 
@@ -338,12 +340,6 @@ class Ablation:
                 )
         inputs = [ops.convert_to_tensor(array) for array in arrays_of(x)]
         return Rows(inputs, base, constants, samples, donors)
-
-
-def _classes_of(im: InstrumentedModel, target: Target) -> OutputClasses:
-    """Return the classes of the output whose logits a target reads."""
-    outputs = (o for o in im.output_operations if im.logit_operation_of(o) == target.operation)
-    return im.classes_of(next(outputs, None))
 
 
 def _nearness(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -57,6 +57,18 @@ def is_classifier(im: InstrumentedModel) -> bool:
     return len(im.output_operations) == 1 and is_vector and not im.classes.is_number
 
 
+def predicted_target(im: InstrumentedModel, outputs: Any) -> TargetLike | None:
+    """Return the predicted class of a sample, or the only value; None if there are several values.
+
+    `outputs` are the first output's values, `(1, …)`.
+    """
+    if is_classifier(im):
+        return int(im.classes.from_outputs(outputs)[0])
+    if im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
+        return {next(iter(im.outputs)): "all"}
+    return None
+
+
 def resolve_target(
     im: InstrumentedModel, target: TargetLike, instead_of: TargetLike | None = None
 ) -> Target:

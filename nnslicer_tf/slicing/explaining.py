@@ -18,7 +18,7 @@ from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
-from nnslicer_tf.instrument.target import is_classifier, resolve_target
+from nnslicer_tf.instrument.target import predicted_target, resolve_target
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import AMOUNTS, Comparison, Explanation
@@ -219,11 +219,7 @@ def explained_target(
             )
         target = target.outputs
     if target is None:
-        if is_classifier(im):
-            outputs = values[im.output_operations[0]][None]
-            target = int(im.classes.from_outputs(outputs)[0])
-        elif im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
-            target = {next(iter(im.outputs)): "all"}
+        target = predicted_target(im, values[im.output_operations[0]][None])
     return resolve_target(im, target)
 
 

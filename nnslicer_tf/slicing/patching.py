@@ -23,7 +23,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.references import values_of
-from nnslicer_tf.instrument.target import Target, TargetLike, is_classifier, resolve_target
+from nnslicer_tf.instrument.target import Target, TargetLike, predicted_target, resolve_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,13 +257,10 @@ def _one(im: InstrumentedModel, sample: Any, name: str) -> Any:
 
 
 def _target(im: InstrumentedModel, runs: Sequence[Any], target: Any, instead_of: Any) -> Target:
-    if target is None and is_classifier(im):
-        classes = [int(im.classes.from_outputs(im.predict(run))[0]) for run in runs]
-        target = classes[0]
-        if instead_of is None and classes[0] != classes[1]:
-            instead_of = classes[1]
-    elif target is None and im[im.logit_operation].size == 1:
-        target = {next(iter(im.outputs)): "all"}
+    if target is None:
+        target, other = (predicted_target(im, im.predict(run)) for run in runs)
+        if instead_of is None and other != target:
+            instead_of = other
     return resolve_target(im, target, instead_of)
 
 
