@@ -41,6 +41,7 @@ from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceS
 from reproduction.result import ExperimentTable
 from reproduction.rows import RowStore
 from reproduction.samples import first, of_classes
+from reproduction.zoo import recipes
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +119,14 @@ class Repeats:
             data, which = of_classes(data, classes), "".join(map(str, classes))
         keras.utils.set_random_seed(seed)
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
-        recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
+        recipe = recipes.Recipe(epochs=s.epochs, precision=s.precision)
         if s.recipe == "zoo":
             # Epochs of smaller images are a part of the recipe's own number of epochs.
-            own = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
+            own = recipes.RECIPES.get(s.model, recipes.DEFAULT_RECIPE)
             recipe = replace(own, epochs=s.epochs, precision=s.precision, sizes=())
         name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{s.training_name}"
-        zoo.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)
-        model = zoo.training.in_precision(model, s.precision)
+        recipes.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)
+        model = recipes.in_precision(model, s.precision)
         warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
