@@ -2,7 +2,6 @@ from .ablation import Ablation
 from .copies import copy_model
 from .layers.embeddings import adds_table
 from .layers.registry import register_layer
-from .layers.support import layer_support
 from .loading import load_model
 from .model import InstrumentedModel, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
@@ -26,7 +25,6 @@ __all__ = [
     "adds_table",
     "copy_model",
     "instrumented",
-    "layer_support",
     "load_model",
     "register_layer",
 ]

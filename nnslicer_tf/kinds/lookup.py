@@ -12,18 +12,7 @@ import numpy as np
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 
 ops: Any = LazyModule("keras.ops")
 
@@ -78,8 +67,10 @@ def _table(operation: Operation, layout: Layout) -> KernelLayout:
     return operation.params.layout
 
 
-register_kind(Kind("lookup", by_change=False))
-EXCLUSION.register("lookup", Rule(_rule, _rule, synapses=True, table=_table))
-AT_ZERO.register("lookup", AtZero(_at_zero, _kernels_at_zero, _samples_at_zero))
 # The difference between two tokens has no meaning.
-MULTIPLIERS.register("lookup", lambda *_: [None])
+register_kind(
+    Kind("lookup", by_change=False),
+    Rule(_rule, _rule, synapses=True, table=_table),
+    AtZero(_at_zero, _kernels_at_zero, _samples_at_zero),
+    lambda *_: [None],
+)

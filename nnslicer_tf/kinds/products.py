@@ -17,18 +17,7 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum
 from nnslicer_tf.kinds import rescale
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 
 ops: Any = LazyModule("keras.ops")
 
@@ -160,12 +149,16 @@ def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     return [received, *(None for _ in signs[1:])]
 
 
-register_kind(Kind("product_sum", multiplies=True))
-EXCLUSION.register("product_sum", Rule(_products, _products, table=_product_table))
-AT_ZERO.register("product_sum", AtZero(_product_at_zero))
-MULTIPLIERS.register("product_sum", rescale.midpoint)
+register_kind(
+    Kind("product_sum", multiplies=True),
+    Rule(_products, _products, table=_product_table),
+    AtZero(_product_at_zero),
+    rescale.midpoint,
+)
 
-register_kind(Kind("softmax"))
-EXCLUSION.register("softmax", Rule(_softmax, _softmax, table=_softmax_table))
-AT_ZERO.register("softmax", AtZero(_softmax_at_zero))
-MULTIPLIERS.register("softmax", rescale.softmax)
+register_kind(
+    Kind("softmax"),
+    Rule(_softmax, _softmax, table=_softmax_table),
+    AtZero(_softmax_at_zero),
+    rescale.softmax,
+)

@@ -35,7 +35,6 @@ from nnslicer_tf.instrument.recurrence import (
 from nnslicer_tf.kinds.kind import (
     AT_ZERO,
     EXCLUSION,
-    MULTIPLIERS,
     AtZero,
     Kind,
     MultiplierRule,
@@ -439,7 +438,9 @@ def _zeroed(node: Node, theta: float, contribution: Any, *_: Any) -> list[Any]:
 
 
 # The walk in this module replaces the rules of gates, held states and whole layers.
-register_kind(Kind(ZEROED, reach="element", moves=True))
-EXCLUSION.register(ZEROED, Rule(_zeroed, _zeroed))
-AT_ZERO.register(ZEROED, AtZero(lambda operation, contribution, *_: [contribution, None]))
-MULTIPLIERS.register(ZEROED, lambda *values: [midpoint(*values)[0], None])
+register_kind(
+    Kind(ZEROED, reach="element", moves=True),
+    Rule(_zeroed, _zeroed),
+    AtZero(lambda operation, contribution, *_: [contribution, None]),
+    lambda *values: [midpoint(*values)[0], None],
+)
