@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from keras import layers
 
 import nnslicer_tf.instrument.layers  # noqa: F401  # fills the registry
-from nnslicer_tf.instrument.layers.registry import REASONS, registered
 from nnslicer_tf.instrument.layers.routing import identity
+from nnslicer_tf.instrument.registry import REASONS, registered
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

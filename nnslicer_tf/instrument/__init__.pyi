@@ -1,7 +1,7 @@
 from .ablation import Ablation
 from .copies import copy_model
+from .layers import register_layer
 from .layers.embeddings import adds_table
-from .layers.registry import register_layer
 from .loading import load_model
 from .model import InstrumentedModel, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses

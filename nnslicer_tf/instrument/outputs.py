@@ -13,8 +13,8 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
 from nnslicer_tf.instrument.index_maps import sources_of
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import Shape
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation, Softmax, Step
+from nnslicer_tf.instrument.registry import Shape
 
 _FAR = 1e4
 _GRID: np.ndarray = np.concatenate([[-_FAR, -50], np.linspace(-8, 8, 33), [50, _FAR]])
@@ -23,16 +23,8 @@ _MAX_PROBED = 1 << 22  # values
 _PROBABILITIES = {"softmax", "sparsemax", "sigmoid", "hard_sigmoid"}
 # Kinds that turn probabilities into others, such as their means or some of them.
 _COMBINING = (
-    *(
-        "routing",
-        "average",
-        "maximum",
-        "maximum_merge",
-        "minimum_merge",
-        "add",
-        "multiply",
-        "scale",
-    ),
+    *("routing", "average", "maximum", "maximum_merge", "minimum_merge"),
+    *("add", "multiply", "scale"),
 )
 # Task → losses, by their names without "_" in lower case.
 _LOSSES = {

@@ -15,7 +15,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -33,29 +33,18 @@ from nnslicer_tf.instrument.expansion import (
     received_dtype,
     why_not,
 )
+from nnslicer_tf.instrument.registry import REASONS, LayerCall, registered
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of a layer or `keras.ops` operation; tensors by id, shapes without batch axis."""
+@dataclass(eq=False, kw_only=True)
+class Call(LayerCall):
+    """One call of a layer or `keras.ops` operation; tensors and masks by id."""
 
     layer: keras.Operation
-    path: str  # its name, prefixed with the names of the nested models that contain it
     reuse: int  # number of earlier calls of the layer
     inputs: tuple[int, ...]
-    input_shapes: tuple[tuple[int, ...], ...]
     outputs: tuple[int, ...]
-    output_shapes: tuple[tuple[int, ...], ...]
-    constants: dict[int, Any] = field(default_factory=dict)  # positional ones that are no tensors
-    input_dtypes: tuple[str, ...] = ()  # in the model; the graph computes in float32
-    # By name, except propagated masks; tensors are replaced by `TensorAt`.
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    masks: tuple[int | None, ...] = ()  # those that the layer receives with each input
-    paddings: tuple[int | None, ...] = ()  # each input's padding mask
     mask: int | None = None  # the (first) output's padding mask
-    dtype: str = "float32"  # of the (first) output
-    is_value: bool = True  # whether a boolean output depends on numbers, not on tokens and masks
-    is_token: bool = False  # whether all inputs are tokens
     mask_function: Callable[..., Any] | None = None  # from inputs to the mask that the call makes
 
 
@@ -400,7 +389,7 @@ class _Visitor:
             reuse=self._reuse[id(layer)],
             inputs=self.ids(tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
-            input_dtypes=tuple(tensor.dtype for tensor in tensors),
+            dtypes=tuple(tensor.dtype for tensor in tensors),
             constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
             outputs=tuple(map(id, flat)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in flat),
@@ -629,9 +618,6 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
 
     A Lambda has them if its function of one tensor is recognised by its values.
     """
-    # Imported here, because the families of layers use this module.
-    from nnslicer_tf.instrument.layers.registry import REASONS, registered
-
     layer_class = type(layer)
     operations = registered(layer_class)
     if isinstance(layer, keras.layers.Lambda) and operations is not None:
@@ -653,8 +639,8 @@ def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequen
 
 def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
     """Whether the operations of a layer with an unknown function have kinds."""
+    # Imported here, because the families of layers use this module.
     from nnslicer_tf.instrument.layers.probing import recognised
-    from nnslicer_tf.instrument.layers.registry import LayerCall
 
     try:
         steps = operations(layer, LayerCall(layer.name, shapes, shapes))

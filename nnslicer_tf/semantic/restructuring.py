@@ -16,7 +16,13 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.masks import weight_masks
-from nnslicer_tf.pruning.removal import compact, living_groups, mask_units, size_without_groups
+from nnslicer_tf.pruning.removal import (
+    compact,
+    living_groups,
+    mask_units,
+    size_without_groups,
+    unit_masks,
+)
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
@@ -35,14 +41,9 @@ def masked(
         UnsupportedLayerError: if the model cannot be copied.
     """
     im = maskable(model)
-    layers = neuron_layers(im)
-    check_critical(critical, layers)
-    keep: dict[str, np.ndarray] = {}
-    biases = []
-    for name, mask in critical.items():
-        keep |= layers[name].kernel_masks(mask)
-        biases += layers[name].bias_masks(mask)
-    return Ablation(im, Zero(), WEIGHT).model(weight_masks(im, keep, biases), into)
+    check_critical(critical, neuron_layers(im))
+    masks = weight_masks(im, *unit_masks(im, critical))
+    return Ablation(im, Zero(), WEIGHT).model(masks, into)
 
 
 def restructured_size(model: ModelLike, critical: Mapping[str, np.ndarray]) -> int:

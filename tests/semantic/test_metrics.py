@@ -73,7 +73,7 @@ def test_taylor_metrics_against_gradients_by_the_weights(name):
             loss = keras.losses.sparse_categorical_crossentropy(
                 y[i : i + 1], outputs, from_logits=from_logits
             )
-        kernels = {k: layer.kernel.variable() for k, layer in found.items()}
+        kernels = {k: layer.chain[0].params.variable() for k, layer in found.items()}
         gradients = tape.gradient(loss, [v.value for v in kernels.values()])
         for (k, kernel), gradient in zip(kernels.items(), gradients, strict=True):
             terms = (gradient * kernel).numpy()

@@ -16,8 +16,8 @@ from keras import ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, sources_of
-from nnslicer_tf.instrument.layers.registry import Shape
 from nnslicer_tf.instrument.operations import Affine, Step
+from nnslicer_tf.instrument.registry import Shape
 
 _STEP = {"float64": 1e-5, "float32": 1e-2}  # of a finite difference
 _MAX_SIZE = 1 << 18

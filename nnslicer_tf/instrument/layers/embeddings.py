@@ -13,10 +13,10 @@ from keras import layers, ops
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction
 
 _EXACT = 1 << 24
 

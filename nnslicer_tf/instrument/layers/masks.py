@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def mask_step(function: Callable[..., Any], *place: Any) -> Step:

@@ -12,8 +12,8 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 _BINARY = {

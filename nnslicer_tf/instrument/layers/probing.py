@@ -16,8 +16,8 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.normalisation import affine_of, affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 Function = Callable[[np.ndarray], np.ndarray]
 

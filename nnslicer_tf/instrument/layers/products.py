@@ -9,8 +9,8 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import ProductSum, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def product_step(equation: str, *place: Any) -> Step:

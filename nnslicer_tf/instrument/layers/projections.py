@@ -15,9 +15,9 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
 from nnslicer_tf.instrument.operations import Source, Step, Synapses
+from nnslicer_tf.instrument.registry import LayerTable, Shape
 
 
 class Projection:

@@ -32,7 +32,6 @@ from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import (
@@ -47,6 +46,7 @@ from nnslicer_tf.instrument.recurrence import (
     before,
     hold,
 )
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 
 class _Cell:

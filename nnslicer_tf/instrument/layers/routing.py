@@ -10,8 +10,8 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def identity(layer: Any, call: LayerCall) -> tuple[Step, ...]:

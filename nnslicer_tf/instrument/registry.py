@@ -38,8 +38,8 @@ class LayerCall:
     output_shapes: Sequence[Shape]
     constants: Mapping[int, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    masks: Sequence[str | None] = ()
-    paddings: Sequence[str | None] = ()
+    masks: Sequence[Any] = ()
+    paddings: Sequence[Any] = ()
     dtypes: Sequence[str] = ()
     dtype: str = "float32"
     is_value: bool = True
