@@ -9,9 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf._environment import ops
 
 
 class Expandable(Protocol):

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
-
-keras: Any = LazyModule("keras")
 
 INSERTED = -1
 

@@ -10,12 +10,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
-
-ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(eq=False, repr=False)

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
-
-ops: Any = LazyModule("keras.ops")
 
 
 def _rule(

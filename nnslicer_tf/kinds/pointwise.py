@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import AtZero, Kind, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
-
-ops: Any = LazyModule("keras.ops")
 
 
 def sign(x: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
@@ -13,8 +13,6 @@ from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, re
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
 from nnslicer_tf.kinds.windows import flat, windows
-
-ops: Any = LazyModule("keras.ops")
 
 
 def _average(

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import products
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum
 from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
-
-ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(frozen=True, eq=False)

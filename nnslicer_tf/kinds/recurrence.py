@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import over_time
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Operation
@@ -47,8 +47,6 @@ from nnslicer_tf.kinds.kind import (
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.weighted_sum import GatesAtZero, expand_gates, gates_node
-
-ops: Any = LazyModule("keras.ops")
 
 Passes = Callable[[Kind], bool]
 """Whether CONTRIB passes unchanged through operations of a kind."""

@@ -5,14 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
-
-ops: Any = LazyModule("keras.ops")
 
 
 class _Links(NamedTuple):

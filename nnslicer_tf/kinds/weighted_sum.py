@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
@@ -22,8 +22,6 @@ from nnslicer_tf.instrument.recurrence import Weights
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.windows import flat, windows
-
-ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,9 @@ import pandas as pd
 
 from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune

@@ -20,11 +20,10 @@ from keras import layers
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copy, rebuild
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import units as unit_parts
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups

@@ -25,11 +25,10 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.attributions.multipliers import gradient, propagate_multipliers
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.data import DataLike, check_array
+from nnslicer_tf.instrument.data import check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
 from nnslicer_tf.kinds.kind import MultiplierRule

@@ -16,9 +16,8 @@ from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, instrumented
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.pruning.units import has_heads, is_removable

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, Zero
+from nnslicer_tf.instrument import Ablation, ModelLike, Zero
 from nnslicer_tf.instrument.ablated_network import WEIGHT, maskable
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.masks import weight_masks

@@ -15,12 +15,10 @@ import numpy as np
 from nnslicer_tf._checks import ArrayLike, as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, copy_model, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.units import gate_reads, is_removable

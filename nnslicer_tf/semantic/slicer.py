@@ -20,9 +20,7 @@ from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,

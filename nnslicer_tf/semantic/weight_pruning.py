@@ -17,9 +17,8 @@ from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, Zero, instrumented
+from nnslicer_tf.instrument import Ablation, ModelLike, Zero, instrumented
 from nnslicer_tf.instrument.ablated_network import WEIGHT
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import apply_masks, weight_masks
 from nnslicer_tf.report.figures import new_axes
 
