@@ -130,6 +130,7 @@ class Graph:
                 later.add(operation.name)
         return tuple(o for o in self.ancestors(names) if o.name in later)
 
+    @one_run()
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
     ) -> dict[str, Any]:
@@ -141,12 +142,6 @@ class Graph:
         change = change or (lambda name, value: value)
         inputs = x if isinstance(x, (list, tuple)) else (x,)
         values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
-        with one_run():
-            return self._run_from(values, wanted, change)
-
-    def _run_from(
-        self, values: dict[str, Any], wanted: Iterable[str], change: Callable[[str, Any], Any]
-    ) -> dict[str, Any]:
         through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
             name, params = operation.name, operation.params

@@ -9,7 +9,8 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, semantic, zoo
+from nnslicer_tf import datasets, semantic
+from reproduction.zoo.models import zoo
 
 LARGE = ("mobilenet_v3_small", "mobilenet_v3_large", "vgg16", "vgg19", "resnet101")
 

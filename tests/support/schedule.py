@@ -141,7 +141,7 @@ SAMPLED = {
         "slicing/test_strides.py::test_synapses_equal_those_of_a_walk_that_excludes_nothing",
         "slicing/test_transformers.py::test_contributions_of_the_attention_output",
         "slicing/test_transformers.py::test_slices_add_up_and_reach_the_input",
-        "zoo/test_zoo.py::test_parameters_and_outputs",
+        "reproduction/zoo/test_models.py::test_parameters_and_outputs",
         # Of those that run something whole:
         "test_docs.py::test_the_code_of_a_page_runs",
     ),
@@ -259,8 +259,8 @@ SLOW = (
     "test_datasets.py::test_cifar10_statistics_are_the_published_ones",
     "reproduction/zoo/test_recipes.py::test_an_interrupted_run_resumes_exactly[changes0]",
     "reproduction/zoo/test_recipes.py::test_an_interrupted_run_resumes_exactly[changes1]",
-    "zoo/test_zoo.py::test_the_cifar10_models_read_cifar10[mobilenet",
-    "zoo/test_zoo.py::test_the_cifar10_models_read_cifar10[resnet18",
+    "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[mobilenet",
+    "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[resnet18",
     # Of those that run something whole:
     "cli/test_commands.py::test_sentences_are_explored_with_their_words",
     "cli/test_processes.py::test_coverage_of_a_transformer_by_a_new_process",

@@ -9,6 +9,7 @@ repeats are kept in the working folder, from which an interrupted experiment con
 first, as does the centred kernel alignment after which the equation is named.
 """
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
@@ -42,6 +43,7 @@ from reproduction.result import ExperimentTable
 from reproduction.rows import RowStore
 from reproduction.samples import first, of_classes
 from reproduction.zoo import recipes
+from reproduction.zoo.models import zoo
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +198,8 @@ class SlicedModel:
         data = first(trial.train, trial.samples)
         self.model = trial.model
         self.slicer = SemanticSlicer(InstrumentedModel(trial.model), data.x, data.y, metric)
-        centred = self.slicer.with_centred(True)
+        centred = copy.copy(self.slicer)
+        centred.centred = True  # before its similarities are computed
         self._ways: dict[str, Callable[[float], CriticalNeurons]] = {
             "Global": self.slicer.global_slice,
             "Category-wise": self.slicer.category_slice,

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.backend import device_name
@@ -22,6 +22,7 @@ from reproduction.result import ExperimentResult
 from reproduction.tables import command_line
 from reproduction.weights import keep_weights
 from reproduction.zoo import recipes
+from reproduction.zoo.models import zoo
 from reproduction.zoo.settings import TrainingSettings
 
 _SUMMARY = (
