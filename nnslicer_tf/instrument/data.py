@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels, shape_fits
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.datasets.files import order_remedy
 from nnslicer_tf.errors import (
@@ -123,14 +123,10 @@ def check_array(
 
 
 def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> list[Any] | None:
-    """Return the shapes of the samples in data, for inputs with axes of unknown size.
+    """Return the shape of the samples, or of a profile, for each input with axes of unknown size.
 
-    Args:
-        data: Samples in one of the forms of `DataLike`, or a profile.
-        inputs: Name → shape of one sample, with None for unknown sizes.
-
-    Returns:
-        One shape for each input; None if the data does not tell, or fits no input.
+    `inputs` maps names to shapes, with None for unknown sizes. Returns None if the data does not
+    tell, or does not fit.
     """
     sources: Any = data
     if isinstance(means := getattr(data, "means", None), Mapping):  # a profile
@@ -157,10 +153,7 @@ def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> lis
             return None
         extents = tuple(part.shape) if hasattr(part, "shape") else np.shape(part)
         extents = extents[len(extents) - len(shape) :]
-        fits = len(extents) == len(shape) and all(
-            a is None or a == b for a, b in zip(shape, extents, strict=True)
-        )
-        if not fits or None in extents:
+        if not shape_fits(extents, tuple(shape)) or None in extents:
             return None
         shapes.append(tuple(map(int, extents)))
     return shapes if len(shapes) == len(inputs) else None

@@ -564,11 +564,10 @@ def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
 
 def _open_shapes(model: keras.Model, data: Any) -> Shapes | None:
     """Return the shapes of samples for a model with axes of unknown size, None for others."""
-    if not has_graph(model) or not model.built:
-        if has_graph(model) or model.built:
-            return None
-        shapes = [np.shape(data)[1:]] if hasattr(data, "shape") else [()]
-        return shapes[0] or None
+    if has_graph(model) != model.built:
+        return None
+    if not model.built:  # a subclassed one
+        return (np.shape(data)[1:] or None) if hasattr(data, "shape") else None
     inputs = {input_name(tensor): tuple(tensor.shape[1:]) for tensor in model.inputs}
     if not any(None in shape for shape in inputs.values()):
         return None

@@ -9,10 +9,10 @@ from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.windows import flat, windows
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
-from nnslicer_tf.kinds.windows import flat, windows
 
 
 def _average(

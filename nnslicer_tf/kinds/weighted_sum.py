@@ -19,9 +19,9 @@ from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.recurrence import Weights
+from nnslicer_tf.instrument.windows import flat, windows
 from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
-from nnslicer_tf.kinds.windows import flat, windows
 
 
 @dataclass(frozen=True, eq=False)

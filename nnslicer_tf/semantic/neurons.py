@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
@@ -21,7 +20,6 @@ from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
 from nnslicer_tf.pruning.units import has_heads, is_removable
-from nnslicer_tf.report import plot_bars
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _STATE = ":h"
@@ -185,12 +183,6 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         """Return one row per layer: its neurons, its critical neurons, and their share."""
         rows = [(k, len(m), int(m.sum()), float(m.mean())) for k, m in self.items()]
         return pd.DataFrame(rows, columns=["layer", "neurons", "critical", "share"])
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each layer's share of critical neurons as a bar."""
-        ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
-        ax.set(ylim=(0, 1), ylabel="share of neurons critical")
-        return ax
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an .npz file of a few kilobytes, without pickle."""
