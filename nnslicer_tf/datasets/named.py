@@ -168,7 +168,6 @@ def normalisation(name: str, kind: str) -> Normalisation:
 
 @cache
 def _training_statistics(name: str) -> tuple[list[float], list[float]]:
-    """Return every channel's mean and standard deviation over the training images."""
     images, _ = _images(name, "train")
     # In float64, because float32 sums over 50,000 images lose a third of the mean.
     count, total, squares = 0, np.zeros(1), np.zeros(1)

@@ -190,7 +190,6 @@ class _Builder:
     def model(
         self, model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None
     ) -> keras.Model:
-        """Return a copy of a functional or sequential model for inputs of some shapes."""
         if isinstance(model, keras.Sequential) and self._after is None:
             value = entry = inputs_like(model, shapes)
             stack = []
@@ -233,7 +232,6 @@ class _Builder:
         return y if self._after is None else self._after(layer, copy, y, args)
 
     def _copy(self, layer: keras.Operation, args: tuple) -> keras.Operation:
-        """Return the copy of a layer, which is made at its first call."""
         if id(layer) in self._copies:
             return self._copies[id(layer)]
         copy: keras.Operation = layer
@@ -254,7 +252,6 @@ class _Builder:
         return copy
 
     def _fill(self, layer: keras.Operation, copy: keras.Operation) -> None:
-        """Give a copied layer the state of the original, once it is built."""
         is_own = copy is not layer and id(copy) not in self._replaced
         if is_own and id(copy) not in self._filled and not has_graph(copy):
             self._filled.add(id(copy))
@@ -396,7 +393,6 @@ def _agree(expected: Sequence[Any], values: Sequence[Any]) -> bool:
 def _first_difference(
     model: keras.Model, copy: keras.Model, x: Any
 ) -> tuple[str, keras.layers.Layer]:
-    """Return the name of the first layer whose output differs, and the layer."""
     same = {layer.name: layer for layer in copy.layers}
     for layer in model.layers if has_graph(model) else ():
         if layer.name not in same or isinstance(layer, keras.layers.InputLayer):

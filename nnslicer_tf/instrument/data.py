@@ -93,7 +93,6 @@ def check_array(
         array = np.ascontiguousarray(array, dtype=np.float32)
 
     def sample_of(bad: np.ndarray) -> int:
-        """Return the place of the first sample with a bad value."""
         return int(np.argmax(bad.any(axis=tuple(range(1, array.ndim)))))
 
     if not np.isfinite(array).all():
@@ -434,7 +433,6 @@ def _loaded(data: Any, shape: tuple[int, ...], labels: bool) -> Any:
 
 
 def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return samples as an array or iterable, and their labels or None."""
     if isinstance(data, Dataset):
         return _dense(data.x), data.y
     if isinstance(data, Mapping):
@@ -482,7 +480,6 @@ class _Items(Iterable):
 
 
 def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
-    """Return the samples in a dictionary, and the labels if it has any, otherwise None."""
     entries = {str(key).lower(): value for key, value in element.items()}
     x, y = (
         next((value for key, value in entries.items() if key in keys), None)
@@ -497,7 +494,6 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return an element's samples `(batch, *shape)`, and its labels or None."""
     y: Any = None
     if isinstance(element, Mapping):
         x, y = _from_mapping(element)

@@ -266,7 +266,6 @@ def _run(
 
 
 def _calls_before(outputs: Sequence[Any], known: set[int]) -> tuple[InnerCall, ...]:
-    """Return the calls that compute symbolic outputs from `known` tensors, in order."""
     calls: list[InnerCall] = []
     done: set[int] = set()
     waiting: list[tuple[Any, bool]] = [(tensor, False) for tensor in reversed(outputs)]
@@ -414,7 +413,6 @@ def _stand_ins(layer: keras.Operation) -> Iterator[None]:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Whether an attribute is a layer or a variable, or holds any."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

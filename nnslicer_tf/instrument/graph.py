@@ -240,7 +240,6 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 
     def named(source: Source) -> str:
-        """Return the name of the operation that a source of a step refers to."""
         if isinstance(source, (MaskOf, PaddingOf)):
             mask = (masks if isinstance(source, MaskOf) else paddings)[source.input]
             assert mask is not None, base

@@ -43,7 +43,6 @@ def sources_of(
     count = sum(sizes)
 
     def send(values: np.ndarray) -> np.ndarray:
-        """Return the function's values for rows `(batch, count)`, float64."""
         parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
         tensors = [
             keras.ops.convert_to_tensor(part.reshape(len(part), *shape))

@@ -491,7 +491,6 @@ class InstrumentedModel(ShownAsTable):
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
 
     def _rows(self) -> list[list[Any]]:
-        """Return the rows of the table; a layer's entry is its class."""
         rows: list[list[Any]] = []
         for o in self.operations:
             layer = type(o.keras_layer).__name__ if o.keras_layer else "Input"
@@ -600,7 +599,6 @@ def _state_of(model: keras.Model) -> list[Any]:
 
 
 def _range(bounds: Any) -> Bounds:
-    """Return the smallest and the largest value of an input as floats."""
     try:
         low, high = map(float, bounds)
         valid = low < high
@@ -616,7 +614,6 @@ def _range(bounds: Any) -> Bounds:
 def _preprocessed(
     model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
 ) -> keras.Model:
-    """Return a model with the same layers that preprocesses its inputs first."""
     if len(model.inputs) > 1:
         raise InvalidArgumentError(
             "preprocess is for models with one input. Put the step into the model."

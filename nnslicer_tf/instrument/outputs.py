@@ -117,7 +117,6 @@ def mark_final(graph: Graph) -> dict[str, Ending]:
     """
 
     def is_read(name: str) -> bool:
-        """Whether an operation other than an identity or a reshape reads a value."""
         return any(not _keeps_values(o) or is_read(o.name) for o in graph.consumers[name])
 
     endings, finals = {}, set()
@@ -323,7 +322,6 @@ def _flattening(size: int) -> Step:
 def _added(
     graph: Graph, of: Operation, source: Operation, suffix: str, step: Step, shape: Shape
 ) -> Operation:
-    """Add an operation on the values of `source` to the layer of another; return it."""
     operation = replace(
         of,
         name=of.name.split(":")[0] + suffix,

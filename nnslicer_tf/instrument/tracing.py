@@ -182,8 +182,6 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
 
 
 def _example(names: Sequence[str], shapes: Sequence[tuple[int | None, ...]]) -> str:
-    """Return the argument `input_shape` of a model, with words for the axes of unknown size."""
-
     def spelled(shape: tuple[int | None, ...]) -> str:
         words = iter(("height", "width", "depth") if shape.count(None) > 1 else ("length",))
         entries = [str(n) if n is not None else next(words, "size") for n in shape]
@@ -739,7 +737,6 @@ def attention_takes_masks() -> bool:
 
 
 def _replaced(structure: Any, values: Iterable[Any]) -> Any:
-    """Return `structure` with its tensors replaced by `values`."""
     stream = iter(values)
     return keras.tree.map_structure(
         lambda x: next(stream) if isinstance(x, keras.KerasTensor) else x, structure

@@ -18,7 +18,6 @@ from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, re
 def _rule(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the contributions of the tokens' positions and of the table."""
     table: KernelLayout = node.table
     samples = len(signs)
     tokens = inputs[0].captured.astype(np.int64)

@@ -83,7 +83,6 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
 def _products(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Return the CONTRIB of both inputs."""
     table: ProductTable = node.table
     sides = list(zip(inputs, (table.a, table.b), strict=True))
     first, second = [(order.apply(x.factor), order.apply(x.delta)) for x, order in sides]
@@ -122,7 +121,6 @@ def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
 def _softmax(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Return the CONTRIB of the input, None for masks."""
     rows: Arrangement = node.table
     x, *masks = inputs
     received = products.softmax(

@@ -211,7 +211,6 @@ def unwind(
     synapses: dict[str, np.ndarray] = {}
 
     def expand(t: int, node: Node, contribution: Any) -> Any:
-        """Propagate contributions through an operation of the cell."""
         if node.kind.name == HELD:
             present = at_times.present_at(t, contribution.ndim)
             return [None, contribution * (1 - present), contribution * present]

@@ -51,7 +51,6 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
 def _exclusion(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the contributions of the input and of the synapses."""
     table: SumTable = node.table
     (x,) = inputs
     if table.tap_means is None:

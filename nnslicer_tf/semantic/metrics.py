@@ -272,7 +272,6 @@ def _backward_metric(
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
-    """Reduce `(samples, …, units)` to `(samples, units)` float64."""
     axes = tuple(range(1, values.ndim - 1))
     return reduce(values, axis=axes, dtype=np.float64) if axes else values.astype(np.float64)
 

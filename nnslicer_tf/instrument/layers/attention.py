@@ -179,7 +179,6 @@ def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask:
 
 
 def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of dot-product or additive attention without projections."""
     places = [tensor.place for tensor in call.arguments["inputs"]]
     query, value = places[:2]
     key = places[2] if len(places) > 2 else value

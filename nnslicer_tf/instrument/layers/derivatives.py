@@ -62,7 +62,6 @@ def with_own_derivative(step: Step, shapes: Sequence[Shape], name: str) -> Step:
 
 
 def _moving(source: np.ndarray) -> Callable[..., Any]:
-    """Return the function that moves values as an index map says."""
     indices = np.where(source == INSERTED, 0, source).ravel()
     present = (source != INSERTED).ravel()
 

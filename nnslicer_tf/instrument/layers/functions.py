@@ -249,7 +249,6 @@ def _like(value: Any, x: Any) -> Any:
 
 
 def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a product of two tensors, or a weighted sum by a variable or a constant matrix."""
     first, second = call.arguments["x1"], call.arguments["x2"]
     if isinstance(first, TensorAt) and isinstance(second, TensorAt):
         lead = string.ascii_uppercase[: len(call.input_shapes[0]) - 2]
@@ -266,7 +265,6 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a product of two tensors, or a projection by a variable."""
     from nnslicer_tf.instrument.layers.products import product_step
     from nnslicer_tf.instrument.layers.rewrites import spelled
 

@@ -97,7 +97,6 @@ def _affine(values: Sequence[Any], name: str) -> Step | None:
 
 
 def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a sum, divided by the number of tensors."""
     count = len(keras.tree.flatten(call.arguments["inputs"]))
     *before, total = _merge("add")(layer, call)
     mean = affine_step(1 / count, compute=lambda x: x / count)

@@ -69,7 +69,6 @@ def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _every(op: Any, x: Any) -> Any:
-    """Return whether all, or any, values are true."""
     reduction = ops.min if type(op).__name__ == "All" else ops.max
     return reduction(ops.cast(x, "float32"), axis=op.axis, keepdims=op.keepdims) > 0.5
 
@@ -129,7 +128,6 @@ def _difference(op: Any, a: Any) -> Any:
 
 
 def _along(axis: int, x: Any, matrix: Any) -> Any:
-    """Multiply an axis by a matrix."""
     return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
 
 

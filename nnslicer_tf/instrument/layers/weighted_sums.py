@@ -100,7 +100,6 @@ def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return two weighted sums, each with its own kernel."""
     kernel = lambda: layer.depthwise_kernel  # noqa: E731
     depthwise = _depthwise_synapses(layer, call, f"{call.path}/depthwise", kernel)
     pointwise = matrix_synapses(
