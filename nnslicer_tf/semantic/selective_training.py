@@ -7,7 +7,7 @@ neurons. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,23 +28,13 @@ from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
 NeuronMasks = Mapping[str, np.ndarray]
 
 
-class TrainingOptions(TypedDict, total=False):
-    """Further arguments of `train_neurons`."""
-
-    optimizer: keras.optimizers.Optimizer | None
-    epochs: int
-    batch_size: int
-    rng: int | np.random.Generator
-    progress: bool
-
-
 def readapt(
     model: ModelLike,
     critical: NeuronMasks,
     x: np.ndarray,
     y: np.ndarray,
     adversarial: np.ndarray,
-    **options: Unpack[TrainingOptions],
+    **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
@@ -86,7 +76,7 @@ def develop(
     learned: Iterable[int],
     *,
     freeze_outgoing: bool = False,
-    **options: Unpack[TrainingOptions],
+    **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 

@@ -27,12 +27,15 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.pruning.channels import ChannelGraph
+from nnslicer_tf.pruning.groups import channel_groups
+from nnslicer_tf.pruning.removal import living_groups, size_without_groups
 from nnslicer_tf.semantic import (
     CriticalNeurons,
     SemanticSlicer,
     masked,
-    restructured_size,
 )
 from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import neuron_layers
@@ -285,3 +288,20 @@ def all_neurons(model: keras.Model) -> dict[str, np.ndarray]:
     """Return masks of all neurons, the classes included."""
     layers = neuron_layers(InstrumentedModel(model), classes=True)
     return {name: np.ones(layer.units, bool) for name, layer in layers.items()}
+
+
+def restructured_size(model: keras.Model, critical: CriticalNeurons) -> int:
+    """Return the number of parameters that `restructure` leaves, without building a model.
+
+    Later calls for a model are fast.
+    """
+    im = maskable(model)
+
+    def prepare() -> tuple:
+        copy = masked(im, {})
+        graph = ChannelGraph(im.like(copy))  # analysed without masks
+        return copy, graph, channel_groups(graph)
+
+    copy, graph, groups = im.prepared("restructured size", prepare)
+    masked(im, critical, into=copy)
+    return size_without_groups(graph.im, groups, living_groups(graph, groups))
