@@ -11,6 +11,7 @@ import inspect
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -172,19 +173,17 @@ def has_graph(model: keras.Model) -> bool:
     return isinstance(model, (keras.Sequential, functional_class()))
 
 
+@dataclass
 class _Builder:
     """Builds a copy; see `rebuild`."""
 
-    def __init__(
-        self,
-        values: Mapping[int, np.ndarray],
-        configs: Mapping[int, Mapping[str, Any]],
-        copies: dict[int, keras.Operation],
-        after: After | None,
-    ) -> None:
-        self._values, self._configs, self._after = values, configs, after
-        self._copies = copies
-        self._replaced = frozenset(map(id, copies.values()))
+    _values: Mapping[int, np.ndarray]
+    _configs: Mapping[int, Mapping[str, Any]]
+    _copies: dict[int, keras.Operation]
+    _after: After | None
+
+    def __post_init__(self) -> None:
+        self._replaced = frozenset(map(id, self._copies.values()))
         self._filled: set[int] = set()
 
     def model(

@@ -481,21 +481,19 @@ class InstrumentedModel(ShownAsTable):
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        rows = [[*row[:-1], f"{row[-1]:,}" if row[-1] else ""] for row in self._rows()]
-        return text_table(_COLUMNS, rows)
+        frame = self.to_frame()
+        frame["synapses"] = [f"{count:,}" if count else "" for count in frame["synapses"]]
+        return text_table(list(frame), frame.itertuples(index=False))
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the operations as a table: name, kind, layer, shape, synapses."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
-
-    def _rows(self) -> list[list[Any]]:
-        rows: list[list[Any]] = []
+        rows = []
         for o in self.operations:
             layer = type(o.keras_layer).__name__ if o.keras_layer else "Input"
-            rows.append([o.name, o.kind, layer, "×".join(map(str, o.shape)), o.synapses])
-        return rows
+            rows.append((o.name, o.kind, layer, "×".join(map(str, o.shape)), o.synapses))
+        return pd.DataFrame(rows, columns=["operation", "kind", "layer", "shape", "synapses"])
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -522,7 +520,6 @@ class InstrumentedModel(ShownAsTable):
 ModelLike = TypeAliasType("ModelLike", InstrumentedModel | keras.Model)
 """An instrumented model, or a Keras model, which will be instrumented."""
 
-_COLUMNS = ("operation", "kind", "layer", "shape", "synapses")
 _INSTRUMENTED = "_nnslicer_instrumented"
 # Attributes of models that training changes.
 _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training", "compiled")

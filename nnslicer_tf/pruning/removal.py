@@ -98,16 +98,16 @@ def unit_masks(
                 f"{counted(units, 'unit')}."
             )
         if name in heads:
-            factors.append((heads[name].output_dense.kernel, mask[:, None, None]))
+            kernel = heads[name].output_dense.kernel
+            factors.append((kernel, np.broadcast_to(mask[:, None, None], kernel.shape)))
         elif name in recurrent:
             masks |= unit_parts.candidate_masks(im, name, mask)
             cell = recurrent[name].keras_layer.cell
             if cell.bias is not None:
                 factors.append((cell.bias, unit_parts.candidate_bias(cell, mask)))
         else:
-            kernel = kernels[name]
-            whole = np.ones(kernel.matrix().shape, bool)
-            masks[kernel.name] = kernel.to_kernel(whole & mask)
+            whole = np.ones(kernels[name].matrix().shape, bool)
+            masks[kernels[name].name] = kernels[name].to_kernel(whole & mask)
     return masks, factors
 
 
