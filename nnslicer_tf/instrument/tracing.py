@@ -33,7 +33,7 @@ from nnslicer_tf.instrument.expansion import (
     received_dtype,
     why_not,
 )
-from nnslicer_tf.instrument.registry import REASONS, LayerCall, registered
+from nnslicer_tf.instrument.registry import REASONS, LayerCall, Shape, registered
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,7 +55,6 @@ class TensorAt:
     place: int
 
 
-Shape = tuple[int, ...]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
 """The shape of one sample; for a model with several inputs, a list or dict of their shapes."""
 
@@ -388,7 +387,6 @@ class _Visitor:
             inputs=self.ids(tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
             dtypes=tuple(tensor.dtype for tensor in tensors),
-            constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
             outputs=tuple(map(id, flat)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in flat),
             arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), named),

@@ -22,7 +22,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.zoo.models import MODELS, SHAPES, entry
 
-__all__ = ["MODELS", "accuracy", "build", "load", "weights_path"]
+__all__ = ["MODELS", "accuracy", "build", "load"]
 
 
 def build(
