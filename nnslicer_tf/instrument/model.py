@@ -6,7 +6,7 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -240,8 +240,8 @@ class InstrumentedModel(ShownAsTable):
     def __reduce__(self) -> tuple:
         """Pickle and copy the model and the arguments, without what was traced and compiled."""
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        options = {"bounds": self.bounds, "task": self.given_task}
-        return _instrumented_again, (self.model, shape, options, self.columns)
+        rebuilt = partial(InstrumentedModel, bounds=self.bounds, task=self.given_task)
+        return rebuilt, (self.model, shape), {"columns": self.columns}
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""
@@ -569,14 +569,6 @@ def _open_shapes(model: keras.Model, data: Any) -> Shapes | None:
         return None
     shapes_found = shapes_at_hand(data, inputs)
     return shapes_found[0] if shapes_found and len(inputs) == 1 else shapes_found
-
-
-def _instrumented_again(
-    model: keras.Model, shape: Shapes, options: dict[str, Any], columns: tuple[str, ...]
-) -> InstrumentedModel:
-    im = InstrumentedModel(model, shape, **options)
-    im.columns = columns
-    return im
 
 
 def _state_of(model: keras.Model) -> list[Any]:
