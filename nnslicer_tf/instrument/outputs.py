@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses
+from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
 from nnslicer_tf.instrument.index_maps import sources_of
@@ -20,7 +20,6 @@ _FAR = 1e4
 _GRID: np.ndarray = np.concatenate([[-_FAR, -50], np.linspace(-8, 8, 33), [50, _FAR]])
 _CLOSE = 1e-3
 _MAX_PROBED = 1 << 22  # values
-_FINAL = (*FINAL_ACTIVATIONS, "hard_sigmoid")
 _PROBABILITIES = {"softmax", "sparsemax", "sigmoid", "hard_sigmoid"}
 # Kinds that turn probabilities into others, such as their means or some of them.
 _COMBINING = (
@@ -64,39 +63,57 @@ class Ending:
 
     logits: str  # name of the operation before the final activation, or of the output without one
     final: Operation | None = None
-
-    @property
-    def function(self) -> str:
-        """Name of the final activation, "" without one."""
-        return self.final.params.function if self.final is not None else ""
+    function: str = ""  # its name; "sigmoid" if probabilities are σ(sign · (logit − threshold))
+    sign: int = 1  # −1 if a probability falls with its logit
+    threshold: float = 0.0  # the logit of the probability 1/2
 
 
 def ending_of(graph: Graph, output: str) -> Ending:
     """Return the final activation of an output operation, and its logits.
 
-    It may be followed by identities, casts, reshapes that keep the order of the values, and clips
-    that change no probability. Logits that are a vector but for axes of size 1, as is the output,
-    are the vector.
+    A final softmax, or a function of single values that rises or falls between 0 and 1, may be
+    followed by identities, casts, reshapes that keep the order of the values, and clips that change
+    no probability. Logits that are a vector but for axes of size 1, as is the output, are the
+    vector.
     """
-    final = graph.operations[output]
-    while not isinstance(final.params, Elementwise) or final.params.function not in _FINAL:
-        if not _is_identity(final):
-            return Ending(output)
-        final = graph.operations[final.inputs[0]]
+    operation, keeps = graph.operations[output], True
+    tail: list[Operation] = []
+    ending: Ending | None = None
+    while True:
+        params = operation.params
+        named = isinstance(params, Elementwise) and params.function in FINAL_ACTIVATIONS
+        if named and keeps:  # recognised without running it
+            ending = Ending("", operation, params.function)
+            break
+        if not _is_pointwise(operation):
+            break
+        tail.insert(0, operation)
+        is_clip = _is_identity(operation)
+        if operation.kind in ("elementwise", "rectify"):
+            # A clip of what may be a sigmoid
+            ending = _pointwise_ending(tail) or ending
+            if ending is not None and not is_clip:
+                break
+        keeps &= is_clip
+        operation = graph.operations[operation.inputs[0]]
+    if ending is None or ending.final is None:
+        return Ending(output)
+    final = ending.final
     logits = operation = graph.operations[final.inputs[0]]
     axis = final.params.axes[0] if isinstance(final.params, Softmax) else -1
     if len(graph.operations[output].shape) == 1 and (1, *final.shape)[axis] == final.size:
         while len(operation.shape) > 1 and _keeps_values(operation):
             operation = graph.operations[operation.inputs[0]]
-    return Ending((operation if len(operation.shape) == 1 else logits).name, final)
+    return replace(ending, logits=(operation if len(operation.shape) == 1 else logits).name)
 
 
 def mark_final(graph: Graph) -> dict[str, Ending]:
     """Return the ending of each output, in the form that all analyses expect.
 
-    Final softmaxes become elementwise operations, which are captured but not walked. An operation
-    is added where logits have axes of size 1 and the output has none. Raises UnsupportedLayerError
-    if a function that mixes its inputs is not at the end.
+    Final softmaxes become elementwise operations, which are captured but not walked. Operations are
+    added where logits have axes of size 1 and the output has none, and where a probability falls
+    with its logit, or is not 1/2 at 0. Raises UnsupportedLayerError if a function that mixes its
+    inputs is not at the end.
     """
 
     def is_read(name: str) -> bool:
@@ -114,8 +131,9 @@ def mark_final(graph: Graph) -> dict[str, Ending]:
                 graph.operations[final.name] = replace(final, kind="elementwise")
         is_vector = len(graph.operations[output].shape) == 1
         shape = graph.operations[ending.logits].shape
-        if is_vector and len(shape) > 1 and shape[-1] == final.size:
-            endings[output] = replace(ending, logits=_flattened(graph, final.name))
+        is_flat = not is_vector or len(shape) <= 1 or shape[-1] != final.size
+        if not is_flat or ending.sign < 0 or ending.threshold:
+            endings[output] = replace(ending, logits=_normalised(graph, ending, not is_flat))
     vars(graph).pop("consumers", None)  # it holds the replaced operations
     for operation in graph.operations.values():
         mixes = operation.kind == "elementwise" and getattr(operation.params, "mixes", False)
@@ -159,8 +177,7 @@ def classes_of(
         rows = classes.by_class(example).astype(np.float64)
         sources = _sources_of(graph, output)
         are_positive = (rows >= 0).all()
-        between_0_and_1 = are_positive and (rows <= 1 + _CLOSE).all()
-        between_0_and_1 &= sources <= _PROBABILITIES or _spans_0_to_1(graph, output)
+        between_0_and_1 = are_positive and (rows <= 1 + _CLOSE).all() and sources <= _PROBABILITIES
         sums_to_1 = are_positive and np.allclose(rows.sum(axis=-1), 1, atol=_CLOSE)
         excludes = units > 1 and bool(sources & {"softmax", "sparsemax"} or sums_to_1)
         of_loss_alone = of_loss == "multilabel" and not from_logits
@@ -270,23 +287,32 @@ def _task_of_loss(loss: Any) -> tuple[str, bool]:
     return "", from_logits
 
 
-def _flattened(graph: Graph, name: str) -> str:
-    """Insert logits as a vector before a final activation; return their name."""
-    final = graph.operations[name]
+def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
+    """Insert logits sign · (logit − threshold), as a vector if `flat`; return their name."""
+    assert ending.final is not None
+    final, sign, threshold = graph.operations[ending.final.name], ending.sign, ending.threshold
     shape, source = final.input_shapes[0], graph.operations[final.inputs[0]]
     operations = list(graph.operations.values())
     _, *later = operations[operations.index(final) :]
     for operation in (final, *later):
         del graph.operations[operation.name]
-    vector = _added(graph, final, source, ":flat", _flattening(final.size), (final.size,))
+    if flat:
+        source = _added(graph, final, source, ":flat", _flattening(final.size), (final.size,))
+    moves = sign < 0 or threshold != 0
+    if moves:
+        step = affine_step(float(sign), float(-sign * threshold))
+        source = _added(graph, final, source, ":logits", step, source.shape)
 
-    def compute(x: Any) -> Any:
-        return final.compute(ops.reshape(x, (-1, *shape)))
+    def compute_final(x: Any) -> Any:
+        x = ops.reshape(x, (-1, *shape)) if flat else x
+        return final.compute(sign * x + threshold if moves else x)
 
-    changed = replace(final, compute=compute, inputs=(vector.name,), input_shapes=(vector.shape,))
+    changed = replace(
+        final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,)
+    )
     graph.add(changed, graph.wrappers[final.name].layer)
     graph.operations.update({operation.name: operation for operation in later})
-    return vector.name
+    return source.name
 
 
 def _flattening(size: int) -> Step:
@@ -334,17 +360,30 @@ def _run(operations: Sequence[Operation], values: np.ndarray) -> np.ndarray | No
     return array[:, 0] if np.allclose(array, array[:, :1], atol=1e-6, equal_nan=True) else None
 
 
-def _spans_0_to_1(graph: Graph, output: str) -> bool:
-    """Whether functions of single values at the end of a model give all values from 0 to 1."""
-    tail: list[Operation] = []
-    operation = graph.operations[output]
-    while _is_pointwise(operation):
-        tail.insert(0, operation)
-        values = _run(tail, _GRID)
-        if values is not None and np.allclose((values.min(), values.max()), (0, 1), atol=_CLOSE):
-            return True
-        operation = graph.operations[operation.inputs[0]]
-    return False
+def _pointwise_ending(tail: Sequence[Operation]) -> Ending | None:
+    """Return the ending of operations on single values, if they lead from 0 to 1 or back."""
+    values = _run(tail, _GRID)
+    if values is None or not np.isfinite(values).all():
+        return None
+    sign = 1 if values[-1] > values[0] else -1
+    rises = (np.diff(sign * values) >= -1e-6).all()
+    if not rises or not np.allclose(values[[0, -1]][::sign], (0, 1), atol=_CLOSE):
+        return None
+    if np.allclose(values, sigmoid(sign * _GRID), atol=1e-6):
+        return Ending("", tail[0], "sigmoid", sign)
+    threshold = 0.0
+    if abs(values[len(values) // 2] - 0.5) >= 1e-6:  # find it by sections
+        low, high = -_FAR, _FAR
+        while high - low >= 1e-6 * max(1, abs(low)):
+            grid = np.linspace(low, high, 33)
+            values = _run(tail, grid)
+            assert values is not None  # as before
+            index = int(np.argmax(sign * (values - 0.5) > 0))
+            low, high = grid[max(index - 1, 0)], grid[index]
+        threshold = float(low + high) / 2
+    name = getattr(tail[0].params, "function", "relu")
+    name = "probability" if name in FINAL_ACTIVATIONS else name  # it is not the sigmoid itself
+    return Ending("", tail[0], name, sign, threshold)
 
 
 def _is_identity(operation: Operation) -> bool:
