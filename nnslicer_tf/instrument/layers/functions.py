@@ -20,12 +20,13 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.expansion import Constant, current
 from nnslicer_tf.instrument.index_maps import moves_values
+from nnslicer_tf.instrument.layers.embeddings import lookup_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.weighted_sums import convolution, matrix_synapses, sum_step
-from nnslicer_tf.instrument.operations import Elementwise, Lookup, Pooling, Source, Step
+from nnslicer_tf.instrument.operations import Elementwise, Pooling, Source, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
@@ -256,12 +257,9 @@ def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
 
         return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
     positions = int(np.prod(call.input_shapes[0][:-1]))
-    if isinstance(second, keras.Variable):
-        return (sum_step(matrix_synapses(call.path, lambda: second, positions)),)
-    synapses = matrix_synapses(
-        call.path, lambda: ops.convert_to_tensor(current(second), "float32"), positions
-    )
-    return (sum_step(replace(synapses, is_constant=True)),)
+    read, is_constant = _weights(second)
+    synapses = matrix_synapses(call.path, read, positions)
+    return (sum_step(replace(synapses, is_constant=is_constant)),)
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -321,24 +319,14 @@ def _take(operation: Any, call: LayerCall) -> tuple[Step, ...]:
             f"Operation '{call.path}' (Take) looks up in a table of shape {tuple(table.shape)} "
             f"along axis {operation.axis}; only rows of a matrix have a rule."
         )
-    return (lookup_step(call, table),)
+    return (lookup_step(call, *_weights(table)),)
 
 
-def lookup_step(call: LayerCall, table: Any) -> Step:
-    """Return the lookup of tokens in a variable, or in a constant table without synapses."""
-
-    def apply(x: Any, kernel: Any) -> Any:
-        return ops.take(kernel, ops.cast(x, "int32"), axis=0)
-
-    def read() -> Any:
-        if isinstance(table, keras.Variable):
-            return table
-        return ops.convert_to_tensor(current(table), "float32")
-
-    positions = int(np.prod(call.input_shapes[0]))
-    params = matrix_synapses(call.path, read, positions, apply, kind=Lookup)
-    params = replace(params, is_constant=not isinstance(table, keras.Variable))
-    return Step("lookup", lambda x: apply(x, ops.cast(read(), x.dtype)), params)
+def _weights(value: Any) -> tuple[Callable[[], Any], bool]:
+    """Return a function that reads weights, and whether they are constants."""
+    if isinstance(value, keras.Variable):
+        return (lambda: value), False
+    return (lambda: ops.convert_to_tensor(current(value), "float32")), True
 
 
 def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -353,7 +341,7 @@ def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
             f"Operation '{call.path}' (OneHot) takes integers that are computed from activations. "
             "An index has no meaningful change, so that no rule can share it among the inputs."
         )
-    return (lookup_step(call, np.eye(operation.num_classes, dtype=np.float32)),)
+    return (lookup_step(call, *_weights(np.eye(operation.num_classes, dtype=np.float32))),)
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
