@@ -47,19 +47,18 @@ def diff(
     result = versions.compare(before, after, samples.x, samples.y)
     print(result.summary())
     inputs.show(result.to_frame(), output)
-    causes = None
+    causes, names = None, inputs.names(classes, samples.class_names)
     if flips and len(result.negative):
         chosen = samples.x[result.negative[:flips]]
         causes = versions.explain_flips(before, after, chosen, level=level, rng=seed)
         causes.samples = result.negative[:flips]
-        names = inputs.names(classes, samples.class_names)
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
     bound = result.upper_bound(len(result.negative))
     passes = limit is None or bound <= limit
     verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {bound:.2%}"
     verdict += "" if limit is None else f"; the limit is {limit:.2%}"
     if page is not None:
-        _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x)
+        _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x, names)
     if junit is not None:
         _write_junit(junit, verdict, passes)
     print(f"{verdict}: {'passed' if passes else 'failed'}." if limit is not None else f"{verdict}.")
@@ -87,6 +86,7 @@ def _write_page(
     result: "VersionComparison",
     causes: "FlipCauses | None",
     x: "np.ndarray",
+    names: tuple[str, ...],
 ) -> None:
     """Write the tables, and each explained flip with its picture, as a page."""
     import tempfile
@@ -100,9 +100,10 @@ def _write_page(
     report.add(pages.Heading("Answers"), pages.Table(result.to_frame(), "By class"))
     report.add(pages.Heading("Layers"), pages.Table(result.layers, "Changes and what they do"))
     with tempfile.TemporaryDirectory() as folder:
-        for flip in range(len(causes) if causes is not None else 0):
+        for flip in range(0 if causes is None else len(causes)):
+            assert causes is not None
             sample = int(causes.samples[flip])
-            report.add(pages.Heading(f"Sample {sample}"), pages.Text(causes.summary(flip)))
+            report.add(pages.Heading(f"Sample {sample}"), pages.Text(causes.summary(flip, names)))
             if x[sample].ndim == 3:
                 figure = Figure(figsize=(2, 2), layout="constrained")
                 show_image(figure.subplots(), x[sample])

@@ -204,7 +204,7 @@ def _fewest(
         values = [between.logits(one, rows) for one in (active, 1 - active)]
         answers = [int(between.new.classes.from_logits(value)[0]) for value in values]
         margins = [float(value.reshape(-1) @ contrast) for value in values]
-        return answers[0] == after, answers[1] == before, *margins
+        return answers[0] == after, answers[1] == before, margins[0], margins[1]
 
     def is_certified(units: np.ndarray) -> bool:
         return all(tested(units)[:2])
@@ -224,7 +224,7 @@ def _fewest(
         return between.effects(active, rows, score)
 
     def on_the_way(label: int) -> np.ndarray:
-        return sum(effects_at(share, share, label) for share in _PATH) / len(_PATH)
+        return np.mean([effects_at(share, share, label) for share in _PATH], axis=0)
 
     # Bisection on the ranking. Then effects are estimated again at the model whose margin is nearer
     # to 0, which decides the size, and changes are ranked again.
