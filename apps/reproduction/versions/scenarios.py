@@ -96,7 +96,7 @@ def prepared(name: str, seed: int, work: Path) -> Scenario:
         im = InstrumentedModel(old)
         wrong = im.classes.from_outputs(im.predict(x)) != y
         few = np.r_[np.flatnonzero(wrong)[:10], np.flatnonzero(~wrong)[:40]]
-        new = debugging.repair(im, "dense2", x[few], y[few]).model()
+        new = debugging.repair(im, "dense2", x[few], y[few]).model
     elif change == "pruned":
         new = dflare.compress(old, "prune", ratio=0.7)
         kept = [np.asarray(v) != 0 for v in new.trainable_variables]
