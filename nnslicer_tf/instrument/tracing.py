@@ -618,8 +618,14 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
     operations = registered(layer_class)
     if isinstance(layer, keras.layers.Lambda) and operations is not None:
         shapes = [tuple(x.shape[1:]) for x in inputs]
-        recognised = _recognised(operations, layer, shapes)
-        return recognised or is_opaque(layer, inputs)
+        if _recognised(operations, layer, shapes):
+            return True
+        entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
+        try:
+            layer.call(entries[0] if len(entries) == 1 else entries)
+        except Exception:  # it cannot be expanded, such as a function of TensorFlow
+            return True
+        return False
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
     return refused or operations is not None
 
@@ -643,16 +649,6 @@ def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
         return all(recognised(step, shapes, layer.name) for step in steps)
     except UnsupportedLayerError:
         return False
-
-
-def is_opaque(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
-    """Whether a layer cannot be called on symbolic tensors, such as a function of TensorFlow."""
-    entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
-    try:
-        layer.call(entries[0] if len(entries) == 1 else entries)
-    except Exception:  # whatever a user's function raises
-        return True
-    return False
 
 
 def rewrite_of(operation: keras.Operation) -> Callable[..., Any] | None:

@@ -59,8 +59,7 @@ def _with_constants(
         before = [Step("routing", spread, None, ":spread", shape=call.output_shape)]
     arrays = [v for v in values if hasattr(v, "shape")]
     name = binary.__name__
-    factors = {"multiply": 1.0, "divide": 1.0, "add": 1.0, "subtract": 1.0}
-    if arrays and name in factors and not isinstance(arrays[0], TensorAt):
+    if arrays and name in ("multiply", "divide", "add", "subtract"):
         step = _affine(values, name)
         if step is not None:
             return (*before, step)
