@@ -25,7 +25,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.report import plot_coverage
+from nnslicer_tf.report import plot_bars
 
 _FORMAT = "nnslicer_tf coverage 1"
 GRANULARITIES = ("channel", "activation")
@@ -237,7 +237,8 @@ class Coverage(ShownAsTable, ABC):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each operation's covered share as a bar."""
-        axes = plot_coverage({"covered": self}, ax)
+        axes = plot_bars(pd.DataFrame({"covered": self.per_operation()}), ax)
+        axes.set(ylim=(0, 1), ylabel="share of neurons covered")
         axes.set_title(f"covered, of all {self.total():.1%}")
         return axes
 

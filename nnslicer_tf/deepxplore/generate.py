@@ -37,7 +37,6 @@ def generate(
     step: float | None = None,
     max_iterations: int = 50,
     coverage: Sequence[NeuronCoverage] | None = None,
-    desired_coverage: float | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: int | np.random.Generator = 0,
     labels: ArrayLike | None = None,
@@ -58,7 +57,6 @@ def generate(
         max_iterations: Steps after which the search gives up on a seed.
         coverage: One per model, to which the inputs found are added; by default new ones with
             threshold 0.
-        desired_coverage: Start no more seeds once every model's coverage is at least this.
         bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
         labels: The true classes of the seeds, integers or one-hot; a warning names a model that
@@ -133,11 +131,7 @@ def generate(
     active = start(waiting[:0])
     with progress_bar("Seeds", len(waiting), progress) as bar:
         while True:
-            # Fill the batch with new seeds, unless coverage is high enough.
-            if desired_coverage is not None and all(
-                cov.total() >= desired_coverage for cov in coverage
-            ):
-                waiting = waiting[:0]
+            # Fill the batch with new seeds.
             room = batch_size - len(active["seed"])
             new, waiting = waiting[:room], waiting[room:]
             tried += len(new)

@@ -7,7 +7,7 @@ from .evaluation import evaluate
 from .evidence import Evidence
 from .scorers import Scorer
 from .slice_detector import PRESETS, SliceDetector
-from .votes import Features, Vote, VotingDetector
+from .votes import Vote, VotingDetector
 
 __all__ = [
     "ADAPTIVE_ATTACKS",
@@ -16,7 +16,6 @@ __all__ = [
     "EffectivePath",
     "Evidence",
     "FeatureMap",
-    "Features",
     "LogitMargin",
     "OutlierDetector",
     "Scorer",

@@ -22,7 +22,7 @@ from nnslicer_tf.baselines.effective_path import effective_paths
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.scorers import RidgeMargin, Scorer, TreeDisagreement
-from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
+from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -55,14 +55,9 @@ class VectorDetector(VotingDetector):
 
     def votes(self) -> list[Vote]:
         """Return the single vote."""
-        features = Features(
-            self._read,
-            [self.width()],
-            self.max_features,
-            differentiable=False,
-        )
         scorer: Scorer = RidgeMargin(self.alpha) if self.preset == "margin" else TreeDisagreement()
-        return [Vote(self.preset, features, scorer)]
+        options: dict[str, Any] = {"sizes": [self.width()], "most": self.max_features}
+        return [Vote(self.preset, self._read, scorer, takes_tensors=False, **options)]
 
     def _read(self, evidence: Evidence, columns: np.ndarray) -> np.ndarray:
         return self.vectors(evidence.x, columns)

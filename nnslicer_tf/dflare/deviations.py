@@ -21,7 +21,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import plot_queries
 from nnslicer_tf.report.figures import new_axes, show_image
 from nnslicer_tf.report.results import deviations_figure
 
@@ -258,8 +257,18 @@ class DeviationSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a histogram of the queries of successful searches, of which there must be one."""
-        return plot_queries(self.queries[self.found], ax=ax)
+        """Draw a histogram of successful searches' queries, on a logarithmic scale (Figure 4).
+
+        Raises InvalidArgumentError if nothing was found.
+        """
+        queries = self.queries[self.found]
+        if not len(queries):
+            raise InvalidArgumentError("There is nothing to draw: no deviation was found.")
+        ax = new_axes(ax, (4, 2.6))
+        ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
+        ax.set(xscale="log", xlabel="queries", ylabel="searches")
+        ax.set_title(f"mean {queries.mean():.1f}, median {np.median(queries):.0f}", fontsize=9)
+        return ax
 
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])

@@ -213,7 +213,7 @@ class FinishedTiles:
             raise TooManyRegionsError(
                 f"The polygon has more than {counted(self._most, 'region')}: {self._regions:,} "
                 f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, a "
-                "larger max_regions, or boundary_only=True."
+                "larger max_regions, or follow PlaneWalker.boundary alone."
             )
 
     def _add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:

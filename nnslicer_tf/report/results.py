@@ -1,4 +1,4 @@
-"""Charts of results: bars, histograms of queries, layers' errors, deviations."""
+"""Charts of results: bars, ticks of exact lines, layers' errors, deviations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,48 +76,24 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_coverage(coverages: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw the share of every operation that several sets of inputs cover.
+def plot_ticks(lines: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
-        coverages: Name → `Coverage`; all of the same operations.
+        lines: Name → `LinearPartition`, starting at an image; at least one.
         ax: Where to draw.
-
-    Raises:
-        InvalidArgumentError: if there are none, or their operations differ.
     """
-    shares = {name: coverage.per_operation() for name, coverage in coverages.items()}
-    if len({tuple(of_operations) for of_operations in shares.values()}) != 1:
-        raise InvalidArgumentError(
-            "Give one coverage or more, all of the same operations. "
-            f"Received: {', '.join(shares) or 'none'}"
-        )
-    ax = plot_bars(pd.DataFrame(shares), ax)
-    ax.set(ylim=(0, 1), ylabel="share of neurons covered")
-    return ax
-
-
-def plot_queries(queries: np.ndarray, title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw a histogram of queries on a logarithmic scale (DFlare, Figure 4).
-
-    Args:
-        queries: Queries of the successful searches, `(searches,)`.
-        title: The title's first line; mean and median follow.
-        ax: Where to draw.
-
-    Raises:
-        InvalidArgumentError: if there are none, or a number is below 1.
-    """
-    queries = np.asarray(queries)
-    if queries.ndim != 1 or not len(queries) or queries.min() < 1:
-        raise InvalidArgumentError(
-            f"queries must be a vector of positive numbers. Received: {queries!r}"
-        )
-    ax = new_axes(ax, (4, 2.6))
-    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
-    ax.set(xscale="log", xlabel="queries", ylabel="searches")
-    figures = f"mean {queries.mean():.1f}, median {np.median(queries):.0f}"
-    ax.set_title(f"{title}\n{figures}" if title else figures, fontsize=9)
+    if not lines:
+        raise InvalidArgumentError("plot_ticks needs at least one line.")
+    ax = new_axes(ax, (9, 0.7 + 0.4 * len(lines)))
+    for row, line in enumerate(lines.values()):
+        ax.hlines(-row, 0, line.length, color="#bdbdbd", linewidth=1)
+        places = line.ratios * line.length
+        ax.vlines(places, -row - 0.3, -row + 0.3, color="#08519c", linewidth=0.6)
+    ax.set_yticks(-np.arange(len(lines)), [f"{k}: {len(v)} parts" for k, v in lines.items()])
+    ax.set_xlabel("distance from the image (Euclidean)")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
     return ax
 
 

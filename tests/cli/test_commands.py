@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.datasets import texts
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 from support.terminal import shown_lines
 
 DATA = "digits:train[:100]"

@@ -259,14 +259,6 @@ def test_pursuing_neurons_covers_more():
     assert shares[0] == 1 / 6 and shares[1] == 1
 
 
-def test_search_ends_at_the_desired_coverage(ims, digits):
-    found = generate(
-        ims, digits.x[:60], "light", desired_coverage=0.5, batch_size=4, progress=False
-    )
-    assert all(coverage.total() >= 0.5 for coverage in found.coverage)
-    assert found.tried < 60
-
-
 def test_file_and_frame(found, digits, tmp_path):
     _, found = found
     found.save(tmp_path / "found.npz")

@@ -17,7 +17,6 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import (
     ADAPTIVE_ATTACKS,
     Evidence,
-    Features,
     LogitMargin,
     OutlierDetector,
     SliceDetector,
@@ -82,7 +81,7 @@ class FeatureDistance(VotingDetector):
     im: InstrumentedModel
 
     def votes(self):
-        return [Vote("distance", Features(lambda evidence: evidence.logits), ClassDistance())]
+        return [Vote("distance", lambda evidence: evidence.logits, ClassDistance())]
 
 
 def is_array(x):

@@ -1,6 +1,7 @@
 """Detectors on a real model: presets, files, baselines, scikit-learn's contract, errors."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -23,7 +24,6 @@ from nnslicer_tf.detection import (
     EffectivePath,
     Evidence,
     FeatureMap,
-    Features,
     LogitMargin,
     SliceDetector,
     Vote,
@@ -92,8 +92,8 @@ class Rings(SliceDetector):
     """Votes of one's own."""
 
     def votes(self):
-        margin = Vote("margin", Features(lambda evidence: evidence.margins))
-        rings = Features(lambda evidence: evidence.spectrum("rings"))
+        margin = Vote("margin", lambda evidence: evidence.margins)
+        rings = partial(Evidence.spectrum, grouping="rings")
         return [margin, Vote("rings", rings, ClassDistance(), two_sided=True)]
 
 
@@ -204,7 +204,7 @@ def test_slices_of_views_are_local_slices_that_ignore_the_prediction(fitted, sli
     detector, x = fitted("slices"), normal[:4]
     vote = next(v for v in detector.votes_ if v.name == "joint, mirror")
     found = vote.features(Evidence(slicer.im, x, slicer))
-    columns = vote.features.state()["columns"]
+    columns = vote.columns
     operations = {o.layer: o.name for o in slicer.im.operations if o.synapses}
     expected = np.zeros(found.shape)
     mirrored = list(views(x, "mirror"))

@@ -46,7 +46,7 @@ def check_tiling(partition: PlanarPartition) -> None:
     assert (partition.areas > 0).all()
     np.testing.assert_allclose(partition.areas.sum(), partition.total_area, rtol=1e-12)
     edges = partition.edges
-    assert len(partition.vertices) - len(edges) + len(partition) == 1  # Euler
+    assert len(partition.vertices) - len(edges.vertices) + len(partition) == 1  # Euler
     regions = edges.regions
     assert (regions[:, 0] >= 0).all() and (regions[:, 1] >= -1).all()
     assert (regions[:, 0] != regions[:, 1]).all()
