@@ -8,7 +8,6 @@
 """
 
 from nnslicer_tf.dflare.agreement import agreement
-from nnslicer_tf.dflare.audio import AudioDomain
 from nnslicer_tf.dflare.classifiers import as_classifier
 from nnslicer_tf.dflare.compressors import compress, distill, with_softmax
 from nnslicer_tf.dflare.deviations import DeviationSet
@@ -24,7 +23,6 @@ from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 
 __all__ = [
-    "AudioDomain",
     "DFlare",
     "DeviationSet",
     "DiffChaser",
