@@ -1,7 +1,7 @@
 from . import attacks
 from .adaptive.challenge import challenge
 from .adaptive.table import ADAPTIVE_ATTACKS
-from .baselines import EffectivePath, FeatureMap, LogitMargin, OutlierDetector
+from .baselines import EffectivePath, FeatureMap, LogitMargin
 from .detector import Detector
 from .evaluation import evaluate
 from .evidence import Evidence
@@ -17,7 +17,6 @@ __all__ = [
     "Evidence",
     "FeatureMap",
     "LogitMargin",
-    "OutlierDetector",
     "Scorer",
     "SliceDetector",
     "Vote",

@@ -7,10 +7,8 @@ import keras
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from sklearn.covariance import EllipticEnvelope
 from sklearn.ensemble import IsolationForest
 from sklearn.exceptions import NotFittedError
-from sklearn.neighbors import LocalOutlierFactor
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
@@ -18,7 +16,6 @@ from nnslicer_tf.detection import (
     ADAPTIVE_ATTACKS,
     Evidence,
     LogitMargin,
-    OutlierDetector,
     SliceDetector,
     Vote,
     VotingDetector,
@@ -189,31 +186,6 @@ def test_an_outlier_estimator_of_scikit_learn(im, data, normal):
     examples = result.norms["linf"].examples[np.isfinite(result.norms["linf"].pair)]
     assert len(examples) and (forest.predict(examples.reshape(len(examples), -1)) == 1).all()
     assert {check.name for check in result.checks} >= {"the score has a gradient"}
-
-
-def test_an_outlier_estimator_on_logits(tmp_path, im, data, normal):
-    detector = OutlierDetector(im, EllipticEnvelope(random_state=0)).fit(normal)
-    logits = im.logits(data.x)
-    expected = EllipticEnvelope(random_state=0).fit(im.logits(normal[_learned(detector, normal)]))
-    np.testing.assert_allclose(detector.score_samples(data.x), expected.mahalanobis(logits))
-    few = {"attacks": ["selective"], "steps": 15, "budgets": {"linf": [0.5]}}
-    result = attack(detector, im, data, normal, **few)
-    assert result.success()[PAIR].iloc[0] > 0.5 and not detector.differentiable
-    assert not any("like the true one" in check.name for check in result.checks)
-    with pytest.raises(InvalidArgumentError, match="pickle"):
-        detector.save(tmp_path / "detector.npz")
-    with pytest.raises(InvalidArgumentError, match="novelty"):
-        OutlierDetector(im, LocalOutlierFactor()).fit(normal)
-    with pytest.raises(InvalidArgumentError, match="relu9"):
-        OutlierDetector(im, EllipticEnvelope(), "relu9").fit(normal)
-    hidden = OutlierDetector(im, IsolationForest(n_estimators=5, random_state=0), "flatten")
-    assert hidden.fit(normal).predict(data.x).mean() < 0.5
-
-
-def _learned(detector, x):
-    """Which inputs the detector learned from."""
-    order = np.random.default_rng(detector.rng).permutation(len(x))
-    return np.sort(order[: round(len(x) * (1 - detector.held_out))])
 
 
 def test_an_object_with_score_and_threshold(im, data, normal):
