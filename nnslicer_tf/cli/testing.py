@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from nnslicer_tf import InstrumentedModel
 
-MAX_VIEWED = 10
-"""Inputs of each kind in a view."""
+MAX_VIEWED = 10  # Inputs of each kind in a view
 
 CRITERIA = {
     "neuron": "neurons",

@@ -16,14 +16,9 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import figures
 
-MAX_COLUMNS = 20
-"""Number of a table's columns that are drawn."""
-
-MAX_LINES = 4
-"""Number of a signal's channels that are drawn as lines."""
-
-PANELS = 4
-"""Pictures in a row."""
+MAX_COLUMNS = 20  # Number of a table's columns that are drawn
+MAX_LINES = 4  # Number of a signal's channels that are drawn as lines
+PANELS = 4  # Pictures in a row
 
 METHODS = {
     "slice": (figures.BLUE, "o"),

@@ -20,8 +20,7 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import html_frame
 from nnslicer_tf.errors import InvalidArgumentError
 
-Block = Any
-"""A part of a page: its method `html(folder)` returns HTML for a page in a folder."""
+Block = Any  # A part of a page: its method `html(folder)` returns HTML for a page in a folder
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
 
-MAX_CHANGES = 12
-"""Number of changed values of a table's row that are drawn."""
+MAX_CHANGES = 12  # Number of changed values of a table's row that are drawn
 
 
 def plot_bars(

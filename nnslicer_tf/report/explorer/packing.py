@@ -22,11 +22,8 @@ import numpy as np
 FORMAT = "nnslicer_tf explorer 3"
 """Name and version of the format; a page rejects data with another one."""
 
-MAX_BYTES = 16_000_000
-"""Longer documents are compressed less, and seven times as fast."""
-
-MAX_TRIAL = 500_000
-"""Number of elements of an array by which the order of its axes is chosen."""
+MAX_BYTES = 16_000_000  # Longer documents are compressed less, and seven times as fast
+MAX_TRIAL = 500_000  # Number of elements of an array by which the order of its axes is chosen
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
 _LEVELS, _BITS = "q8", "b1"
