@@ -264,21 +264,10 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     def classify(self, lowest: bool = False) -> "PlanarClasses":
         """Divide regions of up to 64 classes at boundaries; see `LinearPartition.classify`."""
-        if lowest not in self._classes:
-            scores = scores_of(self.values, lowest, MAX_TAPS)
-            mesh, scores = divided(self.mesh(), scores)
-            labels = np.argmax(mesh.integrals(scores), axis=1)
-            plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
-            self._classes[lowest] = PlanarClasses(*plane, mesh.places, *faces, labels)
-        return self._classes[lowest]
-
-    def area(self, label: int) -> float:
-        """Return the share of the polygon in which a class wins, in [0, 1]."""
-        return self.classify().area(label)
-
-    def boundary(self, a: int, b: int) -> np.ndarray:
-        """Return the boundary between two classes: segments `(n, 2, 2)` in plane coordinates."""
-        return self.classify().boundary(a, b)
+        mesh, scores = divided(self.mesh(), scores_of(self.values, lowest, MAX_TAPS))
+        labels = np.argmax(mesh.integrals(scores), axis=1)
+        plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
+        return PlanarClasses(*plane, mesh.places, *faces, labels)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the regions, coloured by class, and the decision boundaries."""
@@ -291,10 +280,6 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     @cached_property
     def _integrals(self) -> np.ndarray:
         return mesh_queries.means(*self._faces, self._flat)
-
-    @cached_property
-    def _classes(self) -> dict[bool, "PlanarClasses"]:
-        return {}
 
 
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:

@@ -44,7 +44,7 @@ def neighbourhoods(s: settings.NeighbourhoodSettings) -> ExperimentResult:
             partition = walker.plane(triangles[i])
             row["right"] = bool(im.logits(data.x[i : i + 1])[0].argmax() == data.y[i])
             row["regions"] = len(partition)
-            row["other_percent"] = 100 * (1 - partition.area(int(data.y[i])))
+            row["other_percent"] = 100 * (1 - partition.classify().area(int(data.y[i])))
             margin = partition.margin(int(data.y[i]))
             row |= {"margin": margin.value, "against": margin.other}
             rows.append(row)
