@@ -31,7 +31,6 @@ from nnslicer_tf.detection import (
 )
 from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.detection.calibration import p_values
-from nnslicer_tf.detection.evaluation import average
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, views
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.errors import (
@@ -309,7 +308,6 @@ def test_figures_of_the_evaluation_by_counting(fitted, fgsm):
     expected = precision_recall_fscore_support(y, detector.predict(x), average="binary")[:3]
     np.testing.assert_allclose(table.loc[0, ["precision", "recall", "f1"]].astype(float), expected)
     assert detector.score(x, y) == pytest.approx(table.loc[0, "auroc"])
-    assert average(table)["f1"] == pytest.approx(table["f1"].mean())
 
 
 def test_inputs_that_attacks_share_are_scored_once(fitted, fgsm, monkeypatch):
