@@ -416,7 +416,7 @@ def test_seeds_that_are_not_scaled_are_said():
 
 
 def test_functions_are_compiled_once_for_each_model(models, digits, monkeypatch):
-    module = import_module("nnslicer_tf.deepxplore.generate")
+    module = import_module("nnslicer_tf.deepxplore.generation")
     ims = [nns.InstrumentedModel(copy_model(model)) for model in models]
     original, made = module.compiled_function, []
 
