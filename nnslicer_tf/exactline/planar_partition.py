@@ -160,10 +160,6 @@ class Faces(Plane):
         """Return the number of regions."""
         return len(self.start) - 1
 
-    def region(self, index: int) -> np.ndarray:
-        """Return the corners of a region in plane coordinates, `(corners, 2)`."""
-        return self.vertices[self.loop[self.start[index] : self.start[index + 1]]]
-
     @cached_property
     def areas(self) -> np.ndarray:
         """The areas of the regions, `(regions,)`, in the units of the input space."""
