@@ -24,6 +24,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import check_array
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
 
 
@@ -215,19 +216,9 @@ def _checked(
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
-    counts = {im.classes.count for im in ims}
-    if len(counts) > 1 or any(len(shape) != 1 for shape in outputs.values()):
-        raise InvalidArgumentError(
-            "All models must have the same classes, in one output of shape (classes,) or one "
-            f"sigmoid. Received: {outputs}"
-        )
-    numbers = next((im for im in ims if im.classes.is_number), None)
-    if numbers is not None:
-        raise InvalidArgumentError(
-            f"Models must tell two classes or more apart. Model '{numbers.model.name}' predicts "
-            f"numbers. {numbers.classes.remark}"
-        )
+    classes = {im.model.name: check_classifier(im) for im in ims}
+    if len(set(classes.values())) > 1:
+        raise InvalidArgumentError(f"All models must have the same classes. Received: {classes}")
 
     seeds = check_array(seeds, ims[0].input_shape)
     if not len(seeds):

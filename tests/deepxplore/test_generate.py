@@ -384,7 +384,7 @@ def test_wrong_models_and_seeds(ims, digits):
             keras.layers.Dense(1),
         ]
     )
-    with pytest.raises(InvalidArgumentError, match="two classes or more"):
+    with pytest.raises(InvalidArgumentError, match="is not a classifier"):
         generate([one, one], x)
     with pytest.raises(InputShapeError, match="Seed 1 has values outside"):
         generate(ims, x * np.array([1, 2, 1], np.float32).reshape(3, 1, 1, 1))
