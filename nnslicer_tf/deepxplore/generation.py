@@ -216,9 +216,11 @@ def _checked(
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    classes = {im.model.name: check_classifier(im) for im in ims}
-    if len(set(classes.values())) > 1:
-        raise InvalidArgumentError(f"All models must have the same classes. Received: {classes}")
+    classes = [check_classifier(im) for im in ims]
+    if len(set(classes)) > 1:
+        raise InvalidArgumentError(
+            f"Models must have the same classes. Received: {classes} of them"
+        )
 
     seeds = check_array(seeds, ims[0].input_shape)
     if not len(seeds):
