@@ -60,10 +60,6 @@ class Fold:
 class Page(pages.Page):
     """A page that can also be written as Markdown, and lists the headings inside of blocks."""
 
-    def add(self, *blocks: Block) -> None:
-        """Add parts at the end."""
-        self.blocks += blocks
-
     def headings(self) -> list[Heading]:
         """Return the headings in order, also those inside blocks; reject two of the same anchor."""
 

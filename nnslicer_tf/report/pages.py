@@ -99,6 +99,10 @@ class Page:
     title: str
     blocks: list[Block] = field(default_factory=list)
 
+    def add(self, *blocks: Block) -> None:
+        """Add parts at the end."""
+        self.blocks += blocks
+
     def headings(self) -> list[Heading]:
         """Return the headings that the table of contents lists, in order."""
         return [block for block in self.blocks if isinstance(block, Heading)]
