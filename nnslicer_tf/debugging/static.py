@@ -18,6 +18,8 @@ from nnslicer_tf.slicing import Slice
 Box = tuple[np.ndarray | float, np.ndarray | float]
 
 _MONOTONE = ("rectify", "average", "maximum", "add", "maximum_merge", "minimum_merge", "routing")
+_HUGE = 1e30
+_RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponential", "hard_sigmoid")
 
 
 def static_slice(
@@ -123,12 +125,19 @@ def output_interval(
             sides = (lows[0], highs[0])
             ends = [np.where(factor == 0, 0.0, factor * side) + offset for side in sides]
         return np.minimum(*ends), np.maximum(*ends)
+    if operation.kind == "subtract":
+        low = lows[0] - sum(highs[1:])
+        high = highs[0] - sum(lows[1:])
+        return np.broadcast_to(low, operation.shape), np.broadcast_to(high, operation.shape)
+    function = getattr(operation.params, "function", "")
+    if function == "softsign":  # x / (1 + |x|) is NaN where x is infinite
+        lows, highs = (tuple(np.clip(x, -_HUGE, _HUGE) for x in ends) for ends in (lows, highs))
 
     def computed(values: Sequence[np.ndarray]) -> np.ndarray:
         value = operation.compute(*(ops.convert_to_tensor(x[None]) for x in values))
         return ops.convert_to_numpy(value)[0].astype(np.float64)
 
-    if operation.kind in _MONOTONE:
+    if operation.kind in _MONOTONE or function in _RISING:
         low, high = computed(lows), computed(highs)
         return np.minimum(low, high), np.maximum(low, high)
     if not any(_varies(low, high).any() for low, high in inputs):

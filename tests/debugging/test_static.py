@@ -129,6 +129,15 @@ def test_without_a_box_everything_is_live(function):
     assert all(members.all() for members in static.synapses.values())
 
 
+def test_softsign_has_its_own_bounds():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, layers.Activation("softsign", name="out")(inputs))
+    operation = nns.InstrumentedModel(model)["out"]
+    low, high = output_interval(operation, [(np.array([-np.inf, 1.0]), np.array([np.inf, 3.0]))])
+    np.testing.assert_allclose(low, [-1, 0.5])
+    np.testing.assert_allclose(high, [1, 0.75])
+
+
 def test_what_is_not_known_is_live():
     """Behind a value of which no bound can be computed, everything may vary."""
     inputs = keras.Input((3,))
