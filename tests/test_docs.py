@@ -65,6 +65,7 @@ FOUND = {
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["found"].success_rate == 1,
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,
+    "outputs": lambda names: names["number"].is_number and names["classes"].is_binary,
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
     "explain-and-shrink": lambda names: (
