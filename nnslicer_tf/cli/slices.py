@@ -79,7 +79,7 @@ Synapses outside a slice set to zero, on the test images:
   slice of all      {shares[1]}   \
 {of_all.mean():.1%} of all images right ({whole.mean():.1%})
   slice of 1 image  {shares[2]}   \
-the image, a {label}, is taken for a {answer}
+the image, a {label}, is classified as a {answer}
 
 Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
     )

@@ -373,5 +373,5 @@ def test_demo(nnslicer, tmp_path):
     accuracy = masked_accuracy(folder / "class.npz", lambda y: y == label)
     assert found[2] == f"{100 * accuracy:.1f}"
     assert accuracy > 0.9
-    assert "is taken for a " + str(label) in out
+    assert "is classified as a " + str(label) in out
     assert (folder / "slices.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
