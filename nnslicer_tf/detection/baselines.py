@@ -150,7 +150,7 @@ class OutlierDetector(Detector):
         _ = self.im[self.of or self.im.logit_operation]
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "score_samples"):
             raise InvalidArgumentError(
-                "An outlier estimator has fit and score_samples (LocalOutlierFactor with "
+                "An outlier estimator must have fit and score_samples (LocalOutlierFactor with "
                 f"novelty=True). Received: {self.estimator!r}"
             )
 
