@@ -275,7 +275,7 @@ def test_the_column_of_labels(tmp_path):
     points = datasets.load_data(tmp_path / "points.csv")
     assert points.x.tolist() == [[1, 2], [3, 4]] and points.y.tolist() == [0, 1]
     (tmp_path / "two.csv").write_text("x,label,target\n1,2,0\n")
-    with pytest.raises(CorruptFileError, match="'label', 'target' could have the labels"):
+    with pytest.raises(CorruptFileError, match="'label', 'target' could hold the labels"):
         datasets.load_data(tmp_path / "two.csv")
 
 
