@@ -64,12 +64,12 @@ class KerasClassifier(Classifier):
         inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
         if len(inputs) > 1:
             raise SeveralInputsError(
-                f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join "
-                "them in a wrapping model, which splits one tensor."
+                f"Model '{model.name}' has {len(inputs)} inputs, but a classifier must have one. "
+                "Join them in a wrapping model, which splits one tensor."
             )
         if len(outputs) > 1:
             raise InvalidArgumentError(
-                f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. "
+                f"Model '{model.name}' has {len(outputs)} outputs, but a classifier must have one. "
                 "Choose one: keras.Model(model.inputs, model.outputs[0])."
             )
         self.model = model

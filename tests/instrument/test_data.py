@@ -66,7 +66,7 @@ def test_lists_of_rows_are_samples_not_pairs():
         ((x for x in [X[:1], X[:1, :2]]), "element of shape"),
         ([[1, 2], [3]], "element of shape"),
         ([X[0], X[0, :2]], "must have the same shape"),
-        ({"sound": X}, "samples are looked for under"),
+        ({"sound": X}, "samples must be under one of"),
         (np.array(["a"]), "real numbers.*Turn text into numbers"),
         (["good", "bad"], "real numbers.*Turn text into numbers"),
     ],
