@@ -150,7 +150,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
             arrays.append(values.reshape(entry["shape"]))
         return header, arrays
     except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
-        raise CorruptFileError(f"This is no data of the explorer: {error}") from error
+        raise CorruptFileError(f"This is not data of the explorer: {error}") from error
 
 
 def _planes(array: np.ndarray) -> bytes:
