@@ -23,12 +23,12 @@ import typer
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.dflare import (
     DFlare,
-    DiffChaser,
     ModelPair,
     SearchAlgorithm,
     as_classifier,
     find_deviations,
 )
+from reproduction.dflare.diffchaser import DiffChaser
 from reproduction.dflare.pairs import load_pair, seed_images
 
 

@@ -1,6 +1,5 @@
 from . import (
     attributions,
-    baselines,
     datasets,
     debugging,
     deepbase,
@@ -35,7 +34,6 @@ __all__ = [
     "Slicer",
     "Step",
     "attributions",
-    "baselines",
     "datasets",
     "debugging",
     "deepbase",

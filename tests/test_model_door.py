@@ -8,7 +8,6 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import (
     attributions,
-    baselines,
     debugging,
     deepbase,
     deepxplore,
@@ -205,7 +204,7 @@ CALLS = {
     "explore": lambda s: nns.explore(s.slicer().slice_each(s.few), s.im, s.few, progress=False),
     **{
         f"scores, {name}": lambda s, name=name: pruning.scores(s.im, name, s.x, s.y)
-        for name in ("weight", "nnslicer", "effective_path", "channel", "random")
+        for name in ("weight", "nnslicer", "channel", "random")
     },
     "fine_tune": lambda s: pruning.fine_tune(
         pruning.prune(s.model, s.weights(), 0.3), s.x, s.y, epochs=1
@@ -239,10 +238,8 @@ CALLS = {
     "inspect": lambda s: deepbase.inspect(s.im, s.x, {"class": s.y}, progress=False),
     "compress": lambda s: dflare.compress(s.model, "int8", s.x),
     "DFlare": search(dflare.DFlare(max_queries=10)),
-    "DiffChaser": search(dflare.DiffChaser(max_queries=10)),
     "agreement": lambda s: dflare.agreement(s.pair(), s.few),
     "distill": lambda s: dflare.distill(s.model, keras.models.clone_model(s.model), s.x, epochs=1),
-    "effective_paths": lambda s: baselines.effective_paths(s.im, s.few),
 }
 
 

@@ -50,10 +50,6 @@ CASES = {
         lambda s: detection.LogitMargin(s.im).fit(DATA.x),
         lambda d: d.score_samples(X),
     ),
-    "feature map": (
-        lambda s: detection.FeatureMap(s.im).fit(DATA.x),
-        lambda d: d.score_samples(X),
-    ),
     **{
         f"detector {preset}": (
             lambda s, preset=preset: detection.SliceDetector(s, preset).fit(DATA.x),

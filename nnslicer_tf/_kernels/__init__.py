@@ -1,5 +1,5 @@
 """Inner loops over NumPy arrays, compiled by Numba; without Keras, so that workers start fast.
 
-`sums`, `products`, `pools`, `pointwise` and `rows` are for slices, `paths` for effective paths. The
-other modules serve these; see README.md.
+`sums`, `products`, `pools`, `pointwise` and `rows` are for slices. The other modules serve these;
+see README.md.
 """

@@ -1,8 +1,7 @@
 from . import attacks
 from .adaptive.challenge import challenge
 from .adaptive.table import ADAPTIVE_ATTACKS
-from .baselines import EffectivePath, FeatureMap, LogitMargin
-from .detector import Detector
+from .detector import Detector, LogitMargin
 from .evaluation import evaluate
 from .evidence import Evidence
 from .scorers import Scorer
@@ -13,9 +12,7 @@ __all__ = [
     "ADAPTIVE_ATTACKS",
     "PRESETS",
     "Detector",
-    "EffectivePath",
     "Evidence",
-    "FeatureMap",
     "LogitMargin",
     "Scorer",
     "SliceDetector",

@@ -1,4 +1,4 @@
-"""`Detector`: the base class of all detectors of adversarial inputs."""
+"""`Detector`, the base class of all detectors of adversarial inputs, and `LogitMargin`."""
 
 import os
 from abc import abstractmethod
@@ -226,3 +226,15 @@ class Detector(BaseEstimator):
             raise NotFittedError(
                 f"This {name} is not fitted: call fit with normal inputs first, or {name}.load."
             )
+
+
+@dataclass(eq=False, repr=False)
+class LogitMargin(Detector):
+    """Flags inputs whose two largest logits are close: the model is unsure."""
+
+    im: InstrumentedModel
+    differentiable = True
+
+    def anomaly_scores(self, evidence: Evidence) -> Any:
+        """Return the margins of the predictions."""
+        return evidence.margins

@@ -4,7 +4,7 @@
     found = find_deviations(pair, images)
     found.summary(); found.images; found[0].deviation.trace
 
-`DFlare` and `DiffChaser` are the searches; a `Domain` is a kind of input.
+`DFlare` is the search; a `Domain` is a kind of input.
 """
 
 import lazy_loader

@@ -2,7 +2,6 @@ from .agreements import agreement
 from .classifiers import as_classifier
 from .compressors import compress, distill, with_softmax
 from .deviations import DeviationSet
-from .diffchaser import DiffChaser
 from .domain import Domain, MutationOperator
 from .find import find_deviations
 from .images import ImageDomain
@@ -16,7 +15,6 @@ from .text import TextDomain
 __all__ = [
     "DFlare",
     "DeviationSet",
-    "DiffChaser",
     "Domain",
     "ImageDomain",
     "ModelPair",

@@ -121,10 +121,6 @@ class Domain(ABC):
         rounded = np.rint(blended) if x.dtype.kind in "iu" else blended
         return self.valid(rounded.astype(x.dtype), x)
 
-    def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return children of pairs `(batch, …)`, with each value from either; or override it."""
-        return np.where(rng.random(first.shape) < 0.5, first, second)
-
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the inputs of models without preprocessing: the values as float32."""
         return batch.astype(np.float32)

@@ -150,15 +150,6 @@ class TextDomain(Domain):
         """Return the mutant, or `x` for a share of 0, as nothing lies between two sentences."""
         return mutant if share > 0 else x
 
-    def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Join the start of one sentence to the end of the other, cut at the same word."""
-        children = np.full_like(first, PADDING)
-        for child, a, b in zip(children, first, second, strict=True):
-            cut = int(rng.integers(1, word_count(a) + 1))
-            words = np.concatenate([a[:cut], b[cut : max(cut, word_count(b))]])
-            child[: len(words)] = words
-        return children
-
     def smaller(
         self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
     ) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The backward walk, from given operations to everything that they depend on.
 
-Dynamic slices (by exclusion, or at θ = 0), effective paths, DeepLIFT and back-propagation are
-this walk with different rules. It works on NumPy arrays, without Keras, and on tensors.
+Dynamic slices (by exclusion, or at θ = 0), DeepLIFT and back-propagation are this walk with
+different rules. It works on NumPy arrays, without Keras, and on tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping

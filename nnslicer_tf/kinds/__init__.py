@@ -4,7 +4,7 @@ A kind's module registers its `Kind`, which has what all analyses need to know, 
 of the tables `EXCLUSION` (slicing at any θ), `AT_ZERO` (slicing at θ = 0, on the backend) and
 `MULTIPLIERS` (DeepLIFT and amounts). To add a kind, do the same in a module of your own; only
 `register_rule`, which sets the slicing rules, is required. Other analyses have tables of their own:
-`exactline.rules`, `baselines.effective_path`. Importing this package does not import Keras.
+`exactline.rules`. Importing this package does not import Keras.
 """
 
 from nnslicer_tf.kinds import (  # noqa: F401  # each module registers its kinds

@@ -15,7 +15,6 @@ from keras import ops
 
 from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf._environment import progress_bar
-from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
@@ -224,23 +223,7 @@ _REDUCTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class EffectivePathRanker(ClassRanker):
-    """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019), with their θ."""
-
-    theta: float = 0.5
-    progress: bool = True
-
-    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        """Return the number of samples whose path contains each synapse."""
-        paths = effective_paths(im, x, self.theta, progress=self.progress)
-        row = paths.sum(axis=0, dtype=np.int64)  # the synapses of all kernels
-        ends = np.cumsum([kernel.size for kernel in im.kernels.values()])
-        parts = zip(im.kernels.items(), np.split(row, ends[:-1]), strict=True)
-        return {name: part.reshape(kernel.shape) for (name, kernel), part in parts}
-
-
-RANKERS = ("nnslicer", "effective_path", "weight", "channel", "random")
+RANKERS = ("nnslicer", "weight", "channel", "random")
 
 
 def scores(
@@ -255,14 +238,13 @@ def scores(
 
     Args:
         im: The model; a Keras model is instrumented.
-        method: "nnslicer" (see `NNSlicerRanker`), "effective_path" (the number of samples whose
-            effective path contains the synapse), "weight" (its magnitude; Han et al., ICLR 2016),
+        method: "nnslicer" (see `NNSlicerRanker`), "weight" (its magnitude; Han et al., ICLR 2016),
             "channel" (the mean magnitude of the neuron's incoming weights), "random" (0 … 1), or a
             ranker.
-        x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
+        x: Samples `(samples, *input_shape)`; "nnslicer" needs them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
-        **options: `rng` of "random"; attributes of `NNSlicerRanker` or `EffectivePathRanker`.
+        **options: `rng` of "random"; attributes of `NNSlicerRanker`.
 
     Raises:
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
@@ -271,10 +253,9 @@ def scores(
     if isinstance(method, Ranker):
         return method.scores(im, x, y, classes)
     check_name("ranker", method, RANKERS)
-    if method not in ("nnslicer", "effective_path"):
-        return model_scores(im, method, **options)
-    ranker = NNSlicerRanker(**options) if method == "nnslicer" else EffectivePathRanker(**options)
-    return ranker.scores(im, x, y, classes)
+    if method == "nnslicer":
+        return NNSlicerRanker(**options).scores(im, x, y, classes)
+    return model_scores(im, method, **options)
 
 
 def times_weight(

@@ -1,4 +1,4 @@
-"""Detectors on a real model: presets, files, baselines, scikit-learn's contract, errors."""
+"""Detectors on a real model: presets, files, scikit-learn's contract, errors."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +21,12 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection import (
     PRESETS,
     Detector,
-    EffectivePath,
     Evidence,
-    FeatureMap,
     LogitMargin,
     SliceDetector,
     Vote,
     evaluate,
 )
-from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.detection.calibration import p_values
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, views
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
@@ -181,7 +178,7 @@ def test_a_saved_detector_goes_with_its_model_and_profile(fitted, slicer, normal
         with pytest.raises(ProfileMismatchError, match="other options"):
             SliceDetector.load(path, other)
     with pytest.raises(InvalidArgumentError, match=r"SliceDetector\.load"):
-        FeatureMap.load(path, slicer.im)
+        LogitMargin.load(path, slicer.im)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CorruptFileError):
         SliceDetector.load(path, slicer)
@@ -258,30 +255,11 @@ def test_files_of_the_first_version_load(slicer, normal, same_identity, preset):
     assert same.mean() > 0.95  # another machine rounds otherwise
 
 
-def test_a_file_of_the_feature_maps_first_version_loads(slicer, normal, same_identity):
-    fresh = FeatureMap(slicer.im, "margin", max_features=100).fit(normal[:700])
-    loaded = FeatureMap.load(same_identity("feature_map.npz", fresh.identity()), slicer.im)
-    assert loaded.get_params() == fresh.get_params()
-    x = normal[700:900]
-    np.testing.assert_allclose(loaded.score_samples(x), fresh.score_samples(x), atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("make", "at_least"),
-    [
-        (lambda im: FeatureMap(im, "paper"), 0.6),
-        (lambda im: FeatureMap(im, "margin"), 0.8),
-        (lambda im: EffectivePath(im, "paper", progress=False), 0.5),
-        (lambda im: EffectivePath(im, "margin", progress=False), 0.7),
-        (LogitMargin, 0.7),
-    ],
-)
-def test_baselines_on_fgsm(slicer, normal, fgsm, tmp_path, make, at_least):
-    detector = make(slicer.im).fit(normal)
-    row = evaluate(detector, {"FGSM_4": fgsm}).iloc[0]
-    assert row["auroc"] > at_least
-    detector.save(tmp_path / "baseline.npz")
-    loaded = type(detector).load(tmp_path / "baseline.npz", slicer.im)
+def test_the_logit_margin_on_fgsm(slicer, normal, fgsm, tmp_path):
+    detector = LogitMargin(slicer.im).fit(normal)
+    assert evaluate(detector, {"FGSM_4": fgsm}).iloc[0]["auroc"] > 0.7
+    detector.save(tmp_path / "margin.npz")
+    loaded = LogitMargin.load(tmp_path / "margin.npz", slicer.im)
     assert np.array_equal(loaded.predict(fgsm[1]), detector.predict(fgsm[1]))
 
 
@@ -291,12 +269,6 @@ def test_detectors_take_keras_models(slicer, normal):
     scores = [d.score_samples(normal) for d in detectors]
     np.testing.assert_array_equal(*scores)
     assert clone(LogitMargin(model)).im.model is model
-
-
-def test_flagging_everything_has_an_f1_of_two_thirds(slicer, normal, fgsm):
-    row = evaluate(FlagEverything(slicer.im).fit(normal), {"FGSM_4": fgsm}).iloc[0]
-    assert (row["precision"], row["recall"], row["auroc"]) == (0.5, 1.0, 0.5)
-    assert row["f1"] == pytest.approx(2 / 3)
 
 
 def test_figures_of_the_evaluation_by_counting(fitted, fgsm):
@@ -468,6 +440,6 @@ def test_probabilities_whose_softmax_cannot_be_found_are_said(slicer, normal):
     total = layers.Dense(1, use_bias=False, kernel_initializer="ones", name="total")(exponent)
     inverse = keras.ops.exp(-keras.ops.log(total))
     odd = keras.Model(inputs, layers.Multiply()([exponent, inverse]))
-    detector = FeatureMap(nns.InstrumentedModel(odd))
+    detector = LogitMargin(nns.InstrumentedModel(odd))
     with pytest.warns(PlausibilityWarning, match="look like probabilities"):
         detector.fit(normal)

@@ -9,7 +9,6 @@ from nnslicer_tf import datasets
 from nnslicer_tf.dflare import (
     DeviationSet,
     DFlare,
-    DiffChaser,
     ModelPair,
     find_deviations,
     verify,
@@ -35,7 +34,6 @@ SEARCHES = {
     "paper": DFlare(patience=None, bisections=0),
     "DFlare_D": DFlare(fitness="distance", patience=None, bisections=0),
     "DFlare_R": DFlare(selection="uniform", patience=None, bisections=0),
-    "DiffChaser": DiffChaser(population=40),
 }
 
 
@@ -180,10 +178,9 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
         find(*pair, seeds, **options)
 
 
-@pytest.mark.parametrize("search", [DFlare(), DiffChaser(population=40)])
-def test_save_and_load(pair, seeds, tmp_path, search):
+def test_save_and_load(pair, seeds, tmp_path):
     seeds[4] = 130
-    found = find(*pair, seeds, search=search, max_queries=2000, progress=False)
+    found = find(*pair, seeds, max_queries=2000, progress=False)
     found.save(tmp_path / "found.npz")
     loaded = DeviationSet.load(tmp_path / "found.npz")
     assert len(loaded) == 12
@@ -209,11 +206,6 @@ def test_verify_notices_what_is_wrong(pair, seeds):
     ]
     held = verify(ModelPair(*pair), DeviationSet(spoiled, seeds[[0] * 4]))
     np.testing.assert_array_equal(held, [True, False, False, False])
-
-
-def test_more_uncertainty_than_classes_is_refused(pair, seeds):
-    with pytest.raises(InvalidArgumentError, match=r"k must be in 2 … 2, .* Received: 3"):
-        find(*pair, seeds, search=DiffChaser(population=8, k=3), progress=False)
 
 
 def three_classes(x):

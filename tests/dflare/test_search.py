@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import DFlare, DiffChaser, ImageDomain
+from nnslicer_tf.dflare import DFlare, ImageDomain
 from nnslicer_tf.dflare.domain import Answers
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -83,35 +83,6 @@ def test_bad_options():
     for options in ({"patience": 0}, {"bisections": -1}):
         with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
             DFlare(**options)
-    for options in ({"population": 2}, {"k": 1}, {"tournament": 0}, {"k": "two"}):
-        with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
-            DiffChaser(**options)
-    with pytest.raises(InvalidArgumentError, match="mutation_rate"):
-        DiffChaser(mutation_rate=1.5)
     for options in ({"timeout": "long"}, {"timeout": 0}, {"delta": None}, {"radius": [1]}):
         with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
             DFlare(**options)
-
-
-def test_k_uncertainty_by_hand():
-    first, second = np.array([[0.5, 0.2, 0.3]]), np.array([[0.1, 0.8, 0.1]])
-    answers = Answers(first, second, np.zeros((1, 2)), np.zeros(1, bool), np.zeros(1))
-    np.testing.assert_allclose(DiffChaser(k=2).uncertainty(answers), [[0.2], [0.7]])
-    np.testing.assert_allclose(DiffChaser(k=3).uncertainty(answers), [[0.3], [0.7]])
-
-
-def test_diffchaser_breeds_from_the_least_certain():
-    search = DiffChaser(population=8, mutation_rate=0.0, tournament=50)
-    steps = begin(search)
-    pool = steps.send(answer((0, 0, 0.0)))
-    assert pool.shape == (8, 4, 4, 1)
-    certain = np.tile(np.array([[0.9, 0.1]], np.float32), (8, 1))
-    original, compressed = certain.copy(), certain.copy()
-    original[2] = compressed[5] = (0.51, 0.49)
-    same = np.zeros((8, 2), int)
-    none = np.zeros(8, bool)
-    children = steps.send(Answers(original, compressed, same, none, np.zeros(8)))
-    # tournaments of 50 out of 8 nearly always meet the best: input 2 in the original's
-    # branch, 5 in the compressed model's; a child of equal parents is that parent
-    np.testing.assert_array_equal(children[:4], np.repeat(pool[2:3], 4, axis=0))
-    np.testing.assert_array_equal(children[4:], np.repeat(pool[5:6], 4, axis=0))

@@ -7,8 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf.baselines import effective_paths
-from nnslicer_tf.pruning.rankers import RANKERS, EffectivePathRanker
+from nnslicer_tf.pruning.rankers import RANKERS
 from support.models import MODELS, set_dyadic_weights
 
 
@@ -169,16 +168,10 @@ def test_wrong_options_of_slices_are_refused_at_once(options, message):
         pruning.NNSlicerRanker(**options)
 
 
-@pytest.mark.parametrize(
-    "ranker",
-    [
-        pruning.NNSlicerRanker(theta=0.0, progress=False),
-        EffectivePathRanker(progress=False),
-    ],
-)
 @pytest.mark.parametrize("dtype", [int, np.float32])
-def test_labels_may_be_one_hot(digits, ranker, dtype):
+def test_labels_may_be_one_hot(digits, dtype):
     im, train, _ = digits
+    ranker = pruning.NNSlicerRanker(theta=0.0, progress=False)
     x, y = train.x[:60], train.y[:60]
     expected, found = ranker.by_class(im, x, y), ranker.by_class(im, x, np.eye(10, dtype=dtype)[y])
     assert list(found) == list(expected) == list(range(10))
@@ -186,15 +179,6 @@ def test_labels_may_be_one_hot(digits, ranker, dtype):
         for name, scores in expected[target].items():
             np.testing.assert_array_equal(found[target][name], scores)
     assert list(ranker.by_class(im, x, np.eye(10, dtype=dtype)[y], classes=[3, 4])) == [3, 4]
-
-
-def test_effective_path_scores_count_the_paths(digits):
-    im, train, _ = digits
-    x, y = train.x[:60], train.y[:60]
-    found = pruning.scores(im, EffectivePathRanker(progress=False), x, y, [1])
-    right = (im.logits(x).argmax(axis=1) == y) & (y == 1)
-    paths = effective_paths(im, x[right], progress=False).toarray().sum(axis=0)
-    np.testing.assert_array_equal(np.concatenate([s.ravel() for s in found.values()]), paths)
 
 
 def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
@@ -214,16 +198,26 @@ def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
         pruning.class_scores.ClassScores.load(tmp_path / "scores.npz")
 
 
+class Samples(pruning.ClassRanker):
+    """A ranker that only counts the samples of a class."""
+
+    def class_scores(self, im, x, target):
+        return {name: np.full(kernel.shape, len(x)) for name, kernel in im.kernels.items()}
+
+
 def test_wrong_samples_count_if_wanted(digits):
     im, train, _ = digits
-    x, y = train.x[:20], (train.y[:20] + 1) % 10  # no label is right
+    x, y = train.x[:20], train.y[:20].copy()
+    y[np.flatnonzero(y == 3)[0]] = 4  # of the label 4, this one is wrong
+    assert (im.logits(x).argmax(axis=1) == train.y[:20]).all()
+    assert (Samples().scores(im, x, y, [4])["conv1"] == np.sum(y == 4) - 1).all()
+    y = (train.y[:20] + 1) % 10  # no label is right
     with pytest.raises(
         nns.errors.InvalidArgumentError, match="no samples of class 3 that the model"
     ):
-        EffectivePathRanker(progress=False).scores(im, x, y, [3])
-    ranker = EffectivePathRanker(correct_only=False, progress=False)
-    paths = effective_paths(im, x[y == 3], progress=False).toarray().sum()
-    assert sum(s.sum() for s in ranker.scores(im, x, y, [3]).values()) == paths
+        Samples().scores(im, x, y, [3])
+    for scores in Samples(correct_only=False).scores(im, x, y, [3, 5]).values():
+        assert (scores == np.isin(y, (3, 5)).sum()).all()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +240,7 @@ def test_bad_requests_are_refused(digits, arguments, message):
     if arguments.pop("lost", False):
         x = x[1:]
     if arguments.get("method") is None:
-        arguments = {"method": EffectivePathRanker(progress=False), "x": x, "y": y} | (arguments)
+        arguments = {"method": Samples(), "x": x, "y": y} | arguments
     with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.scores(im, **arguments)
     scores = pruning.class_scores.ClassScores({0: {"a": np.ones(2)}})
@@ -261,10 +255,7 @@ def test_targeted_pruning_keeps_the_target_classes(digits, profile):
     im, train, test = digits
     targets = [1, 3, 5, 7]
     others = [0, 2, 4, 6, 8, 9]
-    rankers = {
-        "nnslicer": pruning.NNSlicerRanker(profile=profile, progress=False),
-        "effective_path": EffectivePathRanker(progress=False),
-    }
+    rankers = {"nnslicer": pruning.NNSlicerRanker(profile=profile, progress=False)}
     found = {}
     for method in RANKERS:
         scores = pruning.scores(im, rankers.get(method, method), train.x, train.y, targets)

@@ -149,13 +149,10 @@ def test_coverage_leaves_masks_out(made):
     assert 0 < coverage.total() <= 1
 
 
-def test_exact_lines_and_effective_paths_refuse_and_name_the_operation(made):
+def test_exact_lines_refuse_what_is_not_piecewise_linear(made):
     _, im, x, _ = made
     with pytest.raises(nns.errors.UnsupportedLayerError, match="not piecewise linear"):
         nns.exactline.exact_line(im, x[0], x[1])
-    y = im.logits(x).argmax(axis=1)
-    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"context|scores|mask"):
-        nns.pruning.scores(im, "effective_path", x=x, y=y)
 
 
 def test_the_models_have_what_they_are_to_show():

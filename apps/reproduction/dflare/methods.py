@@ -18,6 +18,7 @@ import pandas as pd
 from nnslicer_tf import dflare
 from nnslicer_tf.dflare.classifiers import Classifier
 from nnslicer_tf.dflare.images import IMAGE_OPERATORS, noise_operator
+from reproduction.dflare.diffchaser import DiffChaser
 from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
 from reproduction.dflare.settings import SweepSettings
 from reproduction.result import ExperimentTable, paper_frame, versions
@@ -85,7 +86,7 @@ METHODS: dict[str, Method] = {
     "DFlare_D as programmed": Method(
         replace(_PAPER, fitness=growth, selection="uniform"), _WRAPPING
     ),
-    "DiffChaser": Method(dflare.DiffChaser()),
+    "DiffChaser": Method(DiffChaser()),
 }
 
 _EIGHT = "Quantization-8-bit"

@@ -20,23 +20,21 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, explore
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection import (
     PRESETS,
     Detector,
-    EffectivePath,
-    FeatureMap,
     LogitMargin,
     SliceDetector,
     evaluate,
 )
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
-from nnslicer_tf.detection.baselines import FlagEverything
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.nnslicer.baselines import EffectivePath, FeatureMap, FlagEverything
+from reproduction.nnslicer.effective_path import effective_paths
 from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings, split_names
 from reproduction.plots import MARKERS, METHODS, plot_numbers
 from reproduction.result import (

@@ -15,13 +15,13 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, Criterion
 from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.detection import attacks_on, examples
+from reproduction.nnslicer.effective_path import effective_paths
 from reproduction.nnslicer.settings import ProgramDetectionSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note, paper_frame, versions
 from reproduction.rows import RowStore

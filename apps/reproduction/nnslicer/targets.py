@@ -15,8 +15,8 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
 from nnslicer_tf.pruning.class_scores import ClassScores, subset_figures
-from nnslicer_tf.pruning.rankers import EffectivePathRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
+from reproduction.nnslicer.effective_path import EffectivePathRanker
 from reproduction.nnslicer.settings import TargetSettings
 from reproduction.rows import RowStore
 from reproduction.samples import first, load_classifier

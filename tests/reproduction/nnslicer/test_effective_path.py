@@ -8,10 +8,10 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, zoo
-from nnslicer_tf.baselines import effective_paths
-from nnslicer_tf.detection import EffectivePath
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from reproduction.nnslicer.effective_path import EffectivePathRanker, effective_paths
+from support import transformers
 
 
 def smallest_set(contributions: np.ndarray, goal: float) -> set[int]:
@@ -119,7 +119,19 @@ def test_bad_arguments():
             effective_paths(im, x, theta)
     with pytest.raises(InvalidArgumentError, match=r"Unknown kernel 'hiden'.*hidden"):
         effective_paths(im, x, kernels=["hiden"])
-    with pytest.raises(InvalidArgumentError, match="Did you mean 'paper'"):
-        EffectivePath(im, "papre", held_out=0.5).fit(
-            np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
-        )
+
+
+def test_scores_count_the_paths():
+    im, train = nns.InstrumentedModel(zoo.load("digits_cnn")), datasets.load("digits", "train[:60]")
+    found = pruning.scores(im, EffectivePathRanker(progress=False), train.x, train.y, [1])
+    right = (im.logits(train.x).argmax(axis=1) == train.y) & (train.y == 1)
+    paths = effective_paths(im, train.x[right], progress=False).toarray().sum(axis=0)
+    np.testing.assert_array_equal(np.concatenate([s.ravel() for s in found.values()]), paths)
+
+
+@pytest.mark.parametrize("build", [transformers.classifier, transformers.decoder])
+def test_transformers_are_refused_by_the_name_of_an_operation(build):
+    im = nns.InstrumentedModel(build())
+    x = np.ones((2, transformers.LENGTH), int)
+    with pytest.raises(UnsupportedLayerError, match=r"context|scores|mask"):
+        effective_paths(im, x)

@@ -1,5 +1,7 @@
 """Effective paths: the synapses that matter for a prediction (Qiu et al., CVPR 2019).
 
+NNSlicer is compared with them: `effective_paths`, and a ranker that counts them.
+
 The path goes backwards from the predicted class. For each neuron on it, the smallest set of
 positive contributions w·x that reaches the share θ of its value puts its synapses on the path.
 Additions (residual connections) and averages select among their inputs in the same way; a maximum
@@ -12,19 +14,22 @@ and a sort of the contributions of each neuron on the path, slow for wide layers
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._environment import track
-from nnslicer_tf._kernels import paths
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.kinds.kind import Table
+from nnslicer_tf.pruning import ClassRanker
+from nnslicer_tf.pruning.class_scores import Scores
+from reproduction.nnslicer import path_kernels
 
 _BATCH = 128
 
@@ -81,7 +86,7 @@ def effective_paths(
             raise UnsupportedLayerError(
                 f"Effective paths have no rule for operation '{operation.name}' of kind "
                 f"'{operation.kind}'. Register one with PATHS.register in "
-                "nnslicer_tf.baselines.effective_path."
+                "reproduction.nnslicer.effective_path."
             )
         rules[operation.name] = PATHS[operation.kind](operation)
 
@@ -115,7 +120,7 @@ def effective_paths(
             reached = np.zeros(inputs[0].shape, bool)
             flat = [_flat(part) for part in (path[0], output * theta, inputs[0])]
             more = params.taps, params.groups, _flat(reached), used[kernel]
-            paths.weighted_sum(*flat, matrix, *more)
+            path_kernels.weighted_sum(*flat, matrix, *more)
             return [reached[None]]
 
         start = np.zeros((1, *shapes[im.logit_operation]), bool)
@@ -131,6 +136,22 @@ def effective_paths(
             row = np.concatenate([mask.ravel() for name, mask in used.items() if name in wanted])
             rows.append(sp.csr_array(row[None].astype(np.int32)))
     return sp.vstack(rows, format="csr")
+
+
+@dataclass(frozen=True)
+class EffectivePathRanker(ClassRanker):
+    """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019), with their θ."""
+
+    theta: float = 0.5
+    progress: bool = True
+
+    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
+        """Return the number of samples whose path contains each synapse."""
+        paths = effective_paths(im, x, self.theta, progress=self.progress)
+        row = paths.sum(axis=0, dtype=np.int64)  # the synapses of all kernels
+        ends = np.cumsum([kernel.size for kernel in im.kernels.values()])
+        parts = zip(im.kernels.items(), np.split(row, ends[:-1]), strict=True)
+        return {name: part.reshape(kernel.shape) for (name, kernel), part in parts}
 
 
 def _unchanged(operation: Operation) -> PathRule:
@@ -186,14 +207,14 @@ def _pooling(operation: Operation) -> PathRule:
         reached = np.zeros(x.shape, bool)
         flat = [_flat(values) for values in (path, y, x, reached)]
         if operation.kind == "maximum":
-            paths.maximum(flat[0], flat[1], flat[2], taps, flat[3])
+            path_kernels.maximum(flat[0], flat[1], flat[2], taps, flat[3])
             return [reached]
         # The mean of k inputs reaches θ·y if their sum reaches k·θ·y.
         goal = flat[1] * (taps >= 0).sum(axis=1, keepdims=True) * theta
         channels = x.shape[-1]
         ones = np.ones((taps.shape[1], 1, channels), np.float32)
         unused = np.zeros(ones.shape, bool)
-        paths.weighted_sum(flat[0], goal, flat[2], ones, taps, channels, flat[3], unused)
+        path_kernels.weighted_sum(flat[0], goal, flat[2], ones, taps, channels, flat[3], unused)
         return [reached]
 
     return rule

@@ -1,8 +1,8 @@
-"""Baseline detectors.
+"""Detectors that NNSlicer is compared with (section 6.1).
 
-- `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead.
-- `EffectivePath` (Qiu et al., CVPR 2019), at the cost of `baselines.effective_paths`.
-- `LogitMargin` and `FlagEverything`: trivial; any other detector must beat them.
+- `FeatureMap`: the classifier of slices, on feature maps instead.
+- `EffectivePath` (Qiu et al., CVPR 2019), at the cost of `effective_paths`.
+- `FlagEverything`: trivial, like the package's `LogitMargin`; any other detector must beat them.
 
 Memory: one float32 per input and feature or sampled synapse.
 """
@@ -15,12 +15,11 @@ import numpy as np
 
 from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._environment import track
-from nnslicer_tf.baselines.effective_path import effective_paths
-from nnslicer_tf.detection.detector import Detector
-from nnslicer_tf.detection.evidence import Evidence, convolutions
-from nnslicer_tf.detection.scorers import RidgeMargin, Scorer, TreeDisagreement
-from nnslicer_tf.detection.votes import Vote, VotingDetector
+from nnslicer_tf.detection import Detector, Evidence, Scorer, Vote, VotingDetector
+from nnslicer_tf.detection.evidence import convolutions
+from nnslicer_tf.detection.scorers import RidgeMargin, TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.nnslicer.effective_path import effective_paths
 
 _SAMPLES = 512  # whose paths are held in memory at once
 
@@ -125,15 +124,3 @@ class FlagEverything(Detector):
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
         """Return ones."""
         return np.ones(len(evidence))
-
-
-@dataclass(eq=False, repr=False)
-class LogitMargin(Detector):
-    """Flags inputs whose two largest logits are close: the model is unsure."""
-
-    im: InstrumentedModel
-    differentiable = True
-
-    def anomaly_scores(self, evidence: Evidence) -> Any:
-        """Return the margins of the predictions."""
-        return evidence.margins

@@ -1,4 +1,4 @@
-"""DiffChaser, the baseline: a genetic search guided by k-uncertainty.
+"""DiffChaser, which DFlare is compared with: a genetic search guided by k-uncertainty.
 
 Source: Xie et al., "DiffChaser" (IJCAI 2019), as described in sections 2.5 and 4.4 of the DFlare
 paper. A pool of mutants is bred in two branches, one per model; each prefers inputs with a small
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnslicer_tf._checks import check_count, check_number
-from nnslicer_tf.dflare.domain import Answers, Domain
-from nnslicer_tf.dflare.search import SearchAlgorithm, SearchSteps, Trigger
+from nnslicer_tf.datasets.texts import PADDING
+from nnslicer_tf.dflare import Domain, SearchAlgorithm, TextDomain
+from nnslicer_tf.dflare.domain import Answers
+from nnslicer_tf.dflare.search import SearchSteps, Trigger
+from nnslicer_tf.dflare.text import word_count
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -70,7 +73,7 @@ class DiffChaser(SearchAlgorithm):
                 winners = branch[rivals].argmin(axis=2)
                 parents.append(np.take_along_axis(rivals, winners[..., None], axis=2)[..., 0])
             first, second = np.concatenate(parents, axis=1)
-            children = domain.cross(pool[first], pool[second], rng)
+            children = cross(pool[first], pool[second], domain, rng)
             for row in np.flatnonzero(rng.random(len(children)) < self.mutation_rate):
                 children[row] = mutant(children[row])
             answers = yield children
@@ -88,6 +91,23 @@ class DiffChaser(SearchAlgorithm):
         """Return the highest minus the k-highest probability of each model, `(2, batch)`."""
         ordered = [np.sort(o, axis=1) for o in (answers.original, answers.compressed)]
         return np.stack([outputs[:, -1] - outputs[:, -self.k] for outputs in ordered])
+
+
+def cross(
+    first: np.ndarray, second: np.ndarray, domain: Domain, rng: np.random.Generator
+) -> np.ndarray:
+    """Return children of pairs `(batch, …)`: each value from either.
+
+    Of sentences, the start of one and the end of the other, cut at the same word.
+    """
+    if not isinstance(domain, TextDomain):
+        return np.where(rng.random(first.shape) < 0.5, first, second)
+    children = np.full_like(first, PADDING)
+    for child, a, b in zip(children, first, second, strict=True):
+        cut = int(rng.integers(1, word_count(a) + 1))
+        words = np.concatenate([a[:cut], b[cut : max(cut, word_count(b))]])
+        child[: len(words)] = words
+    return children
 
 
 def _trigger(batch: np.ndarray, answers: Answers, trace: tuple | None) -> Trigger:
