@@ -5,11 +5,9 @@
     robust = readapt(model, critical, x, y, adversarial)  # train only these
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
-`METRICS` are the contribution metrics; `compress` prunes single weights, and `remove_layers` whole
-layers.
+`METRICS` are the contribution metrics; `compress` prunes single weights.
 """
 
-from nnslicer_tf.semantic.deeparc import remove_layers
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
 from nnslicer_tf.semantic.neurons import CriticalNeurons
 from nnslicer_tf.semantic.restructuring import masked, restructure
@@ -28,7 +26,6 @@ __all__ = [
     "masked",
     "parameter_share",
     "readapt",
-    "remove_layers",
     "restructure",
     "train_neurons",
 ]

@@ -46,7 +46,6 @@ CALLS = {
     "train_neurons": lambda im: semantic.train_neurons(im, CRITICAL, X, Y, epochs=1),
     "readapt": lambda im: semantic.readapt(im, CRITICAL, X, Y, X + 0.1, epochs=1),
     "develop": lambda im: semantic.develop(im, CRITICAL, X, Y, [0], epochs=1),
-    "remove_layers": lambda im: semantic.remove_layers(im, ["second"], X),
     "hide": lambda im: protection.hide(im, weight_masks(im)),
     "steal": lambda im: protection.steal(
         im, weight_masks(im), (X, Y), 20, protection.Attacker(progress=False)

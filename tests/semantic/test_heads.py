@@ -122,9 +122,3 @@ def test_only_chosen_heads_are_trained(made):
     )
     reads = masks[id(model.get_layer("block_mlp2").kernel)]
     assert not reads[:6].any() and reads[6:].all()
-
-
-def test_layers_with_heads_are_not_sewn(made):
-    model, _, x, _ = made
-    with pytest.raises(nns.errors.InvalidArgumentError, match="hidden layer"):
-        semantic.remove_layers(model, [HEADS], x)

@@ -17,8 +17,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.semantic import CriticalNeurons, remove_layers
+from nnslicer_tf.semantic import CriticalNeurons
 from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.deeparc import remove_layers
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
 from reproduction.neusemslice.tables import area_tests, masked_range_tables, paired_tests
 from reproduction.neusemslice.trial import Repeats, SlicedModel, Trial, redundant

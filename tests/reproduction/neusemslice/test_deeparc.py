@@ -7,7 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import remove_layers
+from reproduction.neusemslice.deeparc import remove_layers
+from support import transformers
 from support.classifiers import make, randomise, samples
 
 
@@ -118,5 +119,8 @@ def test_bad_layers_are_refused():
     x, _ = samples(model, 3)
     with pytest.raises(InvalidArgumentError, match="Unknown hidden layer 'logits'"):
         remove_layers(model, ["logits"], x)
+    tokens = np.ones((3, transformers.LENGTH), int)
+    with pytest.raises(InvalidArgumentError, match="hidden layer"):  # its neurons are heads
+        remove_layers(transformers.classifier(), ["block_attention"], tokens)
     with pytest.raises(nns.errors.UnsupportedLayerError, match="1×1 convolution"):
         remove_layers(make("convolutional"), ["c2"], samples(make("convolutional"), 3)[0])

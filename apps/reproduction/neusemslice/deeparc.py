@@ -1,8 +1,9 @@
-"""DeepArc, the layer-level baseline (Ren et al., ICSE 2023; NeuSemSlice, section 2.2).
+"""DeepArc, by layers, which NeuSemSlice is compared with (Ren et al., ICSE 2023; section 2.2).
 
-A layer whose embedding landscape (`similarity.landscape`) is similar to that of the layer before it
-is redundant and is removed. If its output has another shape than its input, a 1×1 convolution (a
-dense layer for vectors), fitted to its output by least squares, takes its place: the sewing layer.
+A layer whose embedding landscape (`semantic.similarity.landscape`) is similar to that of the layer
+before it is redundant and is removed. If its output has another shape than its input, a 1×1
+convolution (a dense layer for vectors), fitted to its output by least squares, takes its place: the
+sewing layer.
 """
 
 from collections.abc import Iterable, Sequence
