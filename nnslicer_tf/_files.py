@@ -381,17 +381,6 @@ def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
         ) from error
 
 
-def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
-    """Write weights, and a compiled model's optimiser state, atomically to a `.weights.h5` file."""
-    with atomic_path(path) as temporary:
-        named = temporary.with_suffix(".weights.h5")  # Keras accepts no other ending
-        try:
-            model.save_weights(named)
-            os.replace(named, temporary)
-        finally:
-            named.unlink(missing_ok=True)
-
-
 class Saved:
     """A dataclass of arrays and numbers that is saved in an `.npz` file."""
 

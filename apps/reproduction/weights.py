@@ -6,7 +6,7 @@ import h5py
 import keras
 import numpy as np
 
-from nnslicer_tf._files import atomic_path, load_weights, save_weights
+from nnslicer_tf._files import atomic_path, load_weights
 
 MAX_FULL_PRECISION = 1_000_000  # bytes; larger files of weights are kept in half precision
 MIN_COMPRESSED = 100_000  # bytes; larger arrays of weights are compressed, smaller ones would grow
@@ -21,6 +21,17 @@ def keep_weights(model: keras.Model, path: str | os.PathLike) -> None:
     if os.path.getsize(path) > MAX_FULL_PRECISION:
         halve(path)
         load_weights(model, path)
+
+
+def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
+    """Write weights, and a compiled model's optimiser state, atomically to a `.weights.h5` file."""
+    with atomic_path(path) as temporary:
+        named = temporary.with_suffix(".weights.h5")  # Keras accepts no other ending
+        try:
+            model.save_weights(named)
+            os.replace(named, temporary)
+        finally:
+            named.unlink(missing_ok=True)
 
 
 def halve(path: str | os.PathLike) -> None:

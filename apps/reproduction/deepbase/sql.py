@@ -21,13 +21,14 @@ from keras import layers
 from matplotlib.figure import Figure
 
 from nnslicer_tf import deepbase
-from nnslicer_tf._files import load_weights, save_weights
+from nnslicer_tf._files import load_weights
 from nnslicer_tf._training import compile_classifier, train_epoch
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepbase.settings import SqlSettings, SqlTrainingSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.settings import DATA
+from reproduction.weights import save_weights
 
 ALPHABET = " ;(),=<>'*0123456789abcdefghijklmnopqrstuvwxyz"
 _COLUMNS = ("id", "name", "age", "city", "price", "total", "date", "owner")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf._files import load_weights, save_weights
-from reproduction.weights import halve, keep_weights
+from nnslicer_tf._files import load_weights
+from reproduction.weights import halve, keep_weights, save_weights
 from reproduction.zoo.models import zoo
 
 
