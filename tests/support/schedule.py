@@ -39,6 +39,7 @@ WHOLE_TESTS = (
     "instrument/test_old_files.py::test_an_old_lstm_is_wrapped_and_saved_again",
     "instrument/test_old_files.py::test_more_predictions_are_those_of_keras_2",
     "instrument/test_recurrent_layers.py::test_states_from_one_layer_to_another",
+    "slicing/test_functions_against_oracle.py::test_a_function",
     "pruning/test_heads.py::test_of_every_layer_two_heads_stay",
     "pruning/test_masks.py::test_without_masks_a_file_needs_nothing_of_this_package",
     "pruning/test_removal.py::test_a_real_architecture_becomes_smaller",
