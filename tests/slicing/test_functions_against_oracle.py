@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 from keras import layers, ops
-from support import scalar_oracle as so
-from support.scalar_oracle import Node, add, along, apply, each, multiply, products, subtract, total
 
 import nnslicer_tf as nns
+from support import scalar_oracle as so
+from support.scalar_oracle import Node, add, along, apply, each, multiply, products, subtract, total
 
 EXTENTS = {"t": 3, "s": 3, "c": 4, "d": 4}
 SQUARE = np.random.default_rng(6).normal(size=(4, 4)).astype(np.float32)
@@ -36,6 +36,10 @@ def sorted_nodes(nodes):
             a, b = nodes[i : i + 2]
             nodes[i : i + 2] = [Node("minimum", [a, b]), Node("maximum", [a, b])]
     return nodes
+
+
+def scaled(node, factor):
+    return Node("function", [node], function=lambda v: v * float(factor))
 
 
 def norm(x):

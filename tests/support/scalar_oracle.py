@@ -1,12 +1,14 @@
-"""Contributions in graphs of scalars, by the definitions: functions of arrays, one number at a time.
+"""Contributions in graphs of scalars, by the definitions: one number at a time.
 
-A function of `keras.ops` is written here as sums, products, maxima and functions of single numbers,
-over NumPy arrays of `Node`s; moves of values are moves in NumPy. Nothing is shared with the library.
+A function of `keras.ops` is written as sums, products, maxima and functions of single numbers, over
+NumPy arrays of `Node`s; moves of values are moves in NumPy. Nothing is shared with the library.
 """
 
 import math
+from typing import ClassVar
 
 import numpy as np
+
 from support.amount_oracle import product_factors
 from support.slicing_oracle import keep, sign
 
@@ -14,7 +16,7 @@ from support.slicing_oracle import keep, sign
 class Node:
     """A number that is computed from others: a sum, product, maximum, minimum or function."""
 
-    nodes: list["Node"] = []
+    nodes: ClassVar[list["Node"]] = []
 
     def __init__(self, kind, inputs=(), weights=(), function=None):
         self.kind, self.inputs, self.weights, self.function = kind, inputs, weights, function
