@@ -28,6 +28,7 @@ from nnslicer_tf.instrument.expansion import (
     OF_KERAS,
     TENSORFLOW,
     Constant,
+    InnerCall,
     current,
     expand,
     received_dtype,
@@ -472,14 +473,32 @@ class _Visitor:
         self._expanded += 1
         self._alive.append(expansion)
         prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
+        moved: dict[int, tuple] = {}  # the moves that bring the batch axis elsewhere, for a while
         for call in expansion.calls:
             specs = []
+            source, *others = keras.tree.flatten((call.args, call.kwargs))
+            if type(call.operation).__name__ in _MOVES and not others:
+                source, moves = moved.get(id(source), (source, ()))
+                if call.outputs[0].shape[:1] != (expansion.batch,):
+                    moved[id(call.outputs[0])] = source, (*moves, call.operation)
+                    continue
+                if moves:
+                    operation = _Moves((*moves, call.operation), name=call.operation.name)
+                    call = InnerCall(operation, (source,), {}, call.outputs)
             for output in call.outputs:
                 if not output.shape or output.shape[0] != expansion.batch:
+                    size = output.shape[0] if output.shape else 0
+                    merges = size > expansion.batch and size % expansion.batch == 0
+                    how = (
+                        "merges the batch axis with another one, so that it mixes samples, as "
+                        "mixtures of experts and windows of attention do"
+                        if merges
+                        else "has no batch axis in front: it mixes samples, or moves their axis"
+                    )
                     raise UnsupportedLayerError(
                         f"Layer '{path}' ({type(layer).__name__}) calls {call.operation.name}, "
-                        f"whose result {tuple(output.shape)} has no batch axis in front: it "
-                        "mixes samples, or moves their axis. Keep the batch axis first."
+                        f"whose result {tuple(output.shape)} {how}. Keep the batch axis first, "
+                        "alone, in all tensors of the layer."
                     )
                 specs.append(keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype))
             inner_args, inner_kwargs = keras.tree.map_structure(outside, (call.args, call.kwargs))
@@ -702,6 +721,23 @@ def without_batch(
         operation = _Index((slice(None), *parts[1:]), name=operation.name)
         args = args[:1]
     return operation, args
+
+
+# Operations that move axes, whatever the sizes; one tensor, all else are attributes
+_MOVES = ("ExpandDims", "Transpose", "Swapaxes", "Moveaxis", "Squeeze")
+
+
+class _Moves(keras.Operation):
+    """Moves of axes one after the other, with the batch axis in front before and after them."""
+
+    def __init__(self, moves: Sequence[keras.Operation], name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._moves = moves
+
+    def call(self, x: Any) -> Any:
+        for move in self._moves:
+            x = move.call(x)
+        return x
 
 
 class _BroadcastTo(keras.Operation):
