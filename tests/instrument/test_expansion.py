@@ -441,8 +441,8 @@ def test_constants_of_outer_layers_are_computed_when_they_change():
             pass
 
         def call(self, x, angles=None):
-            y = x * (angles * 2.0)[None, :, None]
-            return y if self.inner is None else self.inner(y, angles=angles)
+            y = x * ops.cos(angles)[None, :, None] + ops.sin(angles)[None, :, None]
+            return y if self.inner is None else self.inner(y, angles=angles * 1.5)
 
     class Model(layers.Layer):
         def __init__(self, **options):
@@ -465,4 +465,4 @@ def test_constants_of_outer_layers_are_computed_when_they_change():
     np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
     model.layers[1].speed.assign(0.3)
     np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
-    assert len(runs) < 40, len(runs)
+    assert len(runs) < 60, len(runs)
