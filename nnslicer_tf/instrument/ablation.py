@@ -23,7 +23,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_memory, check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import LEVELS, WEIGHT, Network, Rows, maskable
 from nnslicer_tf.instrument.data import DataLike
@@ -38,6 +38,8 @@ from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 # see only the nearest rival, and lose answers that the logit alone keeps; the logit alone gives any
 # class that is asked for.
 RIVALS = 0.75
+# A mask, its slopes, their order and copies in float64
+BYTES_OF_A_UNIT = 48
 
 Mask: TypeAlias = np.ndarray | Mapping[str, np.ndarray]
 """Which units keep their own value.
@@ -102,7 +104,15 @@ class Ablation:
                 "Units 'weight' have the references Zero() and Weights(model). Received: "
                 f"{type(self.reference).__name__}; use level='synapse'."
             )
-        self.im = maskable(model) if level in ("synapse", WEIGHT) else instrumented(model)
+        self.im = instrumented(model)
+        if level in ("synapse", WEIGHT):
+            weights = self.im.model.count_params()
+            check_memory(
+                BYTES_OF_A_UNIT * weights,
+                f"Ablation of {weights:,} weights",
+                "Ablate level='head', 'channel' or 'neuron' instead.",
+            )
+            self.im = maskable(self.im)
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation

@@ -44,7 +44,7 @@ def explain(
     *,
     names: Sequence[str],
     columns: Sequence[str],
-    words: Sequence[str],
+    words: Any,
     usual: DataLike | None,
     compare: bool | Iterable[str],
     decisive: bool,
@@ -57,6 +57,9 @@ def explain(
     sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
     values = {name: value[0] for name, value in im.capture(batch).items()}
     methods = methods_to_compare(compare)
+    if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
+        ids = next(n for n in im.input_operations if im.graph.vocabulary(n) is not None)
+        words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
     names = tuple(map(str, names))
     if names and isinstance(target, str):
         check_name("class", target, names)

@@ -365,7 +365,7 @@ class Slicer:
         *,
         classes: Sequence[str] = (),
         columns: Sequence[str] = (),
-        words: Sequence[str] = (),
+        words: Any = (),
         usual: DataLike | None = None,
         compare: bool | Iterable[str] = (SAMPLED,),
         decisive: bool = True,
@@ -381,7 +381,8 @@ class Slicer:
                 class may be given by its name.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
-            words: The words of a text, one for each token.
+            words: The words of a text, one for each token, or a tokenizer of KerasHub (an object
+                with `id_to_token`).
             usual: Samples of the class. If given, the explanation says how the slice differs from
                 theirs; a few hundred are enough.
             compare: Other methods to judge on this sample beside the contributions, by hiding and
