@@ -144,8 +144,8 @@ class Candidates:
             left = self._shares(stays_at(0.0))[0]
             raise InvalidArgumentError(
                 f"Cannot remove that many parameters: {left:.1%} of them remain when every layer "
-                f"keeps an eighth. {self._unchangeable()}Use a smaller ratio. Received: "
-                f"ratio={ratio!r}"
+                f"keeps an eighth of its units. {self._unchangeable()}Use a smaller ratio. "
+                f"Received: ratio={ratio!r}"
             )
         low, high = 0.0, 1.0
         for _ in range(_STEPS):
