@@ -372,8 +372,13 @@ def check(name):
     except NNSlicerError as error:
         return f"not sliced: {error}"
     # The gradient along a direction
-    gradient = im.gradients(pack(one), of=criterion, wrt=list(im.input_operations))
-    parts = list(gradient.values()) if isinstance(gradient, dict) else [gradient]
+    name_of_logits, size = im.logit_operation, im[im.logit_operation].size
+
+    def score(values):
+        return ops.reshape(values[name_of_logits], (-1, size))[:, flat]
+
+    gradients = im.gradients(pack(one), of=score, needs=[name_of_logits])
+    parts = [gradients[n] for n in im.input_operations]
     directions = [rng.normal(size=part.shape).astype("f4") for part in one]
     ends = [
         logit([o + sign * 1e-3 * d for o, d in zip(one, directions, strict=True)])[0]

@@ -4,6 +4,7 @@
 WHOLE = (
     "reproduction/*/*.py",
     "gauntlet/test_gauntlet.py",
+    "gauntlet/test_wild_models.py",
     "report/explorer/test_browser_*.py",
     "slicing/test_ray.py",
     "instrument/test_applications.py",
