@@ -463,3 +463,15 @@ def test_constants_of_outer_layers_are_computed_when_they_change():
     np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
     model.layers[1].speed.assign(0.3)
     np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("last", ["a product", "the result"])
+def test_a_batch_axis_that_stays_elsewhere_is_refused(last):
+    class Moved(layers.Layer):
+        def call(self, x):
+            y = ops.transpose(x, (1, 0))
+            return ops.matmul(x, y) if last == "a product" else y
+
+    x = keras.Input((5,))
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="no batch axis in front"):
+        nns.InstrumentedModel(keras.Model(x, Moved()(x)))
