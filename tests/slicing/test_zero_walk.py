@@ -29,7 +29,5 @@ def test_signs_of_changes_are_exact_beside_the_mean(sizes):
     bounds = np.spacing(np.abs(nearest)).astype(np.float64) * rng.integers(0, 3, len(mean))
     singles, values = values, values.astype(np.float64)
     expected = (values > mean + bounds).astype(int) - (values < mean - bounds)
-    found = np.asarray(
-        compiled_function(SplitMean(mean, bounds).sign_of_delta)(values.astype("f4"))
-    )
+    found = np.asarray(compiled_function(SplitMean(mean, bounds).sign_of_delta)(singles))
     np.testing.assert_array_equal(found[normal], expected[normal])
