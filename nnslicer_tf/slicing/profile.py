@@ -1,17 +1,17 @@
 """`Profile`: the mean activation of every neuron (NNSlicer, section 4.2).
 
-Time: one pass over the data. Memory: one float64 mean per neuron, and one batch of
-activations, whatever the size of the data set.
+Time: one pass over the data. Memory: one float64 mean per neuron, up to 100 samples, and one batch
+of activations, whatever the size of the data set.
 """
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name, counted
+from nnslicer_tf._checks import check_count, check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # saved profiles can be displayed without Keras
 
 _FORMAT = "nnslicer_tf profile 1"
 POSITIONS = ("each", "pooled")
+_ROW_BYTES = 64 << 20
 
 
 @dataclass(eq=False, repr=False)
@@ -43,6 +44,9 @@ class Profile(ShownAsTable):
             `input_range` and in files of older versions.
         columns: Names of a table's columns; empty for other data.
         own_code: What `InstrumentedModel.own_code` was; "" in files of older versions.
+        rows: Input operation → some of the profiled samples, `(rows, *input shape)` float32: the
+            other samples of a certificate's scope, and the background of explanations. Empty in
+            files of older versions. In this form all analyses take them as data.
     """
 
     means: dict[str, np.ndarray]
@@ -53,6 +57,7 @@ class Profile(ShownAsTable):
     input_means: tuple[float, float] | None = None
     columns: tuple[str, ...] = ()
     own_code: str = ""
+    rows: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def from_data(
@@ -62,6 +67,7 @@ class Profile(ShownAsTable):
         batch_size: int = 256,
         progress: bool = True,
         positions: str | None = None,
+        rows: int = 100,
     ) -> "Profile":
         """Profile a model. Padding is left out of all means.
 
@@ -76,6 +82,8 @@ class Profile(ShownAsTable):
                 is padded). Neurons with the same value in every sample, such as those of a first
                 token that never changes, causal attention's scores and probabilities, and all
                 operations without a mask, have a mean for each position.
+            rows: How many samples the profile keeps as well, at most 64 MiB of them. They are drawn
+                with a fixed seed, whatever the batch size; 0 keeps none, as private data may need.
 
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments or
@@ -84,6 +92,7 @@ class Profile(ShownAsTable):
         # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
 
+        check_count("rows", rows, 0)
         im = instrumented(im, data)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         positions = ("pooled" if masks else "each") if positions is None else positions
@@ -96,6 +105,10 @@ class Profile(ShownAsTable):
         opened = im.samples(data)
         samples = 0
         ranges = np.array([[np.inf, -np.inf]] * 2)  # of values, and of the samples' means
+        # Rows are the samples with the smallest random keys: the same for every batch size.
+        rng, keys = np.random.default_rng(0), np.zeros(0)
+        kept = {name: np.zeros((0, *im[name].shape), np.float32) for name in im.input_operations}
+        rows = min(rows, _ROW_BYTES // max(1, 4 * sum(im[name].size for name in kept)))
         for activations in im.capture_batches(opened, batch_size, progress=progress):
             for name, values in activations.items():
                 if name in masks:
@@ -109,6 +122,11 @@ class Profile(ShownAsTable):
                 sums[name] += values.sum(axis=0, dtype=np.float64)
             batch = activations[im.input_operations[0]]
             samples += len(batch)
+            keys = np.append(keys, rng.random(len(batch)))
+            chosen = np.sort(np.argsort(keys)[:rows])
+            keys = keys[chosen]
+            for name, rows_of in kept.items():
+                kept[name] = np.concatenate([rows_of, activations[name]])[chosen]
             of_samples = batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float64)
             for pair, values in zip(ranges, (batch, of_samples), strict=True):
                 pair[:] = min(pair[0], values.min()), max(pair[1], values.max())
@@ -138,7 +156,7 @@ class Profile(ShownAsTable):
         if len(im.input_operations) == 1 and im.graph.vocabulary(im.input_operation) is None:
             seen = [(float(low), float(high)) for low, high in ranges]
         of_data = seen[0], positions, seen[1], opened.columns
-        return cls(means, samples, im.fingerprint, *of_data, im.own_code)
+        return cls(means, samples, im.fingerprint, *of_data, im.own_code, kept if rows else {})
 
     def per_channel(self) -> "Profile":
         """Return a profile with the mean of each channel at all its positions.
@@ -195,9 +213,11 @@ class Profile(ShownAsTable):
             "input_means": self.input_means,
             "columns": list(self.columns),
             "own_code": self.own_code,
+            "rows": list(self.rows),
         }
         means = [np.asarray(mean, np.float64) for mean in self.means.values()]
         arrays = {f"mean{i}": mean for i, mean in enumerate(means)}
+        arrays |= {f"rows{i}": np.asarray(v, np.float32) for i, v in enumerate(self.rows.values())}
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -217,6 +237,12 @@ class Profile(ShownAsTable):
             code = file.header.get("own_code", "")
             is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
             file.check(is_code, f"its code is {code!r}")
+            inputs = file.names("rows") if "rows" in file.header else []
+            file.check(set(inputs) <= set(names), f"it has rows of {inputs!r}")
+            rows = {n: file.array(f"rows{i}", np.float32, "rows ...") for i, n in enumerate(inputs)}
+            for name, array in rows.items():
+                fits = len(array) and array.shape[1:] == means[name].shape
+                file.check(fits, f"its rows of {name!r} have shape {array.shape}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
             for pair in pairs:
                 if pair is None:
@@ -227,7 +253,7 @@ class Profile(ShownAsTable):
                 file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
             input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
         of_data = input_range, positions, input_means, tuple(columns)
-        return cls(means, samples, fingerprint, *of_data, code)
+        return cls(means, samples, fingerprint, *of_data, code, rows)
 
     def __repr__(self) -> str:
         return (

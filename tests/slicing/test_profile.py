@@ -1,6 +1,7 @@
 """Profiles: scalars, constant positions of texts, and names of a table's columns."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf._files import read_archive, write_archive
 
 NAMES = ["age", "height", "weight"]
 X = (np.random.default_rng(0).normal(size=(30, 3)) * [1, 5, 20]).astype(np.float32)
@@ -180,3 +182,72 @@ def test_codes_of_different_versions_of_python_are_not_compared():
     for known in ("", f"{version[::-1]}ff {code}", f"{version[::-1]}ff other"):
         dataclasses.replace(profile, own_code=known).check_model(im)
     assert nns.Profile.from_data(table_model(), X, progress=False).own_code == ""
+
+
+def two_inputs():
+    keras.utils.set_random_seed(0)
+    numbers, tokens = keras.Input((3,), name="numbers"), keras.Input((4,), dtype="int32", name="t")
+    flat = layers.Flatten()(layers.Embedding(5, 2)(tokens))
+    outputs = layers.Dense(2)(layers.Concatenate()([numbers, flat]))
+    return nns.InstrumentedModel(keras.Model([numbers, tokens], outputs))
+
+
+def test_a_profile_keeps_a_sample_of_the_data_whatever_the_batches(tmp_path):
+    im = two_inputs()
+    rng = np.random.default_rng(3)
+    numbers = np.arange(250, dtype=np.float32)[:, None] * [1, 2, 3]
+    data = {"numbers": numbers, "t": rng.integers(0, 5, (250, 4))}
+    profiles = [nns.Profile.from_data(im, data, size, progress=False) for size in (7, 64, 250)]
+    for profile in profiles:
+        index = profile.rows["numbers"][:, 0].astype(int)
+        assert len(index) == 100 == len(set(index)) and (np.diff(index) > 0).all()
+        for name, rows in profile.rows.items():
+            assert rows.dtype == np.float32
+            np.testing.assert_array_equal(rows, data[name][index])
+        np.testing.assert_array_equal(index, profiles[0].rows["numbers"][:, 0])
+    # Every sample has the same chance: of 20 of 40, the mean place is near the middle.
+    stream = ({name: part[i : i + 9] for name, part in data.items()} for i in range(0, 40, 9))
+    few = nns.Profile.from_data(im, stream, 5, progress=False, rows=20)
+    assert len(few.rows["t"]) == 20 and 15 < few.rows["numbers"][:, 0].mean() < 27
+
+    few.save(tmp_path / "profile.npz")
+    loaded = nns.Profile.load(tmp_path / "profile.npz")
+    assert list(loaded.rows) == list(few.rows)
+    np.testing.assert_array_equal(im.check(loaded.rows)["t"], few.rows["t"])
+    np.testing.assert_array_equal(loaded.per_channel().rows["t"], few.rows["t"])
+    assert nns.Profile.from_data(im, data, progress=False, rows=0).rows == {}
+    with pytest.raises(nns.errors.InvalidArgumentError, match="rows must be"):
+        nns.Profile.from_data(im, data, progress=False, rows=-1)
+
+
+def test_rows_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr("nnslicer_tf.slicing.profile._ROW_BYTES", 4 * 3 * 12 + 5)
+    assert nns.Profile.from_data(table_model(), X, progress=False).rows.popitem()[1].shape == (
+        12,
+        3,
+    )
+
+
+def test_rows_in_files_are_checked(tmp_path):
+    path = tmp_path / "profile.npz"
+    profile = nns.Profile.from_data(table_model(), X, progress=False)
+    profile.save(path)
+    with read_archive(path, "nnslicer_tf profile 1", "profile") as file:
+        arrays, header = dict(file.arrays()), dict(file.header)
+    kind = header.pop("format")
+    older = {name: value for name, value in header.items() if name != "rows"}
+    write_archive(path, kind, older, {n: a for n, a in arrays.items() if n != "rows0"})
+    assert nns.Profile.load(path).rows == {}
+    rows = arrays["rows0"]
+    for entry, array in [
+        (["unknown"], rows),
+        ("x", rows),
+        (None, rows[:, :2]),
+        (None, rows[:0]),
+        (None, rows.astype(np.float64)),
+        (None, rows * np.float32("nan")),
+    ]:
+        changed = header if entry is None else header | {"rows": entry}
+        write_archive(path, kind, json.loads(json.dumps(changed)), arrays | {"rows0": array})
+        with pytest.raises(nns.errors.CorruptFileError):
+            nns.Profile.load(path)
