@@ -84,8 +84,11 @@ def main(
     networks: Annotated[str, typer.Option(help="Networks.")] = ",".join(NETWORKS),
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
-    """Measure, print and write the table."""
-    rows = []
+    """Measure, print and write the table; rows of other networks stay."""
+    path = (results or DATA / "results" / "benchmarks") / "integers"
+    table = path.with_suffix(".csv")
+    old = pd.read_csv(table, comment="#").to_dict("records") if table.exists() else []
+    rows = [row for row in old if row["network"] not in networks.split(",")]
     for network in networks.split(","):
         for theta in (0.0, 0.3):
             first: dict = {}
@@ -105,7 +108,6 @@ def main(
                     | {"synapses": found["synapses"], "synapses touched": found["touched"]}
                 )
                 print(rows[-1], flush=True)
-    path = (results or DATA / "results" / "benchmarks") / "integers"
     write_table(path, "Equal integers", pd.DataFrame(rows), provenance(seed=0))
 
 
