@@ -1,5 +1,6 @@
 """`DecisiveSlices`: the smallest slices found that keep a model's answers, with certificates."""
 
+import math
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +11,24 @@ import numpy as np
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.instrument.ablation import LEVELS
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
 
+_HOW = ("alone", "removed")
 _FORMAT = "nnslicer_tf decisive slices 3"
+# What a file must have for its slices to be shown.
+_COLUMNS = {
+    *("answer", "probability", "empty answer", "probability of empty answer", "size", "share"),
+    *(f"{what} with slice {how}" for what in ("answer", "probability") for how in _HOW),
+    *("divergence", "kept", "found"),
+}
+_INFO = {
+    *("level", "reference", "inactive", "max_share", "min_probability", "max_divergence", "kind"),
+    *("together", "number", "others", "names", "fingerprint"),
+}
 
 
 class DecisiveSlices(ShownAsTable):
@@ -212,15 +225,36 @@ class DecisiveSlices(ShownAsTable):
         """
         with read_archive(path, _FORMAT, "file of decisive slices") as file:
             shapes = file.shapes("shapes")
-            ends = file.array("ends", np.int64)
-            members = np.split(file.array("members", np.int64), ends[:-1])
-            contributions = np.split(file.array("contributions", np.float32), ends[:-1])
+            ends = file.array("ends", np.int64, "slices")
+            found = file.array("members", np.int64, "members")
+            values = file.array("contributions", np.float32, "members")
+            steps = np.diff(ends, prepend=0)
+            fits = (steps >= 0).all() and steps.sum() == len(found)
+            file.check(fits, "its 'ends' do not divide the members into slices")
+            members, contributions = (
+                np.split(part, ends[:-1]) if len(ends) else [] for part in (found, values)
+            )
             # The probabilities of a number are NaN.
             certificate = {
                 name: file.array(f"column{i}", np.generic, "samples", finite=False)
                 for i, name in enumerate(file.names("columns"))
             }
             info = file.value("info", dict)
+            missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
+            file.check(not missing, f"it has no {missing}")
+            for name, column in certificate.items():
+                fits = column.dtype.kind in "biuf"
+                fits = fits and (info["number"] or np.isfinite(column).all())
+                file.check(fits, f"{name!r} has values that are no finite numbers")
+            file.check(info["level"] in LEVELS, f"its level is {info['level']!r}")
+            samples, units = len(certificate["answer"]), sum(map(math.prod, shapes.values()))
+            slices = min(samples, 1) if info["together"] else samples
+            file.check(len(members) == len(info["others"]) == slices, "it lacks slices")
+            for k, part in enumerate(members):
+                fits = (np.diff(part, prepend=-1) > 0).all() and part[-1:].sum() < max(units, 1)
+                file.check(fits, f"the members of slice {k} are not among its {units:,} units")
+                sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
+                file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
             return cls(shapes, members, contributions, certificate, info)
 
     def __repr__(self) -> str:

@@ -43,6 +43,7 @@ from nnslicer_tf.slicing._results import (
     Sum,
     chosen_shapes,
 )
+from nnslicer_tf.slicing._rounding import rounding_bounds
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.decisive import DecisiveSlices
@@ -172,6 +173,10 @@ class Slicer:
     def by_amounts(self) -> "Slicer":
         """A slicer of the same model with contributions as amounts, at θ = 0 on one thread."""
         return self._like(theta=0.0, contribution="amount", workers=0, progress=False)
+
+    @cached_property
+    def _rounding(self) -> dict[str, np.ndarray]:
+        return rounding_bounds(self.im, self.profile.means)
 
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -437,7 +442,9 @@ class Slicer:
         resolved = criterion.resolve(self.im, self.neuron_shapes)
         key = resolved.key()
         if key not in self._plans:
-            self._plans[key] = plan_walk(self.im, self.profile, resolved, **self._settings)
+            rounding = {} if self.contribution == "amount" else self._rounding
+            layout = Layout(self.granularity, self.profile.means, rounding)
+            self._plans[key] = plan_walk(self.im, layout, resolved, **self._settings)
         return self._plans[key]
 
     def _classes_of(self, plan: Plan) -> OutputClasses | None:
