@@ -11,8 +11,16 @@ import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
+from nnslicer_tf.attributions.background import (
+    DEEPLIFT,
+    Background,
+    Groups,
+    contributions_against,
+    is_table,
+)
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
+from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
@@ -21,7 +29,7 @@ from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.explanation import AMOUNTS, Comparison, Explanation
+from nnslicer_tf.slicing.explanation import Comparison, Explanation
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 
@@ -33,6 +41,7 @@ EXACT = "integrated gradients"
 SAMPLED = "integrated gradients, 50 samples"
 EMPTY = "The slice is empty"
 """How the warning of an empty slice begins."""
+_ROWS_OF_IMAGES = 25  # background rows by default; each costs a forward and a backward pass
 _NEARLY_ALL = 0.9
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
@@ -48,6 +57,8 @@ def explain(
     usual: DataLike | None,
     compare: bool | Iterable[str],
     decisive: bool,
+    background: DataLike | None,
+    groups: Groups | None,
 ) -> Explanation:
     """Explain why the model gave one sample its answer; see `Slicer.explain`."""
     # The sample, the target, and their names.
@@ -67,8 +78,14 @@ def explain(
     _check_names(names, None if chosen.label is None else len(whole))
     _check_words(words, [np.ravel(values[name]) for name in tokens])
 
-    # The contributions, by one compiled function for any target; the slice, alone and removed.
-    contributions = deeplift(im, sample, means, chosen)
+    # The contributions; the slice, alone and removed.
+    against = _against(slicer, batch, chosen, columns, background, groups)
+    if against is None:
+        contributions = deeplift(im, sample, means, chosen)
+    else:
+        by_entry = batch_of(im, against.by_entry[None])
+        several = isinstance(by_entry, Inputs)
+        contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
     criterion = {chosen.operation: list(chosen.neurons)}
 
     def sliced(by: "Slicer") -> Slice:
@@ -100,6 +117,7 @@ def explain(
         kept=kept,
         removed=removed,
         contributions=contributions,
+        background=against,
         slice=one,
         values=values,
         means=means,
@@ -109,12 +127,43 @@ def explain(
         decisive=_decisive_for(slicer, chosen, batch, whole) if decisive else None,
         finding=" ".join(filter(None, (remark, unusual))),
         frequencies=frequencies,
-        comparison=compare_methods(im, sample, means, chosen, methods, contributions)
+        comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
         if methods
         else None,
         token_inputs=tokens,
         _amounts=amounts,
     )
+
+
+def _against(
+    slicer: "Slicer",
+    batch: Any,
+    target: Target,
+    columns: Sequence[str],
+    background: DataLike | None,
+    groups: Groups | None,
+) -> Background | None:
+    """Return the contributions against the background; None against the mean."""
+    im, profile = slicer.im, slicer.profile
+    of_table = is_table(im)
+    if isinstance(background, str) and background == "mean":
+        if groups:
+            raise InvalidArgumentError(
+                "groups need background rows: the mean of one-hot columns is no category. "
+                "Omit background='mean', or groups."
+            )
+        return None
+    if background is None:
+        # Words of other texts stand at other places: tokens are compared with their mean.
+        has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
+        if not profile.rows or (has_tokens and not of_table):
+            return None
+        count = len(next(iter(profile.rows.values())))
+        every = 1 if of_table else -(-count // _ROWS_OF_IMAGES)
+        rows = im.check(profile.rows)[::every]
+    else:
+        rows = im.check(aligned(background, columns))
+    return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
 def _check_names(names: Sequence[str], classes: int | None) -> None:
@@ -247,9 +296,15 @@ def compare_methods(
     target: Target,
     methods: Iterable[str],
     contributions: Any,
+    background: Background | None = None,
 ) -> Comparison:
-    """Return attributions by other methods, and the curves of all on one sample."""
-    values = {AMOUNTS: contributions}
+    """Return attributions by other methods, and the curves of all on one sample.
+
+    Against a table's background rows, curves are means over these; else hidden units have the
+    baseline's values.
+    """
+    own = DEEPLIFT if background is None else background.method
+    values = {own: contributions}
     left_out = {}
     for name in methods:
         try:
@@ -258,7 +313,10 @@ def compare_methods(
             left_out[name] = str(error)
     flat = keras.tree.map_structure(np.zeros_like, contributions)
     judged = {**values, RANDOM: flat}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged)
+    over: dict[str, Any] = {}
+    if background is not None and background.names:
+        over = {"rows": background.rows, "features": background.features}
+    deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
     return Comparison(values, deletion, insertion, left_out)
 
 

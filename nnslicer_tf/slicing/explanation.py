@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import Target, metrics
+from nnslicer_tf.attributions.background import DEEPLIFT, Background
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.explanation import (
     explanation_figure,
@@ -23,7 +24,6 @@ from nnslicer_tf.report.explanation import (
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
-AMOUNTS = "amounts"
 _MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
 _MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
 _MAX_RARE = 0.1
@@ -44,8 +44,8 @@ class Comparison:
         """The method with the best areas, or the explanation's own, if it is at most 1 % behind."""
         ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
         answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
-        best = max(ahead, key=lambda name: ahead[name])
-        return best if ahead[best] - ahead[AMOUNTS] > _MIN_LEAD * np.ptp(answers) else AMOUNTS
+        best, own = max(ahead, key=lambda name: ahead[name]), next(iter(self.values))
+        return best if ahead[best] - ahead[own] > _MIN_LEAD * np.ptp(answers) else own
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table of the areas under each method's curves, best first."""
@@ -68,9 +68,11 @@ class Explanation(ShownAsTable):
             one sigmoid), or the value of another target, `(1,)`.
         kept: The answer with only the slice active; inactive synapses contribute their mean.
         removed: The answer with the slice removed.
-        contributions: How much each feature raises the target's score relative to the profile's
-            means, in the unit of the logit, float64 of the sample's shape; one value per token. A
-            dict by name for several inputs.
+        contributions: How much each feature raises the target's score, in the unit of the logit,
+            float64 of the sample's shape; one value per token. They add up to the score less its
+            mean over the background rows (without them, less the mean row's). Columns of a group
+            share its contribution equally. A dict by name for several inputs.
+        background: The contributions against each background row; None against the mean.
         slice: The sample's slice for the target; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
@@ -92,6 +94,7 @@ class Explanation(ShownAsTable):
     kept: np.ndarray
     removed: np.ndarray
     contributions: Any
+    background: Background | None
     slice: Slice
     values: Mapping[str, np.ndarray]
     means: Mapping[str, np.ndarray]
@@ -117,7 +120,7 @@ class Explanation(ShownAsTable):
     @property
     def own_method(self) -> str:
         """Name of the contributions among the methods that are compared."""
-        return AMOUNTS
+        return DEEPLIFT if self.background is None else self.background.method
 
     @property
     def predicted(self) -> int | None:
@@ -242,6 +245,8 @@ class Explanation(ShownAsTable):
             answer = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
             more = f", {what} with {self.whole[label]:.1%}" if label != self.predicted else ""
             lines = [f"The model answers {answer}{more}."]
+        if self.background is not None:
+            lines.append(self.background.summary())
         if self.decisive is not None:
             names = self.classes or (
                 [] if label is None else list(map(str, range(len(self.whole))))
@@ -267,13 +272,13 @@ class Explanation(ShownAsTable):
             best, areas = self.comparison.best, self.comparison.to_frame().set_index("method")
             text = "; ".join(
                 f"{n}: {areas.loc[n].iloc[0]:.3f} and {areas.loc[n].iloc[1]:.3f}"
-                for n in dict.fromkeys([AMOUNTS, best])
+                for n in dict.fromkeys([self.own_method, best])
             )
             lines.append(
                 f"No other method that was tried explains this sample better (areas of deletion "
                 f"and insertion, {text})."
-                if best == AMOUNTS
-                else f"Here, {best} explains better than {AMOUNTS} (areas of deletion and "
+                if best == self.own_method
+                else f"Here, {best} explains better than {self.own_method} (areas of deletion and "
                 f"insertion, {text})."
             )
         return "\n".join(lines)

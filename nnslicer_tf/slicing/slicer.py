@@ -20,6 +20,7 @@ from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.attributions import TargetLike
+from nnslicer_tf.attributions.background import Groups
 from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -369,6 +370,8 @@ class Slicer:
         usual: DataLike | None = None,
         compare: bool | Iterable[str] = (SAMPLED,),
         decisive: bool = True,
+        background: DataLike | None = None,
+        groups: Groups | None = None,
     ) -> Explanation:
         """Explain why the model gave one sample its answer.
 
@@ -390,6 +393,12 @@ class Slicer:
                 Methods that do not apply to the model are left out, with the reason.
             decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
                 forward passes, and as many for another class.
+            background: Samples whose values stand for absent features; contributions are means over
+                them. By default the profile's rows: 100 for tables, 25 for images and signals.
+                "mean" compares with the profile's mean, which is the default for texts and
+                profiles without rows.
+            groups: Name of a feature → its columns, by name or index, which are exchanged
+                together. By default the one-hot columns of a DataFrame; {} for none.
 
         Raises:
             InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
@@ -407,6 +416,8 @@ class Slicer:
             usual=usual,
             compare=compare,
             decisive=decisive,
+            background=background,
+            groups=groups,
         )
 
     @property

@@ -82,15 +82,12 @@ def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
     )
 
 
-def test_channels_and_synapses_are_the_largest(explanation):
+def test_channels_and_synapses_are_the_largest(slicer, digits, explanation):
     channels, synapses = explanation.channels(most=2), explanation.synapses(most=2)
     amounts = explanation.amounts
-    np.testing.assert_allclose(
-        amounts.neurons[next(iter(amounts.neurons))],
-        explanation.contributions,
-        rtol=1e-3,
-        atol=1e-5,
-    )
+    at_mean = slicer.explain(digits.x[5], background="mean", compare=False, decisive=False)
+    found = amounts.neurons[slicer.im.input_operation]
+    np.testing.assert_allclose(found, at_mean.contributions, rtol=1e-3, atol=1e-5)
     by_channel = np.abs(amounts.neurons["conv2"]).sum(axis=(0, 1))
     of_layer = channels[channels["layer"] == "conv2"]
     np.testing.assert_allclose(by_channel[of_layer["channel"]], sorted(by_channel)[:-3:-1])
@@ -108,8 +105,9 @@ def test_other_methods_stand_beside_it(explanation):
     difference = areas.iloc[:, 1] - areas.iloc[:, 0]
     assert difference["amounts"] > difference["random order"]
     assert difference.is_monotonic_decreasing and not explanation.comparison.left_out
-    assert explanation.comparison.best == table["method"][0]
-    assert table["method"][0].lower() in explanation.summary().lower()
+    best = explanation.comparison.best
+    assert best == table["method"][0] or difference.iloc[0] - difference[best] < 0.01
+    assert f"{best}: {areas.loc[best].iloc[0]:.3f} and" in explanation.summary()
 
 
 def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
@@ -212,10 +210,10 @@ def test_one_sigmoid_stands_for_two_classes(sign):
     winner = ["cat", "dog"][int(sign > 0)]
     assert found.predicted == found.target.label == int(sign > 0)
     assert found.summary().startswith(f"The model answers {winner} with 98.2%")
-    np.testing.assert_allclose(found.contributions, [4, 0, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(found.contributions, [4, 0, 0, 0], atol=1e-5)
     other = slicer.explain(sample, target=1 - found.target.label, compare=True)
     assert other.slice == found.slice
-    np.testing.assert_allclose(other.contributions, [-4, 0, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(other.contributions, [-4, 0, 0, 0], atol=1e-5)
     first = other.comparison.deletion["occlusion"].answers
     np.testing.assert_allclose(first[[0, -1]], [1 / (1 + np.exp(4)), 0.5], rtol=1e-4)
 
@@ -311,6 +309,10 @@ def test_any_target_of_any_model(made, target, question, tmp_path):
         assert answer.shape == found.whole.shape and np.isfinite(answer).all()
     found.save(tmp_path / "why.png")
     change = found.amounts.neurons[found.target.operation].sum()
+    if found.background is not None:  # the rows' scores, by the model
+        values = slicer.im.capture(x, of=[found.target.operation])[found.target.operation]
+        scores = values.reshape(len(x), -1) @ found.target.weights(values[0].size)
+        change = scores[0] - scores.mean()
     assert found.contributions.sum() == pytest.approx(change, abs=1e-4)
 
 
