@@ -4,7 +4,6 @@ The mean row of a table is seldom a row that could be: of one-hot columns it has
 category. Rows of the data are; what a feature adds is averaged over them, and each adds up.
 """
 
-import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import check_name, counted
-from nnslicer_tf.attributions.deeplift import deeplift
+from nnslicer_tf.attributions.deeplift import deeplift_by_row
 from nnslicer_tf.attributions.problem import Problem, feature_operations
 from nnslicer_tf.attributions.shapley import (
     MAX_FEATURES,
@@ -145,10 +144,10 @@ class Background:
             orders of features causes is part of it).
         """
         values = []
-        for index, name in enumerate(self.names or self.features):
+        for index, name in enumerate(self.names or map(str, self.features)):
             members = np.flatnonzero(self.features == index)
             there = self.entries[members]
-            on = members[there == 1] if len(members) > 1 else ()
+            on = members[there == 1] if len(members) > 1 else members[:0]
             if len(on) == 1 and np.count_nonzero(there) == 1:  # of one-hot columns
                 column = self.columns[on[0]]
                 values.append(column.removeprefix(name).lstrip("_=. ") or column)
@@ -192,7 +191,7 @@ def contributions_against(
     Raises:
         InvalidArgumentError: if there are groups but no table, or a column is unknown or in two.
     """
-    names = list(im.input_shapes)
+    names = tuple(im.input_shapes)
     sample: Any = {name: x[name][0] for name in names} if len(names) > 1 else x[0]
     score = float(scores_of(im, flat(x), target)[0])
     mean_row_score = np.nan
@@ -216,12 +215,9 @@ def contributions_against(
             f"groups are for tables of at most {MAX_FEATURES} features; '{im.model.name}' takes "
             f"samples of shape {shapes}. Omit groups."
         )
-    changes = [deeplift(im, sample, rows[i], target) for i in range(len(rows))]
-    by_row = np.stack(
-        [np.concatenate([np.ravel(one[n]) for n in names]) for one in changes]
-        if len(names) > 1
-        else [np.ravel(one) for one in changes]
-    )
+    found = deeplift_by_row(im, sample, rows, target)
+    parts = [found[name] for name in names] if len(names) > 1 else [found]
+    by_row = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     features = np.arange(by_row.shape[1])
     errors = np.zeros(len(features))
     return Background(rows, DEEPLIFT, (), (), entries, features, by_row, errors, *scores)
@@ -259,21 +255,18 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
     """
     groups: dict[str, list[int]] = {}
     free = set(range(len(columns)))
-    is_binary = np.isin(rows, (0, 1)).all(axis=0)
+    is_binary = [bool(np.isin(column, (0, 1)).all()) for column in rows.T]
     prefixes = {name[:end] for name in columns for end in range(1, len(name)) if name[end] in "_=."}
-    for prefix in sorted(prefixes, key=len):  # of a name's prefixes, the shortest that fits
-        members = [
-            i
-            for i, name in enumerate(columns)
-            if i in free
-            and is_binary[i]
-            and name.startswith(prefix)
-            and name[len(prefix) :][:1] in ("_", "=", ".")
-        ]
-        adjacent = members == list(range(members[0], members[-1] + 1)) if members else False
+
+    def begins(name: str, prefix: str) -> bool:
+        return name.startswith(prefix) and name[len(prefix) :][:1] in tuple("_=.")
+
+    for prefix in sorted(prefixes, key=len):  # the shortest that fits
+        members = [i for i in sorted(free) if is_binary[i] and begins(columns[i], prefix)]
+        adjacent = len(members) == 1 + max(members, default=0) - min(members, default=0)
         if len(members) > 1 and adjacent and rows[:, members].sum(axis=1).max() <= 1:
-            common = os.path.commonprefix([columns[i] for i in members])
-            groups[common[: max(map(common.rfind, "_=."))]] = members
+            same = [p for p in prefixes if all(begins(columns[i], p) for i in members)]
+            groups[max(same, key=len)] = members
             free -= set(members)
     for i in sorted(free):
         own = columns[i].replace("missingindicator_", "", 1)

@@ -72,8 +72,8 @@ def shapley_values(
         members = (np.arange(2**count)[:, None] >> np.arange(count)) % 2 == 1
         sizes = members.sum(axis=1)
         # The share of the orders in which a coalition of this size precedes one more feature.
-        before = [1 / (count * math.comb(count - 1, size)) for size in range(count)]
-        before = np.array([0.0, *before, 0.0])
+        shares = [1 / (count * math.comb(count - 1, size)) for size in range(count)]
+        before = np.array([0.0, *shares, 0.0])
         weights = np.where(members.T, before[sizes], -before[sizes + 1])
         runs = np.repeat(members, samples, axis=0), np.tile(np.arange(samples), 2**count)
         values = weights @ scores(*runs).reshape(2**count, samples)

@@ -41,7 +41,6 @@ EXACT = "integrated gradients"
 SAMPLED = "integrated gradients, 50 samples"
 EMPTY = "The slice is empty"
 """How the warning of an empty slice begins."""
-_ROWS_OF_IMAGES = 25  # background rows by default; each costs a forward and a backward pass
 _NEARLY_ALL = 0.9
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
@@ -158,9 +157,7 @@ def _against(
         has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
         if not profile.rows or (has_tokens and not of_table):
             return None
-        count = len(next(iter(profile.rows.values())))
-        every = 1 if of_table else -(-count // _ROWS_OF_IMAGES)
-        rows = im.check(profile.rows)[::every]
+        rows = im.check(profile.rows)
     else:
         rows = im.check(aligned(background, columns))
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)

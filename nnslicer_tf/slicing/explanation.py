@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import Target, metrics
 from nnslicer_tf.attributions.background import DEEPLIFT, Background
+from nnslicer_tf.attributions.deep_explainer import as_shap
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.explanation import (
     explanation_figure,
@@ -282,6 +284,23 @@ class Explanation(ShownAsTable):
                 f"insertion, {text})."
             )
         return "\n".join(lines)
+
+    def to_shap(self) -> Any:
+        """Return the contributions as a `shap.Explanation`, for shap's plots.
+
+        Values of a table's features, otherwise of the sample's shape; the base value is the mean
+        score of the background rows (or the mean row's), to which they add up. For several inputs
+        that are not columns of a table, a dict by name.
+
+        Raises MissingPackageError if shap is not installed.
+        """
+        score = float(
+            self.target.weights(self.values[self.target.operation].size)
+            @ self.values[self.target.operation].ravel()
+        )
+        total = sum(float(np.sum(part)) for part in keras.tree.flatten(self.contributions))
+        args = self.contributions, self.sample, score - total, self.background
+        return as_shap(*args, self.columns or self.words)
 
     def figure(self) -> Figure:
         """Return a figure: the sample with its contributions, other methods, and the answers."""

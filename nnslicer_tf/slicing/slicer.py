@@ -394,9 +394,8 @@ class Slicer:
             decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
                 forward passes, and as many for another class.
             background: Samples whose values stand for absent features; contributions are means over
-                them. By default the profile's rows: 100 for tables, 25 for images and signals.
-                "mean" compares with the profile's mean, which is the default for texts and
-                profiles without rows.
+                them. By default the profile's rows. "mean" compares with the profile's mean, which
+                is the default for texts and profiles without rows.
             groups: Name of a feature → its columns, by name or index, which are exchanged
                 together. By default the one-hot columns of a DataFrame; {} for none.
 
