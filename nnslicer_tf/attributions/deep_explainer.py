@@ -16,7 +16,7 @@ from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import ModelLike, instrumented
 from nnslicer_tf.instrument.target import Target
 
-_ORDERS = {"max": np.negative, "min": np.positive, "max_abs": lambda v: -np.abs(v)}
+_ORDERS: dict[str, Any] = {"max": np.negative, "min": np.positive, "max_abs": lambda v: -np.abs(v)}
 _TOLERANCE = 1e-2  # of sums, relative to the largest output; shap's
 
 

@@ -122,6 +122,16 @@ def explain(
             "'price', 'map[3,4,0]'."
         ),
     ] = None,
+    instead_of: Annotated[
+        str | None, Option(help="Another class: why the target, and not this one?")
+    ] = None,
+    background: Annotated[
+        str | None,
+        Option(
+            help="Data, as for --data, whose values stand for absent features, or 'mean'; by "
+            "default the profile's rows."
+        ),
+    ] = None,
     words: Annotated[
         str, Option(help="Words of a text, one for each token, separated by spaces.")
     ] = "",
@@ -141,7 +151,13 @@ def explain(
     samples = inputs.dataset(data, slicer.im, normalise, classes=classes)
     sample = samples.x[inputs.in_range(index, len(samples), "--index")]
     class_names = inputs.names(classes, samples.class_names)
-    chosen = None if target is None else inputs.target(target, class_names)
+    chosen, other = (
+        None if one is None else inputs.target(one, class_names) for one in (target, instead_of)
+    )
+    if background not in (None, "mean"):
+        rows: Any = inputs.dataset(background, slicer.im, normalise, split="train").x
+    else:
+        rows = background
     of_class = None
     if usual is not None:
         labelled = inputs.dataset(
@@ -156,6 +172,8 @@ def explain(
     result = slicer.explain(
         sample,
         chosen,
+        instead_of=other,
+        background=rows,
         classes=class_names,
         columns=samples.columns,
         words=words.split() or next(iter(inputs.words(data, sample[None])), ()),

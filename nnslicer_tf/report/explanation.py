@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf._files import atomic_path
@@ -106,9 +107,11 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
     blocks += [Heading("What is left"), Table(one.to_frame(), "Answers")]
-    if one.decisive is not None:
-        certificate = one.decisive.to_frame().drop(columns="sample").T.reset_index()
-        certificate.columns = ["certificate of the decisive slice", "value"]
+    slices = {one.question: one.contrast, "the answer": one.decisive}
+    certificates = {name: d.to_frame() for name, d in slices.items() if d is not None}
+    if certificates:
+        frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
+        certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
         blocks.append(Table(certificate, "", longest=40))
     if one.frequencies is not None:
         blocks += [

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
-from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
+from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import Comparison, Explanation
 from nnslicer_tf.slicing.profile import Profile
@@ -48,8 +49,9 @@ _UNDECIDED = 1.5  # largest probability of an untrained model, times the number 
 def explain(
     slicer: "Slicer",
     x: DataLike,
-    target: TargetLike | Criterion | None,
+    target: TargetLike | Criterion | str | None,
     *,
+    instead_of: TargetLike | str | None,
     names: Sequence[str],
     columns: Sequence[str],
     words: Sequence[str],
@@ -68,10 +70,8 @@ def explain(
     values = {name: value[0] for name, value in im.capture(batch).items()}
     methods = methods_to_compare(compare)
     names = tuple(map(str, names))
-    if names and isinstance(target, str):
-        check_name("class", target, names)
-        target = names.index(target)
-    chosen = explained_target(im, target, values)
+    target, instead_of = (_by_name(one, names) for one in (target, instead_of))
+    chosen = explained_target(im, target, values, instead_of)
     whole = answer(im, chosen, values[chosen.answer])
     tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
     _check_names(names, None if chosen.label is None else len(whole))
@@ -87,27 +87,34 @@ def explain(
         contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
     criterion = {chosen.operation: list(chosen.neurons)}
 
-    def sliced(by: "Slicer") -> Slice:
+    def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
-            return by.slice(batch, criterion)
+            return by.slice(batch, outputs)
 
     one = sliced(slicer)
     kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
     frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
     def amounts() -> Slice:
-        total = sliced(slicer.by_amounts)
-        factor = chosen.sign / len(chosen.neurons)
-        neurons, synapses = (
-            {name: factor * array for name, array in arrays.items()}
-            for arrays in (total.neurons, total.synapses)
-        )
+        neurons: dict[str, Any] = {}
+        synapses: dict[str, Any] = {}
+        for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
+            if not group:
+                continue
+            total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+            factor = sign * chosen.sign / len(group)
+            for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
+                for name, array in arrays.items():
+                    sums[name] = sums.get(name, 0) + factor * array
         return Slice(neurons, synapses, total.info)
 
     # What was assumed about the outputs, and why the slice is empty or nearly complete.
     remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
     at_zero = partial(sliced, slicer.at_theta(0.0))
+    smallest, contrast, withheld = None, None, ""
+    if decisive:
+        smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
     unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
     return Explanation(
         sample=sample,
@@ -123,7 +130,9 @@ def explain(
         classes=names,
         columns=tuple(map(str, columns)),
         words=tuple(map(str, words)),
-        decisive=_decisive_for(slicer, chosen, batch, whole) if decisive else None,
+        decisive=smallest,
+        contrast=contrast,
+        withheld=withheld,
         finding=" ".join(filter(None, (remark, unusual))),
         frequencies=frequencies,
         comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
@@ -214,19 +223,40 @@ def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str,
 
 
 def _decisive_for(
-    slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray
-) -> DecisiveSlices | None:
-    """Return the smallest slice that keeps the answer, if the target is the model's answer."""
-    im = slicer.im
-    outputs = {im.output_operation_of(name): name for name in im.outputs}
-    shape = im[target.operation].shape
-    is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
-    if target.answer not in outputs or len(shape) != 1 or not is_answer:
-        return None
+    slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray, names: Sequence[str]
+) -> tuple[DecisiveSlices | None, DecisiveSlices | None, str]:
+    """Return the decisive slice for the target, the one for a contrast, and why one is missing."""
+    im, label = slicer.im, target.label
+    output = next((o for o in im.outputs if im.output_operation_of(o) == target.answer), None)
+    is_label = label is not None and im.classes_of(output).is_multi_label
+
+    def search(of: Any, probability: float) -> DecisiveSlices:
+        # Half of the log-odds: an answer of 99.99 % keeps 99 %.
+        odds = np.exp(np.log(probability / max(1 - probability, 1e-6)) / 2)
+        least = float(odds / (1 + odds)) if probability > 0.5 else None
+        return slicer.decisive(batch, of, others=1, max_share=1.0, min_probability=least)
+
     try:
-        return slicer.decisive(batch, {outputs[target.answer]: PREDICTED}, others=1)
-    except UnsupportedLayerError:  # it has no synapses
-        return None
+        smallest = contrast = None
+        withheld = ""
+        if label is None or is_label or label == int(whole.argmax()):
+            own = 0.0 if label is None else float(whole[label])
+            smallest = search(replace(target, against=()), max(own, 1 - own) if is_label else own)
+        else:
+            one, other = (names[i] if names else str(i) for i in (label, int(whole.argmax())))
+            withheld = (
+                f"There is no decisive slice for {one}, because the model answers {other}. A "
+                f"contrast has one: instead_of={other!r}."
+            )
+        if target.against:
+            score = (
+                target.weights(im[target.operation].size)
+                @ im.forward(batch, [target.operation])[target.operation].ravel()
+            )
+            contrast, withheld = search(target, float(1 / (1 + np.exp(-abs(score))))), ""
+        return smallest, contrast, withheld
+    except UnsupportedLayerError as error:  # it has no synapses
+        return None, None, f"There is no decisive slice. {error}"
 
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
@@ -253,8 +283,17 @@ def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[A
     return checked, columns
 
 
+def _by_name(target: Any, names: Sequence[str]) -> Any:
+    """Return a target whose class is given by its name, or its number as a text, as an int."""
+    if not isinstance(target, str) or (not names and not target.isdigit()):
+        return target
+    if names:
+        check_name("class", target, names)
+    return names.index(target) if names else int(target)
+
+
 def explained_target(
-    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
+    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray], instead_of: Any = None
 ) -> Target:
     """Return the checked target; by default the predicted class, or the only value."""
     if isinstance(target, Criterion):
@@ -266,14 +305,14 @@ def explained_target(
         target = target.outputs
     if target is None:
         target = predicted_target(im, values[im.output_operations[0]][None])
-    return resolve_target(im, target)
+    return resolve_target(im, target, instead_of)
 
 
 def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
     """Return the probabilities of the classes, or the value of another target as `(1,)`."""
     if target.label is not None:
         return im.classes.probabilities(output[None])[0]
-    return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
+    return np.atleast_1d(output.ravel().astype(np.float64) @ target.weights(output.size))
 
 
 def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:

@@ -80,8 +80,10 @@ class Explanation(ShownAsTable):
         means: Operation name → its mean over the profiled data.
         classes, columns, words: Names of the classes, of a table's columns, and the words of a
             text; empty if unknown.
-        decisive: The smallest slice found that keeps the model's answer, with its certificate; None
-            for a target that is not the model's answer.
+        decisive: The smallest slice found that keeps the model's answer with at least half of its
+            log-odds, with its certificate; None for a class that is not the model's answer.
+        contrast: The same for which of two classes leads; None unless two are compared.
+        withheld: Why there is no decisive slice, and what to pass for one; else "".
         finding: What was assumed about the outputs, and why the slice is empty or nearly complete,
             or the network dead; else "".
         frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
@@ -104,6 +106,8 @@ class Explanation(ShownAsTable):
     columns: tuple[str, ...]
     words: tuple[str, ...]
     decisive: DecisiveSlices | None
+    contrast: DecisiveSlices | None
+    withheld: str
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
@@ -136,15 +140,19 @@ class Explanation(ShownAsTable):
     @property
     def question(self) -> str:
         """Name of what is explained: a class, or neurons such as "price" or "map[3, 4]"."""
+        names = [self._named(n) for n in (self.target.neurons, self.target.against) if n]
+        return " rather than ".join(names)
+
+    def _named(self, neurons: tuple[int, ...]) -> str:
         if self.target.label is not None:
-            return self.name(self.target.label)
-        shape, chosen = self.means[self.target.operation].shape, self.target.neurons
+            return self.name(self.target.label if neurons == self.target.neurons else neurons[0])
+        shape = self.means[self.target.operation].shape
         if np.prod(shape) == 1:
             return self.target.answer
-        if len(chosen) == 1:
-            index = ", ".join(map(str, np.unravel_index(chosen[0], shape)))
+        if len(neurons) == 1:
+            index = ", ".join(map(str, np.unravel_index(neurons[0], shape)))
             return f"{self.target.answer}[{index}]"
-        return f"the mean of {len(chosen)} neurons of {self.target.answer}"
+        return f"the mean of {len(neurons)} neurons of {self.target.answer}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the answers of the whole model, with only the slice, and without the slice.
@@ -154,7 +162,7 @@ class Explanation(ShownAsTable):
         shown, names = [0], [self.question]
         if self.target.label is not None:
             leading = np.argsort(-self.whole, kind="stable")[:3].tolist()
-            every = [self.target.label, *leading, int(self.kept.argmax())]
+            every = [self.target.label, *self.target.against, *leading, int(self.kept.argmax())]
             shown = list(dict.fromkeys(every))
             names = [self.name(label) for label in shown]
         return pd.DataFrame(
@@ -234,26 +242,49 @@ class Explanation(ShownAsTable):
     def summary(self) -> str:
         """Return the explanation as text."""
         what, label = self.question, self.target.label
+        names = self.classes or ([] if label is None else list(map(str, range(len(self.whole)))))
 
         def said(answers: np.ndarray) -> str:
             if label is None:
                 return f"{answers[0]:.4g}"
-            text, leading = f"{what} with {answers[label]:.1%}", int(answers.argmax())
+            leading, asked = int(answers.argmax()), (label, *self.target.against)
+            text = ", ".join(f"{self.name(n)} with {answers[n]:.1%}" for n in asked)
             return text if leading == label else f"{text} (it answers {self.name(leading)})"
 
         if label is None or self.predicted is None:
             lines = [f"The model answers {what} = {said(self.whole)}."]
         else:
-            answer = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
-            more = f", {what} with {self.whole[label]:.1%}" if label != self.predicted else ""
-            lines = [f"The model answers {answer}{more}."]
-        if self.background is not None:
-            lines.append(self.background.summary())
-        if self.decisive is not None:
-            names = self.classes or (
-                [] if label is None else list(map(str, range(len(self.whole))))
+            asked = dict.fromkeys([self.predicted, label, *self.target.against])
+            answers = ", ".join(f"{self.name(n)} with {self.whole[n]:.1%}" for n in asked)
+            lines = [f"The model answers {answers}."]
+
+        # The strongest first: a slice that decides, unless the search is not specific.
+        found = [one for one in (self.contrast, self.decisive) if one is not None]
+        kept = [{n: column[0] for n, column in one.certificate.items()} for one in found]
+        kept = [row for row in kept if row["kept"]]
+        if label is not None and self.decisive is not None and kept:
+            row = kept[-1]
+            if row["empty answer"] == row["answer"]:
+                lines.append(
+                    "The answer stands without any part: with every synapse at its mean, the model "
+                    f"gives it with {row['probability of empty answer']:.1%}. What keeps it proves "
+                    "little."
+                )
+        is_specific = bool(kept) and not any(g for d in found for _, g in d.info["others"][0])
+        decisive = [] if is_specific or not found else ["No specific slice was found."]
+        for one in found:
+            of_contrast = f" for {what}" if one is self.contrast else ""
+            decisive.append(f"Decisive slice{of_contrast}: {one.summary(0, names)}")
+        if len(found) == 2:
+            total = found[0][0].compare(found[1][0]).iloc[-1]
+            decisive.append(
+                f"The two have {total['both']:,} of their {total['left']:,} and "
+                f"{total['right']:,} synapses in common."
             )
-            lines.append(f"Decisive slice: {self.decisive.summary(0, names)}")
+        against = [] if self.background is None else [self.background.summary()]
+        lines += [*decisive, *against] if is_specific else [*against, *decisive]
+        if self.withheld:
+            lines.append(self.withheld)
         synapses = self.slice.to_vector()
         lines += [
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "

@@ -362,8 +362,9 @@ class Slicer:
     def explain(
         self,
         x: DataLike,
-        target: TargetLike | Criterion | None = None,
+        target: TargetLike | Criterion | str | None = None,
         *,
+        instead_of: TargetLike | str | None = None,
         classes: Sequence[str] = (),
         columns: Sequence[str] = (),
         words: Sequence[str] = (),
@@ -382,6 +383,9 @@ class Slicer:
                 in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
                 or of an inner operation by name. A model of one value needs none. With `classes`, a
                 class may be given by its name.
+            instead_of: Another class, or other neurons of the same operation: why the target and
+                not this one? Their difference is explained, and a second decisive slice keeps
+                which of the two leads.
             classes: Names of the classes, in order.
             columns: Names of a table's columns; by default those of a DataFrame.
             words: The words of a text, one for each token.
@@ -409,6 +413,7 @@ class Slicer:
             self,
             x,
             target,
+            instead_of=instead_of,
             names=classes,
             columns=columns,
             words=words,
