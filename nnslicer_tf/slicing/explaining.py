@@ -28,7 +28,8 @@ from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
-from nnslicer_tf.slicing.criterion import Criterion
+from nnslicer_tf.slicing.answers import asked_answers
+from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import Comparison, Explanation
 from nnslicer_tf.slicing.profile import Profile
@@ -228,35 +229,36 @@ def _decisive_for(
     """Return the decisive slice for the target, the one for a contrast, and why one is missing."""
     im, label = slicer.im, target.label
     output = next((o for o in im.outputs if im.output_operation_of(o) == target.answer), None)
+    predicted = None if label is None else int(whole.argmax())
     is_label = label is not None and im.classes_of(output).is_multi_label
 
-    def search(of: Any, probability: float) -> DecisiveSlices:
-        # Half of the log-odds: an answer of 99.99 % keeps 99 %.
-        odds = np.exp(np.log(probability / max(1 - probability, 1e-6)) / 2)
-        least = float(odds / (1 + odds)) if probability > 0.5 else None
-        return slicer.decisive(batch, of, others=1, max_share=1.0, min_probability=least)
+    def search(of: Any) -> DecisiveSlices:
+        answers, _ = asked_answers(im, of)
+        values = im.forward(batch, [answers.operation])[answers.operation].reshape(1, -1)
+        probability, least = answers.probability(values, answers.of(values))[0], None
+        if probability > 0.5:  # half of the log-odds: an answer of 99.99 % keeps 99 %
+            odds = np.sqrt(probability / max(1 - probability, 1e-6))
+            least = float(odds / (1 + odds))
+        # Of two classes, one always leads, also without any part: there is no other to ask for.
+        others = 0 if isinstance(of, Target) and of.against else 1
+        return slicer.decisive(batch, of, others=others, max_share=1.0, min_probability=least)
 
+    smallest, contrast, withheld = None, None, ""
     try:
-        smallest = contrast = None
-        withheld = ""
-        if label is None or is_label or label == int(whole.argmax()):
-            own = 0.0 if label is None else float(whole[label])
-            smallest = search(replace(target, against=()), max(own, 1 - own) if is_label else own)
-        else:
+        if label in (None, predicted) or is_label:
+            of_output = label is None and output and im[target.answer].shape == (1,)
+            smallest = search({output: PREDICTED} if of_output else replace(target, against=()))
+        elif not target.against:
             one, other = (names[i] if names else str(i) for i in (label, int(whole.argmax())))
             withheld = (
                 f"There is no decisive slice for {one}, because the model answers {other}. A "
                 f"contrast has one: instead_of={other!r}."
             )
         if target.against:
-            score = (
-                target.weights(im[target.operation].size)
-                @ im.forward(batch, [target.operation])[target.operation].ravel()
-            )
-            contrast, withheld = search(target, float(1 / (1 + np.exp(-abs(score))))), ""
-        return smallest, contrast, withheld
+            contrast = search(target)
     except UnsupportedLayerError as error:  # it has no synapses
-        return None, None, f"There is no decisive slice. {error}"
+        withheld = f"There is no decisive slice. {error}"
+    return smallest, contrast, withheld
 
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:

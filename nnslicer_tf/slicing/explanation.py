@@ -254,24 +254,23 @@ class Explanation(ShownAsTable):
         if label is None or self.predicted is None:
             lines = [f"The model answers {what} = {said(self.whole)}."]
         else:
-            asked = dict.fromkeys([self.predicted, label, *self.target.against])
-            answers = ", ".join(f"{self.name(n)} with {self.whole[n]:.1%}" for n in asked)
+            classes = dict.fromkeys([self.predicted, label, *self.target.against])
+            answers = ", ".join(f"{self.name(n)} with {self.whole[n]:.1%}" for n in classes)
             lines = [f"The model answers {answers}."]
 
         # The strongest first: a slice that decides, unless the search is not specific.
         found = [one for one in (self.contrast, self.decisive) if one is not None]
-        kept = [{n: column[0] for n, column in one.certificate.items()} for one in found]
-        kept = [row for row in kept if row["kept"]]
-        if label is not None and self.decisive is not None and kept:
-            row = kept[-1]
+        if label is not None and self.decisive is not None:
+            row = {name: column[0] for name, column in self.decisive.certificate.items()}
             if row["empty answer"] == row["answer"]:
                 lines.append(
                     "The answer stands without any part: with every synapse at its mean, the model "
                     f"gives it with {row['probability of empty answer']:.1%}. What keeps it proves "
                     "little."
                 )
-        is_specific = bool(kept) and not any(g for d in found for _, g in d.info["others"][0])
-        decisive = [] if is_specific or not found else ["No specific slice was found."]
+        kept = all(one.certificate["kept"][0] for one in found)
+        is_specific = kept and not any(g for one in found for _, g in one.info["others"][0])
+        decisive = [] if is_specific else ["No specific slice was found."]
         for one in found:
             of_contrast = f" for {what}" if one is self.contrast else ""
             decisive.append(f"Decisive slice{of_contrast}: {one.summary(0, names)}")

@@ -69,6 +69,44 @@ def test_the_certificate_of_a_decisive_slice_is_shown(slicer, digits, explanatio
     assert other.decisive is None
 
 
+def test_one_class_and_not_another(slicer, digits, tmp_path):
+    """The contributions to the difference of two logits, and a slice that keeps which one leads."""
+    x, names = digits.x[5], digits.class_names
+    logits = slicer.im.logits(digits.x[5:6])[0]
+    first, second = np.argsort(-logits)[:2]
+    why = slicer.explain(x, names[first], instead_of=names[second], classes=names, compare=False)
+    both = [slicer.explain(x, int(k), compare=False, decisive=False) for k in (first, second)]
+    expected = both[0].contributions - both[1].contributions
+    np.testing.assert_allclose(why.contributions, expected, atol=1e-4)
+    found = why.amounts.synapses["conv1"]
+    expected = np.subtract(*(one.amounts.synapses["conv1"] for one in both))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert why.question == f"{names[first]} rather than {names[second]}"
+    kept = why.contrast[0].apply(slicer.im.model, slicer.profile)(digits.x[5:6]).numpy()[0]
+    odds = kept[first] - kept[second]
+    assert odds >= 0.49 * (logits[first] - logits[second]) > 0
+    assert why.contrast.info["names"] == [first, second] and why.decisive is not None
+    shared = int(
+        (why.contrast[0].synapse_mask()["conv1"] & why.decisive[0].synapse_mask()["conv1"]).sum()
+    )
+    assert shared and "synapses in common" in why.summary()
+    why.save(tmp_path / "why.html")
+    # From the side of the class that lost, the same slice decides.
+    other = slicer.explain(x, int(second), instead_of=int(first), compare=False)
+    assert other.decisive is None and other.contrast.certificate["answer"][0] == 0
+    np.testing.assert_allclose(other.contributions, -why.contributions, atol=1e-4)
+
+
+def test_the_slice_keeps_half_of_the_log_odds_or_says_what_to_ask(slicer, digits, explanation):
+    p = explanation.whole.max()
+    least = explanation.decisive.info["min_probability"]
+    assert least / (1 - least) == pytest.approx(np.sqrt(p / (1 - p)), rel=1e-3)
+    other = (explanation.predicted + 1) % 10
+    lost = slicer.explain(digits.x[5], other, compare=False)
+    assert lost.decisive is None
+    assert f"instead_of={str(explanation.predicted)!r}" in lost.summary()
+
+
 def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
     usual = digits.x[digits.y == digits.y[5]][:20]
     each = slicer.slice_each(usual, outputs=[explanation.target.label])
