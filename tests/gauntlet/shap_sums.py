@@ -3,12 +3,12 @@
 The table, data/results/explanations/shap.csv, has a row for each kind of model.
 """
 
-import json
-import subprocess
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
 import keras
@@ -65,9 +65,8 @@ def main() -> None:
     """Write the table; each kind of model has a process of its own."""
     rows = []
     for name in CASES:
-        command = [sys.executable, __file__, name]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        rows.append((name, *json.loads(done.stdout.splitlines()[-1])))
+        with ProcessPoolExecutor(1, get_context("fork")) as pool:
+            rows.append((name, *pool.submit(outcomes, name).result()))
         print(*rows[-1], sep=" | ", flush=True)
     columns = ["model", "nnslicer_tf", f"shap {version('shap')}, Keras {keras.__version__}"]
     frame = pd.DataFrame(rows, columns=columns)
@@ -79,7 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(outcomes(sys.argv[1])))
-    else:
-        main()
+    main()
