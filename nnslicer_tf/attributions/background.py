@@ -15,12 +15,7 @@ import pandas as pd
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.attributions.deeplift import deeplift_by_row
 from nnslicer_tf.attributions.problem import Problem, feature_operations
-from nnslicer_tf.attributions.shapley import (
-    MAX_FEATURES,
-    flat,
-    scores_of,
-    shapley_values,
-)
+from nnslicer_tf.attributions.shapley import MAX_FEATURES, flat, scores_of, shapley_values
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.operations import Lookup
@@ -107,8 +102,9 @@ class Background:
     @property
     def mean_row_is_far(self) -> bool:
         """Whether the mean row's score is no typical one: far from the rows' mean score."""
-        distance = abs(self.mean_row_score - self.scores.mean())
-        return bool(distance > _FAR * self.scores.std())
+        mean, spread = float(self.scores.mean()), float(self.scores.std())
+        least = max(_FAR * spread, 1e-3 * abs(mean))
+        return len(self.by_row) > 1 and abs(self.mean_row_score - mean) > least
 
     def summary(self) -> str:
         """Return what the contributions add up to, the largest ones, and how stable they are."""
@@ -128,7 +124,7 @@ class Background:
                 f"{self.stability:.2f}."
             )
             if self.stability < _STABLE:
-                text += " Pass more rows as `background`: the order depends on the choice."
+                text += " Pass more rows as `background`, or read near-equal features as equal."
         if self.mean_row_is_far:
             text += (
                 f" The mean of the profiled data has the score {self.mean_row_score:.3g}, far from "
