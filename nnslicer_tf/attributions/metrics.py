@@ -64,16 +64,20 @@ def curves(
     shuffled = np.random.default_rng(0).permutation(units)  # breaks ties
     counts = np.linspace(0, units, steps + 1).astype(int)
     shares = np.linspace(0, 1, steps + 1)
-    deletions, insertions = {}, {}
-    for name, values in methods.items():
+    masks = []
+    for values in methods.values():
         of_units = np.bincount(features, weights=problems[0].of_units(values))
         ranks = np.empty(units, int)
         ranks[shuffled[np.argsort(-of_units[shuffled], kind="stable")]] = np.arange(units)
         is_first = (ranks < counts[:, None])[:, features]
-        masks = np.concatenate([is_first, ~is_first])
-        answers = np.mean([one.answers(one.hidden(masks)) for one in problems], axis=0)
-        deletions[name] = Curve(shares, answers[: steps + 1])
-        insertions[name] = Curve(shares, answers[steps + 1 :])
+        masks += [is_first, ~is_first]
+    hidden = np.concatenate(masks)
+    answers = np.mean([one.answers(one.hidden(hidden)) for one in problems], axis=0)
+    by_curve = iter(answers.reshape(len(masks), -1))
+    deletions, insertions = {}, {}
+    for name in methods:
+        deletions[name] = Curve(shares, next(by_curve))
+        insertions[name] = Curve(shares, next(by_curve))
     return deletions, insertions
 
 

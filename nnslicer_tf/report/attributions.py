@@ -28,6 +28,7 @@ PANELS = 4
 METHODS = {
     "slice": (figures.BLUE, "o"),
     "amounts": (figures.BLUE, "o"),
+    "Shapley values": (figures.BLUE, "o"),
     "DeepLIFT": (figures.SKY, "*"),
     "gradient × input": (figures.ORANGE, "s"),
     "SmoothGrad": ("#8f6300", "p"),

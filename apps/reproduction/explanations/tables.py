@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import combinations
 from math import factorial
+from multiprocessing import get_context
 
 import keras
 import numpy as np
@@ -13,12 +16,13 @@ from sklearn import datasets
 import nnslicer_tf as nns
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.attributions.background import Background
-from nnslicer_tf.attributions.deeplift import deeplift
-from nnslicer_tf.attributions.gradients import sampled_gradients
+from nnslicer_tf.attributions.deeplift import deeplift, deeplift_by_row
+from nnslicer_tf.attributions.problem import Problem
 from reproduction.explanations.settings import TableSettings
 from reproduction.result import ExperimentResult, ExperimentTable
 
 _LARGEST = 5
+_STEPS = 50
 _COLUMNS = ["table", "method", "within 10 %", "median error", "deletion", "insertion", "ms"]
 _TITLE = "Contributions of columns, compared with exact Shapley values"
 _TEXT = """\
@@ -32,7 +36,9 @@ contributions are means over the background rows. All methods add up the columns
 
 def tables(s: TableSettings) -> ExperimentResult:
     """Explain test rows of three tables by several methods."""
-    rows = [row for make in (_diabetes, _wine, _customers) for row in _compared(s, *make(s.seed))]
+    makers = (_diabetes, _wine, _customers)
+    with ProcessPoolExecutor(len(makers), get_context("spawn")) as pool:
+        rows = [row for found in pool.map(partial(_compared, s), makers) for row in found]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     head = {"samples": s.samples, "rows": s.rows, "epochs": s.epochs, "seed": s.seed}
     return ExperimentResult([ExperimentTable("tables", frame, _TITLE, head, _TEXT)])
@@ -71,9 +77,8 @@ def _customers(seed: int) -> tuple[str, pd.DataFrame, np.ndarray, int]:
     return "customers (yes or no; categories, NaN)", x, y, 1
 
 
-def _compared(
-    s: TableSettings, title: str, x: pd.DataFrame, y: np.ndarray, units: int
-) -> list[tuple]:
+def _compared(s: TableSettings, make: Callable) -> list[tuple]:
+    title, x, y, units = make(s.seed)
     # A network, its profile, and test rows that neither has seen.
     order = np.random.default_rng(s.seed).permutation(len(x))
     x, y = x.iloc[order], y[order]
@@ -149,8 +154,15 @@ def _methods(
     def of_features(values: np.ndarray) -> np.ndarray:
         return np.bincount(features, weights=values)
 
-    def over_rows(method: Callable) -> Callable[[], np.ndarray]:
-        return lambda: of_features(np.mean([method(im, x, one, target) for one in rows], axis=0))
+    def integrated() -> np.ndarray:
+        """Integrate gradients from each row to the sample, by the trapezoidal rule."""
+        problem = Problem(im, x, rows[0], target)
+        shares = np.linspace(0, 1, _STEPS + 1)[:, None, None]
+        (name,) = problem.x
+        points = (rows + shares * (x - rows)).reshape(-1, len(x)).astype(np.float32)
+        gradients = problem.gradients({name: points})[name].reshape(_STEPS + 1, *rows.shape)
+        mean = (gradients[1:] + gradients[:-1]).mean(axis=0) / 2
+        return of_features((mean * (x - rows)).mean(axis=0))
 
     def kernel() -> np.ndarray:
         import shap
@@ -165,8 +177,8 @@ def _methods(
     methods = {
         "explain (Shapley values)": own,
         "shap.KernelExplainer": kernel,
-        "DeepLIFT": over_rows(deeplift),
-        "integrated gradients, 50 steps": over_rows(sampled_gradients),
+        "DeepLIFT": lambda: of_features(deeplift_by_row(im, x, rows, target).mean(axis=0)),
+        "integrated gradients, 50 steps": integrated,
         "DeepLIFT, mean row": lambda: of_features(deeplift(im, x, profile.means, target)),
         "integrated gradients, 50 steps, mean row": lambda: of_features(
             ATTRIBUTIONS["integrated gradients, 50 samples"](im, x, profile.means, target)
