@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -56,14 +56,12 @@ def as_path(path: str | os.PathLike) -> Path:
     except TypeError:
         name = b""
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgumentError(f"A path must be a text or a pathlib.Path. Received: {path!r}")
+        raise InvalidArgumentError(f"A path must be a string or a pathlib.Path. Received: {path!r}")
     try:
         os.lstat(name)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise InvalidArgumentError(
-                f"The name '{name[:80]}…' is too long for a file."
-            ) from error
+            raise InvalidArgumentError(f"The file name '{name[:80]}…' is too long.") from error
     return Path(name)
 
 
@@ -79,7 +77,7 @@ def check_writable(path: str | os.PathLike) -> Path:
         reason = error.strerror or error
         raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.") from error
     if is_folder:
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Pass a file name.")
     return path
 
 
@@ -194,7 +192,9 @@ def write_archive(
 ) -> None:
     """Write an .npz file for `read_archive` with the same format, `kind`, as `atomic_path` does."""
     if as_path(path).suffix != ".npz":
-        raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
+        raise InvalidArgumentError(
+            f"The name of a result file must end in .npz. Received: '{path}'"
+        )
     members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
     unpacked = sum(array.nbytes for array in members.values())
     with atomic_path(path, replace=replace) as temporary:
@@ -370,7 +370,7 @@ def digest(parts: Iterable[bytes | np.ndarray]) -> str:
 def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
     """Load a model's weights; raise `CorruptFileError` if they are damaged or do not fit."""
     if not Path(path).exists():
-        raise MissingFileError(f"There is no file of weights '{path}'.")
+        raise MissingFileError(f"There is no weights file '{path}'.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # Keras only warns of some mismatches
@@ -390,3 +390,34 @@ def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
             os.replace(named, temporary)
         finally:
             named.unlink(missing_ok=True)
+
+
+class Saved:
+    """A dataclass of arrays and numbers that is saved in an `.npz` file."""
+
+    _format: ClassVar[str]
+    _arrays: ClassVar[dict[str, tuple[type, str]]]  # field → dtype and shape; see `Archive.array`
+    _names: ClassVar[dict[str, str]] = {}  # field → its name in the file, where that is another
+    # Field that is a non-negative number → its types.
+    _numbers: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _bare: ClassVar[bool] = False  # whether files of old versions have no header
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
+        header = {name: getattr(self, name) for name in self._numbers}
+        arrays = {self._names.get(name, name): getattr(self, name) for name in self._arrays}
+        write_archive(path, self._format, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
+        with read_archive(path, cls._format, f"saved {cls.__name__}", bare=cls._bare) as file:
+            values = {name: file.value(name, *of, least=0) for name, of in cls._numbers.items()}
+            for name, (dtype, shape) in cls._arrays.items():
+                values[name] = file.array(cls._names.get(name, name), dtype, shape)
+            result = cls(**values)
+            result._check(file)
+        return result
+
+    def _check(self, file: Archive) -> None:
+        """Raise an error if arrays read from a file do not fit each other."""

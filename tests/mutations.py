@@ -63,7 +63,7 @@ TESTS = {
         "-k 'not classes_areas and not disagreement'"
     ),
     "exactline/bends": PLANES,
-    "exactline/disagreement": "tests/exactline/test_plane_measures.py",
+    "exactline/disagreements": "tests/exactline/test_plane_measures.py",
     "exactline/mesh": PLANES,
     "exactline/gradients": f"tests/exactline/test_polygons.py {GRADIENTS}",
     "exactline/partition": (
@@ -106,7 +106,7 @@ TESTS = {
         f"{COUNTS} tests/slicing/test_strides.py tests/slicing/test_recurrence.py "
         "-k 'conv or dense or depthwise or transposed or equal or channel or table'"
     ),
-    "kinds/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
+    "instrument/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
     "slicing/": SLICES,
     "slicing/_batches": f"tests/slicing/test_unusual_inputs.py {SLICES}",
     "slicing/_reference": (

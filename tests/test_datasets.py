@@ -98,8 +98,8 @@ def test_npz_files_come_back_as_they_were(tmp_path):
     [
         ({"x": np.zeros((2, 3))}, "has no array y"),
         ({"inputs": np.zeros(1)}, "has no array x and y"),
-        ({"x": np.zeros((2, 3)), "y": np.zeros(3, int)}, "y must be 2"),
-        ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, "y must be 2"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(3, int)}, "each of 2 samples"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, "each of 2 samples"),
         ({"x": np.zeros((2, 3)), "y": np.array([0, -1])}, "from 0"),
         ({"x": np.zeros(2), "y": np.zeros(2, int)}, "x must be"),
         ({"x": np.array([[{}]]), "y": np.zeros(1, int)}, "not a readable"),  # needs pickle
@@ -118,13 +118,6 @@ def test_damaged_npz_files_are_refused(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorruptFileError, match="not a readable"):
         datasets.load_data(path)
-
-
-def test_to_tf_gives_all_in_order():
-    data = datasets.load("digits", "test[:50]")
-    batches = list(data.to_tf(batch_size=20))
-    assert [len(x) for x, _ in batches] == [20, 20, 10]
-    assert np.array_equal(np.concatenate([y.numpy() for _, y in batches]), data.y)
 
 
 def test_a_set_that_is_nowhere_says_what_to_do(tmp_path, monkeypatch):

@@ -19,12 +19,8 @@ from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
-from nnslicer_tf.errors import (
-    InvalidArgumentError,
-    MissingPackageError,
-    SeveralInputsError,
-    UnsupportedLayerError,
-)
+from nnslicer_tf.dflare.classifiers import ends_of
+from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
@@ -94,7 +90,7 @@ def _changed(
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(
             f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
-            "has no get_config of its own, from which Keras makes another one."
+            "does not define get_config, which Keras needs to rebuild it."
         )
     for name in layers or ():
         check_name("layer", name, [layer.name for layer in model.layers])
@@ -124,7 +120,7 @@ def _converted(
     from tensorflow.lite.python.convert import ConverterError
 
     if isinstance(keep, str):
-        raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
+        raise InvalidArgumentError(f"keep must be a list of names. Received: the string {keep!r}")
     calibration = None
     if method != "dynamic":  # activations are calibrated
         _check_one_output(model, several=True)
@@ -135,7 +131,9 @@ def _converted(
                 "be rounded to steps. The method 'dynamic' takes this model."
             )
         if samples is None:
-            raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
+            raise InvalidArgumentError(
+                "Integer quantisation needs samples: pass a few hundred preprocessed inputs."
+            )
         calibration = Samples(samples, model.input_shape[1:]).array()
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -194,7 +192,9 @@ def _quantised_by_recipe(
         if quantizer.need_calibration:
             rows = np.zeros(0) if samples is None else as_array(samples).astype(np.float32)
             if not len(rows):
-                raise InvalidArgumentError("This recipe needs samples: one preprocessed input.")
+                raise InvalidArgumentError(
+                    "This recipe needs samples: pass at least one preprocessed input."
+                )
             signatures = LiteRTModel(content).interpreter.get_signature_list()
             ((name, signature),) = signatures.items()
             (tensor,) = signature["inputs"]
@@ -218,7 +218,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
         classes = InstrumentedModel(model, sizes if len(sizes) > 1 else sizes[0]).classes
     except UnsupportedLayerError as error:
         raise UnsupportedLayerError(
-            f"It is not known whether '{model.name}' ends in probabilities. {error} If it ends in "
+            f"Cannot determine whether '{model.name}' ends in probabilities. {error} If it ends in "
             "logits, append keras.layers.Softmax() yourself."
         ) from error
     if not classes.are_logits:
@@ -267,8 +267,8 @@ def distill(
     check_number("temperature", temperature, "(0, inf)")
     if teacher.output_shape[1:] != student.output_shape[1:]:
         raise InvalidArgumentError(
-            "Teacher and student need outputs of one size. "
-            f"Received: {teacher.output_shape}, {student.output_shape}"
+            "Teacher and student must have outputs of the same size. Received: "
+            f"{teacher.output_shape}, {student.output_shape}"
         )
 
     def soften(probabilities: Any) -> Any:
@@ -295,7 +295,7 @@ def distill(
 def _check_built(model: keras.Model) -> None:
     if not model.built:
         raise InvalidArgumentError(
-            f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
+            f"Model '{model.name}' is not built: its weights do not exist yet. Start it with "
             "keras.Input, or call it once."
         )
 
@@ -308,13 +308,4 @@ def _check_one_output(model: keras.Model, several: bool = False) -> None:
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
             "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
         )
-    if len(model.inputs) > 1:
-        raise SeveralInputsError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs, and models with one can be "
-            "compressed or distilled. Join them in a wrapping model, which splits one tensor."
-        )
-    if len(model.outputs) > 1 and not several:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' has {len(model.outputs)} outputs, and a classifier has one. "
-            "Choose one: keras.Model(model.inputs, model.outputs[0])."
-        )
+    ends_of(model, several)

@@ -61,7 +61,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
             "model from its code, copy the weights from tf.saved_model.load, and save it as .keras."
         )
     if path.suffix not in (".keras", ".h5", ".hdf5"):
-        raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")
+        raise InvalidArgumentError(f"A model must be a .keras or .h5 file. Received: '{path}'")
     if not path.is_file():
         raise InvalidArgumentError(f"There is no model file '{path}'.")
     try:
@@ -90,7 +90,6 @@ def _unreadable(path: Path, error: Exception) -> CorruptFileError:
 
 
 def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayerError:
-    """Return the error for a model that this version of Keras cannot rebuild."""
     wrote = f"It was written by Keras {version}; this is Keras {keras.__version__}."
     missing = _MISSING.search(str(error))
     if missing:
@@ -120,7 +119,6 @@ def _read_keras(path: Path) -> tuple[Any, str, Any]:
 
 
 def _read_h5(path: Path) -> tuple[Any, str, Any]:
-    """Return the config in an .h5 file, the version of Keras that wrote it, and of training."""
     import h5py
 
     with h5py.File(path, "r") as file:

@@ -197,8 +197,8 @@ def as_reference(reference: Any, profile: Any = None) -> Reference:
             )
         return Mean(profile)
     raise InvalidArgumentError(
-        "A reference is 'mean', 'zero', a Profile, or one of Mean(profile), Zero(), Samples(x), "
-        f"Weights(model). Received: {reference!r}"
+        "A reference must be 'mean', 'zero', a Profile, or one of Mean(profile), Zero(), "
+        f"Samples(x), Weights(model). Received: {reference!r}"
     )
 
 

@@ -16,9 +16,8 @@ from nnslicer_tf._training import (
     train_epochs,
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import DataLike, Samples
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.instrument.tracing import as_functional
 
 
@@ -97,8 +96,8 @@ def imitate(
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)
     if functional.output_shape != of_teacher.output_shape:
         raise InvalidArgumentError(
-            "A model imitates a teacher with outputs of the same shape. "
-            f"Received: {functional.output_shape}, {of_teacher.output_shape}"
+            "Model and teacher must have outputs of the same shape. Received: "
+            f"{functional.output_shape}, {of_teacher.output_shape}"
         )
     generator = as_generator(rng)
     draw_dropout_seeds(model, generator)

@@ -8,11 +8,10 @@ import numpy as np
 from nnslicer_tf._checks import check_number
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.data import DataLike, Samples
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.slicing import Profile
 
@@ -60,8 +59,8 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     """
     if not isinstance(scores, Mapping):
         raise InvalidArgumentError(
-            "scores maps the names of kernels to arrays, as pruning.scores returns them. Received: "
-            f"{type(scores).__name__}"
+            "scores must map the names of kernels to arrays, as pruning.scores returns them. "
+            f"Received: {type(scores).__name__}"
         )
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
@@ -74,7 +73,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
                 f"{', '.join(ratios)}."
             )
         if np.isnan(score).any():
-            raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
+            raise InvalidArgumentError(f"The scores of kernel '{name}' contain NaN.")
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
     return keep
 
@@ -125,7 +124,7 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     samples = Samples(x, im.input_shape, im.bounds).array()
     if len(samples) < 2:
         raise InvalidArgumentError(
-            f"Statistics need two samples at least. Received: {len(samples)}"
+            f"Statistics need at least two samples. Received: {len(samples)}"
         )
     momentum = {
         id(o.keras_layer): {"momentum": 0.0}

@@ -17,8 +17,7 @@ from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
@@ -123,7 +122,7 @@ class ClassRanker(Ranker):
         """Return the sum of the target classes' scores."""
         if x is None or y is None:
             raise InvalidArgumentError(
-                f"{type(self).__name__} ranks by samples: give x and y, the labelled samples."
+                f"{type(self).__name__} ranks by samples: pass labelled samples x and y."
             )
         return self.by_class(im, x, y, classes).total()
 

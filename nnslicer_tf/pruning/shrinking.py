@@ -24,11 +24,9 @@ from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.class_scores import check_classes
@@ -92,7 +90,7 @@ class Shrunk(ShownAsTable):
         path = as_path(path)
         if path.suffix not in (".keras", ".tflite", ".onnx", ""):
             raise InvalidArgumentError(
-                "A model is written as .keras, .tflite or .onnx, or as a folder without an "
+                "A model can be written as .keras, .tflite or .onnx, or as a folder without an "
                 f"ending (SavedModel). Received: '{path}'"
             )
         try:
@@ -192,8 +190,8 @@ def shrink(
     for operation in im.operations:
         if not first[groups.of[operation.name]].any():
             raise UnsupportedLayerError(
-                f"Layer '{operation.layer}' computes only classes that are not needed, so that it "
-                "would have no units. Leave it out: keras.Model(inputs, the other outputs)."
+                f"Layer '{operation.layer}' computes only classes that are not needed, so no unit "
+                "of it would be left. Remove it: keras.Model(inputs, the other outputs)."
             )
     candidates = Candidates(im, groups, first)
     if not len(candidates.numbers):
@@ -268,7 +266,7 @@ def _check(
         )
     if len(targets) + other < 2:
         raise InvalidArgumentError(
-            f"A classifier needs two classes at least, or one and other=True. Received: {targets}"
+            f"A classifier needs at least two classes, or one and other=True. Received: {targets}"
         )
     return targets
 

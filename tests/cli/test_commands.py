@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.datasets import texts
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 from support.terminal import shown_lines
 
 DATA = "digits:train[:100]"
@@ -78,7 +78,7 @@ def _explored(page):
 
 def test_sentences_are_explored_with_their_words(nnslicer, shared, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUE_DIR", str(shared / "text"))
-    zoo.load("text_lstm").save(tmp_path / "model.keras")
+    zoo.load("text_transformer").save(tmp_path / "model.keras")
     model = ("--model", tmp_path / "model.keras")
     test = ("--data", "sst2:test[:2]")
     assert nnslicer("profile", *model, *test, "--output", tmp_path / "p.npz")[0] == 0
@@ -180,7 +180,7 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     assert nnslicer("explore", output, *common, *data, "--output", page)[0] == 0
     assert page.stat().st_size > 1e5
     code, _, errors = nnslicer("show", output, "--plot", tmp_path / "slice.png")
-    assert code == 2 and "holds decisive slices" in errors
+    assert code == 2 and "contains decisive slices" in errors
     code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)
     assert code == 2 and "Omit --outputs" in errors
     options = ("--level", "channel", "--reference", "zero", "--min-probability", 0.3)
@@ -205,7 +205,7 @@ def test_prune_writes_a_smaller_model(nnslicer, files, tmp_path):
     right = small(test.x[chosen]).numpy().argmax(1) == (test.y[chosen] == 5)
     assert f"{right.mean():.4g}" in out
     code, _, errors = nnslicer("prune", *model, "--classes", "3", "--output", tmp_path / "a.keras")
-    assert code == 2 and "two classes at least" in errors
+    assert code == 2 and "at least two classes" in errors
 
 
 def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_path, monkeypatch):
@@ -262,6 +262,14 @@ def test_cover_and_inspect(nnslicer, files):
     )
     coverage.update(datasets.load("digits", "test[:50]").x)
     assert code == 0 and f"{coverage.total():.1%} of the neurons" in out
+    ranges = ("--criterion", "boundary", "--train", "digits:train[:50]")
+    code, out, _ = nnslicer("cover", *model, "--data", "digits:test[:50]", *ranges)
+    im, train = coverage.im, datasets.load("digits", "train[:50]").x
+    corners = deepxplore.BoundaryCoverage(deepxplore.NeuronRanges.from_data(im, train))
+    corners.update(datasets.load("digits", "test[:50]").x)
+    assert code == 0 and f"{corners.total():.1%} of the corners" in out
+    code, _, said = nnslicer("cover", *model, "--data", "digits", *ranges[:2])
+    assert code == 2 and "--train" in said
     code, out, _ = nnslicer("inspect", *model, "--data", "digits:train[:300]", "--units", "relu2")
     assert code == 0 and "relu2" in out and "correlation" in out
 
@@ -327,7 +335,7 @@ def test_profile_takes_the_training_split_and_says_so(nnslicer, files, tmp_path)
 def test_results_need_their_ending(nnslicer, files, tmp_path, name):
     arguments = ("--model", files / "model.keras", "--data", DATA, "--output", tmp_path / name)
     code, _, errors = nnslicer("profile", *arguments)
-    assert code == 2 and "ends in .npz" in errors
+    assert code == 2 and "end in .npz" in errors
 
 
 def test_show_shows_every_sample(nnslicer, files, tmp_path):
@@ -377,5 +385,5 @@ def test_demo(nnslicer, tmp_path):
     accuracy = masked_accuracy(folder / "class.npz", lambda y: y == label)
     assert found[2] == f"{100 * accuracy:.1f}"
     assert accuracy > 0.9
-    assert "is taken for a " + str(label) in out
+    assert "is classified as a " + str(label) in out
     assert (folder / "slices.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

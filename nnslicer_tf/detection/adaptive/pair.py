@@ -171,8 +171,8 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         scores = np.asarray(scores, np.float64)
         if scores.shape != (len(x),) or np.isnan(scores).any():
             raise InvalidArgumentError(
-                f"A detector must give one number for each of {len(x)} inputs. It gave "
-                f"shape {scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
+                f"A detector must return one number for each of {len(x)} inputs. Received: shape "
+                f"{scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
             )
         return scores
 
@@ -185,15 +185,7 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         return lambda x: -checked(detector.decision_function(x.reshape(len(x), -1)), x)
     if callable(getattr(detector, "decision_function", None)):
         return lambda x: checked(detector.decision_function(x), x)
-    if callable(getattr(detector, "score", None)):
-        threshold = getattr(detector, "threshold_", None)
-        if threshold is None:
-            raise InvalidArgumentError(
-                f"{type(detector).__name__} has no threshold_, so it flags nothing. Set it "
-                "from scores of normal inputs (detection.calibration.threshold_at)."
-            )
-        return lambda x: checked(detector.score(x), x) - float(threshold)
     raise InvalidArgumentError(
-        "A detector has decision_function(x), above 0 for flagged inputs, or score(x) and "
-        f"threshold_. Received: {type(detector).__name__}"
+        "A detector must have decision_function(x), above 0 for flagged inputs. Received: "
+        f"{type(detector).__name__}"
     )
