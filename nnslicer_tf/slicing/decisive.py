@@ -33,14 +33,21 @@ class DecisiveSlices(ShownAsTable):
             "probability", both also with the slice alone and with the slice removed; "empty answer"
             (with nothing active) and "probability of empty answer"; "divergence" (Kullback-Leibler,
             of the output with the slice alone from the whole model's); "size" and "share" of the
-            slice; "kept" (whether it keeps the answer as required), "found" (kept, and no larger
-            than `max_share`); "donors kept" (with several donors, the share for which it keeps the
-            answer); "other classes asked" of the same search, and "given" by a mask of at most this
-            size that a search met (the empty one included); "passes" (forward).
-        info: level, reference, and the other arguments; "others": for each slice, the other answers
-            asked, and whether each was given; "donors": number of donors; "kind": what an answer
-            is; "names": the label, or the two classes, that a binary answer is about; "labels":
-            whether the classes are independent labels, of which the most probable is the answer.
+            slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
+            gives another one without it), "minimal" (every unit was tried alone, and none can go),
+            "found" (kept, as needed as required, and no larger than `max_share`); "donors kept"
+            (with several donors, the share for which it keeps the answer); "scope donors" (other
+            samples, which no search has seen), "scope kept" (the share of these for which it keeps
+            the answer when inactive units take their values; with `at_least` as required, else the
+            answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
+            Clopper and Pearson; with `at_least` that share if its test was passed); "other classes
+            asked" of the same search, and "given" by a mask of at most this size that a search met
+            (the empty one included); "passes" (forward).
+        info: level, reference, and the other arguments; "untested": why the scope was not tested;
+            "others": for each slice, the other answers asked, and whether each was given; "donors":
+            number of donors; "kind": what an answer is; "names": the label, or the two classes,
+            that a binary answer is about; "labels": whether the classes are independent labels, of
+            which the most probable is the answer.
     """
 
     def __init__(
@@ -143,18 +150,22 @@ class DecisiveSlices(ShownAsTable):
             if self.info[name] is not None and not number
         ).replace(") with", ") and")
         answer = f"the answer {named(row['answer'])}{bounds}"
-        if not row["kept"]:
+        if not row["kept"] and row["share"] == 1:
             return (
                 f"No slice was found that keeps {answer}. The whole model gives it a probability "
-                f"of {row['probability']:.3g}."
+                f"of {row['probability']:.3g}; pass a lower min_probability."
             )
-        if not row["found"]:
-            return (
-                f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
-                f"found that keeps {answer}. The smallest found has {units}."
+        withheld = ""
+        if not row["kept"]:
+            of_all = "the one slice of all samples" if self.info["together"] else "the slice"
+            withheld = f"Not kept: {of_all} does not keep {answer}. "
+        elif row["share"] > self.info["max_share"]:
+            withheld = (
+                f"Larger than max_share={self.info['max_share']:g}, which the smallest slice found "
+                f"that keeps {answer} exceeds. "
             )
         verb = "gives" if number else "answers"
-        text = (
+        text = withheld + (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
             f"slice removed, {outcome('removed')}. Inactive {level}s contribute "
             f"{self.info['inactive']}; with none active, the model {verb} "
@@ -169,6 +180,21 @@ class DecisiveSlices(ShownAsTable):
                 " The model gives this answer without any of them, so the slice says little: "
                 "Slicer.decisive asks for more with min_probability or max_divergence."
             )
+        if self.info.get("minimal") and row["minimal"]:
+            text += " Without any single one of its units, the answer is lost."
+        if self.info.get("needed") and not row["needed"]:
+            text += (
+                " Not needed: no part was found without which the model gives another answer, and "
+                "which keeps this one."
+            )
+        if "scope kept" in row:
+            text += (
+                f" When inactive {level}s take the values of {row['scope donors']} other samples, "
+                f"the answer is kept for {100 * row['scope kept']:.0f} % of them; for at least "
+                f"{100 * row['scope bound']:.0f} % of all such samples, with 95 % confidence."
+            )
+        elif self.info.get("untested"):
+            text += f" It was not tested with other samples' values: {self.info['untested']}."
         if self.info["together"]:
             kept = int(self.certificate["kept"].sum())
             text += f" It is one slice for {len(self)} samples, and keeps the answers of {kept}."
