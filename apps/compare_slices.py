@@ -11,5 +11,6 @@ app = experiments(
     "decisive",
     ("synapses", "DecisiveSettings", "comparison:compare"),
     ("maps", "MapSettings", "maps:maps"),
+    ("others", "OthersSettings", "others:others"),
     first_by_default=True,
 )

@@ -60,7 +60,7 @@ _ROUND = 3  # forward passes that a forward and a backward pass cost
 # With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
 # multiples of the one that was chosen.
 _LOST = 0.75
-_TESTED = (1.25, 1.0, 0.85, 0.7)
+_TESTED = (1.6, 1.25, 1.0, 0.85)
 
 
 @dataclass(frozen=True)

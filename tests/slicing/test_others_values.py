@@ -139,10 +139,10 @@ def test_bounds_hold_after_the_choice_of_a_size():
     """Of slices from many splits of donors, at most 5 % may keep less than was promised."""
     network = Network(seed=7, hidden=24)
     rng = np.random.default_rng(2)
-    many = network.hidden(0.4 * rng.normal(size=(4000, 6)).astype(np.float32))
+    many = network.hidden(0.25 * rng.normal(size=(4000, 6)).astype(np.float32))
     broken, promised = 0, 0
     for split in range(10):
-        background = 0.4 * rng.normal(size=(60, 6)).astype(np.float32)
+        background = 0.25 * rng.normal(size=(60, 6)).astype(np.float32)
         options = {"reference": Samples(background), "at_least": 0.7, "rng": split}
         found = network.decisive(**options)
         for index, one in enumerate(network.x):

@@ -34,3 +34,21 @@ class DecisiveSettings(MapSettings):
     points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 8
     learned: Annotated[int, Option(help="Samples whose masks are learned.", min=1)] = 8
     steps: Annotated[int, Option(help="Steps of learning a mask.", min=1)] = 150
+
+
+@dataclass(frozen=True)
+class OthersSettings(MapSettings):
+    """Give inactive synapses the values of other samples, and see what slices keep."""
+
+    trial: ClassVar = {
+        "samples": 3, "profile": 200, "background": 60, "unseen": 20, "splits": 2, "ranked": 1,
+        "points": 2,
+    }  # fmt: skip
+
+    split: Annotated[str, Option(help="Split of all samples that are explained or other.")] = "test"
+    samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 50
+    background: Annotated[int, Option(help="Other samples of a search.", min=60)] = 200
+    unseen: Annotated[int, Option(help="Other samples that judge slices.", min=2)] = 300
+    splits: Annotated[int, Option(help="Backgrounds, drawn at random.", min=1)] = 20
+    ranked: Annotated[int, Option(help="Samples that EAP-IG ranks.", min=1)] = 50
+    points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 5
