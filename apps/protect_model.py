@@ -11,4 +11,5 @@ app = experiments(
     "nnslicer",
     ("protect", "ProtectionSettings", "protection:protect"),
     ("program", "ProgramProtectionSettings", "program_protection:protect_by_program"),
+    first_by_default=True,
 )

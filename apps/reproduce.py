@@ -3,29 +3,32 @@
     python apps/reproduce.py list
     python apps/reproduce.py run nnslicer/table4 --quick
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
+    python apps/reproduce.py all --minutes 5
     python apps/reproduce.py report
 
-`run` starts the app that makes a table. A full run writes to the app's results folder; a trial
-(`--quick`) writes to `runs/reproduce`, and never replaces results. `report` writes a single page
-with everything, as HTML and Markdown, and the headlines to docs/results.md.
+`run` repeats the commands that made the tables which are kept, as their heads say, and writes to
+the app's results folder; a trial (`--quick`) writes to `runs/reproduce`, never over results. `all`
+runs every experiment again, elsewhere, and compares the tables. `report` writes a single page with
+everything, as HTML and Markdown, and the headlines to docs/results.md.
 """
 
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from reproduction import again
 from reproduction.application import main
 from reproduction.catalogue import load_catalogue
-from reproduction.report import command_of, status_lines, write_report
+from reproduction.report import status_lines, write_report
 from reproduction.settings import DATA
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Kept = Annotated[Path | None, typer.Option("--results", help="Folder of full results.")]
+Files = Annotated[
+    Path | None, typer.Option("--files", help="Folder of published models that some need.")
+]
 Trials = Annotated[Path, typer.Option("--trials", help="Folder of trials.")]
 
 
@@ -41,13 +44,33 @@ def run(
     name: Annotated[str, typer.Argument(help="An id from `list`.")],
     quick: Annotated[bool, typer.Option("--quick", help="A trial of a few minutes.")] = False,
     trials: Trials = Path("runs/reproduce"),
+    files: Files = None,
 ) -> None:
-    """Run the command that makes a table; arguments after `--` are added to it."""
-    command = command_of(load_catalogue()[name], quick, trials.resolve()) + context.args
-    script = DATA.parent / command[0]
-    print("python", shlex.join(command), flush=True)
-    done = subprocess.run([sys.executable, str(script), *command[1:]], check=False)
-    raise typer.Exit(done.returncode)
+    """Run the commands that made an entry's tables; arguments after `--` are added to each."""
+    entry = load_catalogue()[name]
+    commands = [again.trial_of(entry, trials.resolve())] if quick else []
+    for command in [] if quick else again.commands_of(entry, DATA / "results"):
+        commands.append(again.arguments_of(command, files))
+    for command in commands:
+        status = again.run([*command, *context.args])
+        if status:
+            raise typer.Exit(status)
+
+
+@app.command("all")
+def run_all(
+    files: Files = None,
+    folder: Annotated[Path, typer.Option(help="Folder of new results.")] = Path("runs/again"),
+    minutes: Annotated[int, typer.Option(help="Leave out entries that take longer.")] = 10**6,
+    only: Annotated[str, typer.Option(help="Begins of ids, by commas.")] = "",
+) -> None:
+    """Run all experiments again, the cheapest first; report which tables came out equal.
+
+    An interrupted run resumes.
+    """
+    entries = again.entries_to_run(minutes, only)
+    print(f"{len(entries)} entries, about {sum(e.minutes for e in entries)} minutes", flush=True)
+    print(*again.run_all(entries, folder, files), sep="\n")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from . import (
     report,
     semantic,
     slicing,
+    versions,
     zoo,
 )
 from .instrument import InstrumentedModel, Step, register_layer
@@ -53,5 +54,6 @@ __all__ = [
     "report",
     "semantic",
     "slicing",
+    "versions",
     "zoo",
 ]

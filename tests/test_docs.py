@@ -53,6 +53,11 @@ FOUND = {
     "coverage": lambda names: 0.5 < names["coverage"].total() < 1 and len(names["found"]) > 0,
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
     "compressed": lambda names: names["recipe"].layers == ("conv1", "logits"),
+    "versions": lambda names: (
+        (names["flips"].certificate["enough"] & names["flips"].certificate["needed"]).all()
+        and names["accuracy"](names["repair"].model, names["test"].x)
+        > names["accuracy"](names["new"], names["test"].x) + 0.1
+    ),
     "causes": lambda names: names["repaired"].points == 3 and len(names["static"].neurons) > 5,
     "patching": lambda names: (
         names["best"]["head"] == 3

@@ -99,6 +99,8 @@ def add_experiment(
                 check_writable(path)
         # Write results, print the short tables, and print where everything is.
         result = load(run)(chosen)
+        if results is None and not quick:
+            folder = _not_over_others(folder, chosen, result)
         files = result.write(folder)
         if explore is not None:
             result.view().save(explore)
@@ -122,6 +124,26 @@ def add_experiment(
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = text or settings.__doc__
     app.command(name)(command)
+
+
+def _not_over_others(folder: Path, chosen: Settings, result: Any) -> Path:
+    """Return the folder of kept results, or another one if those are of another experiment."""
+    from reproduction.tables import command_line, experiment_of, read_table
+
+    defaults = {field.name: field.default for field in dataclasses.fields(chosen)}
+    own = experiment_of(command_line(), defaults)
+    for table in result.tables:
+        path = folder / f"{table.name}.csv"
+        kept = read_table(path).head.get("command", "") if table.title and path.exists() else ""
+        if kept and experiment_of(kept, defaults) != own:
+            other = Path("runs") / chosen.kept / "other-settings"
+            print(
+                f"'{path.name}' in {folder} was made with other settings: `{kept}`. These results "
+                f"are written to {other}; name a folder by --results to choose another.",
+                file=sys.stderr,
+            )
+            return other
+    return folder
 
 
 def main(app: Callable[[], object]) -> None:

@@ -2,9 +2,6 @@
 
 import hashlib
 import os
-import re
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +9,21 @@ import pandas as pd
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import atomic_path, check_writable
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.pages import Block
+from reproduction.again import commands_of
 from reproduction.catalogue import Entry, load_catalogue
 from reproduction.headlines import Headline, headline_table, headlines
 from reproduction.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from reproduction.settings import DATA
-from reproduction.tables import ResultTable, markdown_table, provenance, read_table
+from reproduction.tables import (
+    ResultTable,
+    found_tables,
+    markdown_table,
+    matching_files,
+    provenance,
+    read_table,
+)
 
 _MOST_ROWS = 100  # longer tables are only linked, below a summary or a picture
 _PICTURES = {
@@ -69,36 +74,22 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
     return [*sizes, f"{readme}: {len(chosen_table(rows))} of {len(rows)} headlines"]
 
 
-def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
-    """Return the arguments for Python that make an entry."""
-    if not entry.command:
-        raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")
-    command = shlex.split(entry.command)
-    if not quick:
-        return command
-    if "--output" in command:  # a trial writes to another folder
-        command = command[: command.index("--output")]
-    folder = (trials / entry.id).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    return command + [part.format(folder=folder) for part in entry.trial.split()]
-
-
 def tables_by_name(folder: Path) -> dict[str, ResultTable]:
     """Return all tables of the catalogue: path below the folder without suffix → table."""
     patterns = [pattern for entry in load_catalogue().entries for pattern in entry.tables]
-    return {_name(table.path, folder): table for table in _found(folder, patterns)}
+    return {_name(table.path, folder): table for table in found_tables(folder, patterns)}
 
 
 def status(entry: Entry, folder: Path) -> str:
     """Describe in words how much was measured, and when."""
     if not entry.command:
         return entry.without
-    tables = _found(folder, entry.tables)
+    tables = found_tables(folder, entry.tables)
     whole = [table for table in tables if not table.quick]
     date = max((table.date for table in whole or tables), default="")
     if tables and not whole:
         return f"quick only ({date})"
-    if not tables and not (not entry.tables and _matching(folder, entry.figures)):
+    if not tables and not (not entry.tables and matching_files(folder, entry.figures)):
         return "not measured"
     counts = [(extent.measured(whole), extent) for extent in entry.extents]
     short = [f"{n:,} of {extent.of:,} {extent.unit}" for n, extent in counts if n < extent.of]
@@ -156,14 +147,14 @@ def build_page(folder: Path, trials: Path, rows: Sequence[Headline]) -> Page:
         page.add(Heading(title), Fold(f"{len(entries)} tables and figures", section.blocks))
     # Add the tables and pictures that no entry of the catalogue names.
     patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
-    named = set(_matching(folder, tuple(patterns)))
-    others = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
-    pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
+    named = set(matching_files(folder, tuple(patterns)))
+    others = [t for t in found_tables(folder, ("*/*.csv",)) if t.path not in named]
+    pictures = [path for path in matching_files(folder, ("*/*.png",)) if path not in drawn]
     _add_section(page, [Heading("Other results")], others, pictures, folder)
     # Add the results of `run --quick`.
     head = [Heading("Fresh trials"), Text("Small runs that only show that a command works.")]
-    tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
-    _add_section(page, head, tables, _matching(trials, ("*/*/*.png",)), trials)
+    tables = found_tables(trials, ("*/*/*.csv", "*/*/*.json"))
+    _add_section(page, head, tables, matching_files(trials, ("*/*/*.png",)), trials)
     return page
 
 
@@ -185,24 +176,6 @@ def chosen_table(rows: Sequence[Headline]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
-    """Return the tables that match some patterns, skipping files that cannot be read."""
-    tables = []
-    for path in _matching(folder, patterns):
-        if "runs" in re.split(r"[-_]", path.stem):
-            continue
-        try:
-            tables.append(read_table(path))
-        except CorruptFileError as error:
-            print(f"left out: {error}", file=sys.stderr)
-    return tables
-
-
-def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files below a folder that match some patterns, each once."""
-    return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))
-
-
 def _add_section(
     page: Page, head: list[Block], tables: list[ResultTable], pictures: list[Path], folder: Path
 ) -> None:
@@ -220,12 +193,12 @@ def _name(path: Path, folder: Path) -> str:
 
 def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
     """Add a table or figure: its command, our results, the paper's, pictures, links to files."""
-    tables = _found(folder, entry.tables)
+    tables = found_tables(folder, entry.tables)
     page.add(Heading(f"{entry.id}: {entry.title}", 3), Text(f"Status: {status(entry, folder)}."))
     if entry.command:
         needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
-        page.add(Text(needs), Code(f"python {entry.command}"))
-    for path in _matching(folder, entry.figures):
+        page.add(Text(needs), Code("\n".join(commands_of(entry, folder))))
+    for path in matching_files(folder, entry.figures):
         if path not in drawn:
             page.add(Picture(path, _name(path, folder)))
             drawn.add(path)
@@ -237,7 +210,7 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
         citation = published.path.read_text().splitlines()[0].lstrip("# ")
         page.add(*short_form(published, entry.view, "The paper"))
         page.add(Table(published.frame, f"The paper: {citation}"))
-    for path in _matching(folder, entry.more):
+    for path in matching_files(folder, entry.more):
         page.add(Link(path.relative_to(folder).as_posix(), path))
 
 

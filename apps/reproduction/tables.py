@@ -11,7 +11,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from io import StringIO
@@ -55,6 +55,32 @@ def command_line() -> str:
         else:
             parts.append("<folder>" if path.is_dir() else f"<folder>/{shlex.quote(path.name)}")
     return " ".join(parts)
+
+
+_ELSEWHERE = ("--work", "--results", "--explore", "--output", "--workers")
+
+
+def experiment_of(command: str, defaults: Mapping[str, object] | None = None) -> list[str]:
+    """Return the words of a command that say which experiment it is.
+
+    Left out are Python, the options of folders and workers, and options whose value is that of
+    `defaults`, by name. Options come last, in alphabetical order.
+    """
+    words = shlex.split(command)
+    words = words[words.index("python") + 1 :] if "python" in words else words
+    places, options = [], []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            places.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if not equals and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        default = (defaults or {}).get(name[2:].replace("-", "_"), "")
+        if name not in _ELSEWHERE and (not value or str(default) != value):
+            options.append([name, value] if value else [name])
+    return [*places, *(part for option in sorted(options) for part in option)]
 
 
 def markdown_table(table: pd.DataFrame) -> str:
@@ -146,3 +172,21 @@ def _head(lines: Iterable[str]) -> dict[str, str]:
         if match:
             head[key] = match[1].strip()
     return head
+
+
+def found_tables(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
+    """Return the tables that match some patterns, skipping files that cannot be read."""
+    tables = []
+    for path in matching_files(folder, patterns):
+        if "runs" in re.split(r"[-_]", path.stem):
+            continue
+        try:
+            tables.append(read_table(path))
+        except CorruptFileError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return tables
+
+
+def matching_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files below a folder that match some patterns, each once."""
+    return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))

@@ -8,7 +8,7 @@ from nnslicer_tf import __version__
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import run_application
 from nnslicer_tf._numerics import TASKS
-from nnslicer_tf.cli import compressed, inputs, models, slices, testing
+from nnslicer_tf.cli import compressed, inputs, models, slices, testing, versions
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -21,6 +21,7 @@ _PANELS = {
     "Slices": (slices, ("demo", "profile", "explain", "slice_", "show", "explore")),
     "Smaller models": (models, ("prune", "semantic")),
     "Compressed models": (compressed, ("agreement", "deviations", "suite", "layers", "recipe")),
+    "Versions": (versions, ("diff",)),
     "Tests": (testing, ("detect", "cover", "inspect", "causes", "lines", "planes")),
 }
 for _panel, (_module, _names) in _PANELS.items():

@@ -218,10 +218,10 @@ class Network:
             def cotangent(values: Any) -> Any:
                 size = self.im[self.wanted[0]].size  # not of the tensor, which may have free axes
                 flat = ops.reshape(values, (-1, size))
-                vector = ops.broadcast_to(weights[None], ops.shape(flat))
+                vector = ops.broadcast_to(weights, ops.shape(flat))
                 if rivals:
                     spread = ops.std(flat, axis=-1, keepdims=True) + 1e-6
-                    chosen = ops.cast(weights > 0, flat.dtype)[None]
+                    chosen = ops.cast(weights > 0, flat.dtype)
                     vector -= rivals * ops.softmax(flat / spread - 1e9 * chosen, axis=-1)
                 return ops.reshape(vector, ops.shape(values))
 

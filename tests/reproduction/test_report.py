@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ from matplotlib import pyplot
 from nnslicer_tf import InstrumentedModel, zoo
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import save_figure
-from reproduction import report
+from reproduction import again, report
 from reproduction.catalogue import load_catalogue
 from reproduction.settings import DATA
-from reproduction.tables import read_table
+from reproduction.tables import experiment_of, read_table
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = load_catalogue()
@@ -71,33 +72,69 @@ def test_the_papers_files_are_those_of_the_catalogue():
         assert len({len(pd.read_csv(folder / name, comment="#").columns)}) == 1 and len(rest) > 1
 
 
-def parse(entry, arguments):
-    """Parse the arguments of an entry's command as its app does."""
-    script = ROOT / entry.command.split()[0]
+def parse(arguments):
+    """Parse the arguments of a script as its app does."""
+    script = ROOT / arguments[0]
     spec = importlib.util.spec_from_file_location(script.stem, script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    command = typer.main.get_command(module.app)
+    command, arguments = typer.main.get_command(module.app), arguments[1:]
     if hasattr(command, "commands"):
         if not arguments or arguments[0] not in command.commands:  # the first by default
             arguments = [next(iter(command.commands)), *arguments]
         command, arguments = command.commands[arguments[0]], arguments[1:]
-    required = ["--networks", "x"] if "acas" in entry.command else []
-    required += ["--models", "x"] if "explore_differences" in entry.command else []
-    return command.make_context(script.stem, [*arguments, *required])
+    if {"--networks", "--models"} & {option for p in command.params for option in p.opts}:
+        given = [o for p in command.params if p.required for o in p.opts if o not in arguments]
+        arguments = [*arguments, *(word for option in given for word in (option, "x"))]
+    return command.make_context(script.stem, arguments)
 
 
 @pytest.mark.parametrize("entry", [e for e in CATALOGUE.entries if e.command], ids=lambda e: e.id)
 def test_commands_have_these_options(entry, tmp_path):
-    script, *arguments = entry.command.split()
-    trial = entry.trial.format(folder=tmp_path).split()
-    if script.startswith("apps/"):
-        assert parse(entry, arguments) and parse(entry, [*arguments, *trial])
-        return
-    text = (ROOT / script).read_text()
-    for option in (a.removeprefix("--") for a in (*arguments, *trial) if a.startswith("--")):
-        word = option.replace("-", "_")
-        assert f"--{option}" in text or re.search(rf"\b{word}: ", text), option
+    """Those of trials, and those that made the tables which are kept: they can be run again."""
+    commands = [again.trial_of(entry, tmp_path), shlex.split(entry.command)]
+    made = again.commands_of(entry, DATA / "results")
+    commands += [again.arguments_of(command, tmp_path) for command in made]
+    for script, *arguments in commands:
+        if script.startswith("apps/"):
+            assert parse([script, *arguments])
+            continue
+        text = (ROOT / script).read_text()
+        for option in (a.removeprefix("--") for a in arguments if a.startswith("--")):
+            word = option.partition("=")[0].replace("-", "_")
+            named = f"--{word.replace('_', '-')}"
+            assert named in text or re.search(rf"\b{word}: ", text), option
+
+
+def test_an_experiment_is_what_its_options_say():
+    first = "KERAS_BACKEND=jax python apps/a.py one --b 2 --a=3 --work runs/x --flag"
+    second = "python apps/a.py one --a 3 --flag --b 2 --c 4 --results elsewhere"
+    assert experiment_of(first) != experiment_of(second)
+    assert experiment_of(first) == experiment_of(second, {"c": 4})
+    assert experiment_of(first) != experiment_of(second.replace("--b 2", "--b 5"), {"c": 4})
+
+
+def test_the_commands_are_those_of_the_tables(tmp_path):
+    entry = CATALOGUE["nnslicer/figure3"]
+    kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --samples 50", "method,ratio", "a,1")
+    kept(tmp_path, "pruning/figure3-b.csv", "python apps/p.py <folder>/m.h5", "method,ratio", "a,1")
+    made = again.commands_of(entry, tmp_path)
+    assert list(made) == ["python apps/p.py <folder>/m.h5", "python apps/p.py --samples 50"]
+    with pytest.raises(InvalidArgumentError, match="reads <folder>/m"):
+        again.arguments_of(next(iter(made)), None)
+    assert again.arguments_of(next(iter(made)), Path("there")) == ["apps/p.py", "there/m.h5"]
+    assert again.commands_of(entry, tmp_path / "none") == {f"python {entry.command}": []}
+
+
+def test_tables_are_compared_but_for_times(tmp_path):
+    first = kept(tmp_path / "a", "t.csv", "python a.py", "name,value,seconds", "x,1,2")
+    kept(tmp_path / "b", "t.csv", "python a.py", "name,value,seconds", "x,1,3")
+    assert again.compared(first, tmp_path / "b") == "t.csv is equal"
+    kept(tmp_path / "b", "t.csv", "python a.py", "name,value,seconds", "x,1.5,3")
+    assert again.compared(first, tmp_path / "b") == "t.csv differs: value by up to 0.5"
+    kept(tmp_path / "b", "t.csv", "python a.py", "name,value", "x,1.5")
+    assert again.compared(first, tmp_path / "b") == "t.csv has other rows or columns"
+    assert again.compared(first, tmp_path / "c") == "t.csv was not written"
 
 
 # Status -----------------------------------------------------------------------------------
@@ -169,12 +206,11 @@ def test_a_spoilt_file_is_left_out(tmp_path, capsys):
 
 @pytest.mark.parametrize("entry", [e for e in CATALOGUE.entries if e.command], ids=lambda e: e.id)
 def test_a_trial_writes_into_its_own_folder(entry, tmp_path):
-    command = report.command_of(entry, True, tmp_path)
+    command = again.trial_of(entry, tmp_path)
     assert "data/results" not in " ".join(command)
     assert command[0] == entry.command.split()[0]
     if entry.id != "models/zoo":  # its trials go to runs/
         assert any(part.startswith(str(tmp_path / entry.id)) for part in command)
-    assert report.command_of(entry, False, tmp_path) == entry.command.split()
 
 
 def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
@@ -186,7 +222,7 @@ def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
         seen.append(command)
         return subprocess.CompletedProcess(command, 3)
 
-    monkeypatch.setattr(subprocess, "run", fake)
+    monkeypatch.setattr(again.subprocess, "run", fake)
     arguments = ["run", "exactline/figure2", "--quick", "--trials", str(tmp_path), "--"]
     done = CliRunner().invoke(
         runpy.run_path(str(ROOT / "apps" / "reproduce.py"))["app"],
@@ -205,7 +241,7 @@ def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
 )
 def test_what_cannot_be_run_is_refused(name, message, tmp_path):
     with pytest.raises(InvalidArgumentError, match=message):
-        report.command_of(CATALOGUE[name], False, tmp_path)
+        again.commands_of(CATALOGUE[name], tmp_path)
 
 
 # The report -------------------------------------------------------------------------------

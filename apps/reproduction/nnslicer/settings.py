@@ -149,11 +149,6 @@ class DetectionSettings(DetectorSettings):
     false_positive_rate: Rate = DEFAULT_RATE
     explore: View = None
 
-    @property
-    def trial_folder(self) -> Path:
-        """The folder of kept results, as a trial's files have other names."""
-        return self.results_folder
-
 
 @dataclass(frozen=True)
 class ChallengeSettings(DetectorSettings):

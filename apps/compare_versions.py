@@ -1,0 +1,14 @@
+"""Compare versions of models: the changes that made an answer flip, and which to take back.
+
+A run that was stopped resumes.
+"""
+
+from reproduction.application import experiments
+
+app = experiments(
+    __name__,
+    __doc__,
+    "versions",
+    ("flips", "FlipSettings", "changes:flips"),
+    ("reversions", "RevertSettings", "changes:reversions"),
+)

@@ -1,0 +1,1 @@
+"""Two versions of a model: which changes made an answer flip, and which to take back."""

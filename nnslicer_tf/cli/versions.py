@@ -1,0 +1,131 @@
+"""The command that compares two versions of a model, and can stop a build: diff."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.cli import inputs
+from nnslicer_tf.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnslicer_tf.versions import FlipCauses, VersionComparison
+
+
+def diff(
+    old: Annotated[Path, Argument(help="The old version, a .keras or .h5 file.")],
+    new: Annotated[Path, Argument(help="The new version; or a .tflite file made of the old one.")],
+    data: inputs.DataOption,
+    max_negative_flips: Annotated[
+        str | None,
+        Option(help="Exit with 1 if more answers may have become wrong: '1%' or '0.01'."),
+    ] = None,
+    flips: Annotated[int, Option(help="Flipped samples whose causes are searched.", min=0)] = 3,
+    level: Annotated[str, Option(help="Causes: 'weight', 'channel' or 'layer'.")] = "weight",
+    page: Annotated[Path | None, inputs.file_option("a page", ".html")] = None,
+    junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
+    output: inputs.TableOption = None,
+    normalise: inputs.NormaliseOption = "unit",
+    classes: inputs.ClassesOption = "",
+    seed: inputs.SeedOption = 0,
+) -> None:
+    """Show which answers changed between two versions, and by which weights; the data need labels.
+
+    With --max-negative-flips, the upper bound (95 %) of the share of answers that became wrong
+    decides, so that a small sample does not pass by luck.
+    """
+    limit = None if max_negative_flips is None else _share(max_negative_flips)
+    before = inputs.instrumented(old)
+    after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
+    samples = inputs.dataset(data, before, normalise, labels=True, classes=classes)
+    from nnslicer_tf import versions
+
+    result = versions.compare(before, after, samples.x, samples.y)
+    print(result.summary())
+    inputs.show(result.to_frame(), output)
+    causes, names = None, inputs.names(classes, samples.class_names)
+    if flips and len(result.negative):
+        chosen = samples.x[result.negative[:flips]]
+        causes = versions.explain_flips(before, after, chosen, level=level, rng=seed)
+        causes.samples = result.negative[:flips]
+        print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
+    bound = result.upper_bound(len(result.negative))
+    passes = limit is None or bound <= limit
+    verdict = f"Negative flips: {len(result.negative)} of {len(samples.x)}, at most {bound:.2%}"
+    verdict += "" if limit is None else f"; the limit is {limit:.2%}"
+    if page is not None:
+        _write_page(page, f"{old.name} → {new.name}", verdict, result, causes, samples.x, names)
+    if junit is not None:
+        _write_junit(junit, verdict, passes)
+    print(f"{verdict}: {'passed' if passes else 'failed'}." if limit is not None else f"{verdict}.")
+    if not passes:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> float:
+    number = text.strip()
+    try:
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidArgumentError(
+            f"--max-negative-flips is a share such as '1%' or '0.01'. Received: {text!r}"
+        )
+    return share
+
+
+def _write_page(
+    path: Path,
+    title: str,
+    verdict: str,
+    result: "VersionComparison",
+    causes: "FlipCauses | None",
+    x: "np.ndarray",
+    names: tuple[str, ...],
+) -> None:
+    """Write the tables, and each explained flip with its picture, as a page."""
+    import tempfile
+
+    from matplotlib.figure import Figure
+
+    from nnslicer_tf.report import pages, save_figure
+    from nnslicer_tf.report.figures import show_image
+
+    report = pages.Page(title, [pages.Text(verdict + "."), pages.Text(result.summary())])
+    report.add(pages.Heading("Answers"), pages.Table(result.to_frame(), "By class"))
+    report.add(pages.Heading("Layers"), pages.Table(result.layers, "Changes and what they do"))
+    with tempfile.TemporaryDirectory() as folder:
+        for flip in range(0 if causes is None else len(causes)):
+            assert causes is not None
+            sample = int(causes.samples[flip])
+            report.add(pages.Heading(f"Sample {sample}"), pages.Text(causes.summary(flip, names)))
+            if x[sample].ndim == 3:
+                figure = Figure(figsize=(2, 2), layout="constrained")
+                show_image(figure.subplots(), x[sample])
+                picture = Path(folder) / f"{sample}.png"
+                save_figure(figure, picture)
+                report.add(pages.Picture(picture, f"Sample {sample}"))
+            report.add(pages.Table(causes.changes(flip), "The changes that made it"))
+        html = report.html(path.parent)
+    with atomic_path(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+    print(f"Written to {path}")
+
+
+def _write_junit(path: Path, verdict: str, passes: bool) -> None:
+    """Write one test case in JUnit's format, as services for continuous integration read it."""
+    from xml.etree import ElementTree
+
+    failures = "0" if passes else "1"
+    suite = ElementTree.Element("testsuite", name="nnslicer diff", tests="1", failures=failures)
+    case = ElementTree.SubElement(suite, "testcase", name="negative flips", classname="nnslicer")
+    if not passes:
+        ElementTree.SubElement(case, "failure", message=verdict)
+    with atomic_path(path) as temporary:
+        ElementTree.ElementTree(suite).write(temporary, encoding="utf-8", xml_declaration=True)
+    print(f"Written to {path}")

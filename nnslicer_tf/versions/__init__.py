@@ -1,0 +1,22 @@
+"""Two versions of a model: which answers changed, which changed weights did it, what to take back.
+
+    result = versions.compare(old, new, x, y)      # flipped answers, by class and by layer
+    causes = versions.explain_flips(old, new, x)   # for each: the fewest changes that made it
+    repair = versions.revert(old, new, x, y)       # the fewest changes to take back
+    repair.model.save("repaired.keras")
+
+All three run models between the versions: the old weights plus some of the changes.
+"""
+
+from nnslicer_tf.versions.comparison import VersionComparison, compare
+from nnslicer_tf.versions.flips import FlipCauses, explain_flips
+from nnslicer_tf.versions.reversion import Reversion, revert
+
+__all__ = [
+    "FlipCauses",
+    "Reversion",
+    "VersionComparison",
+    "compare",
+    "explain_flips",
+    "revert",
+]

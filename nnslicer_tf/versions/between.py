@@ -1,0 +1,160 @@
+"""The models between two versions: the old weights plus some of the changes."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._numerics import softmax
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import Ablation, InstrumentedModel
+from nnslicer_tf.instrument.ablated_network import WEIGHT
+from nnslicer_tf.instrument.ablation import Rows
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.references import Weights
+
+LEVELS = ("weight", "channel", "layer")
+
+
+class Between:
+    """All models between two versions, by a mask of units: 1 for the new weights, 0 for the old.
+
+    Attributes:
+        old, new: The versions.
+        unit_of: For each weight, the index of its unit, or −1 if it did not change, `(weights,)`.
+        units: Number of units with a change.
+        sizes: Norm of each unit's change, `(units,)`.
+    """
+
+    def __init__(self, old: ModelLike, new: ModelLike, level: str = "weight") -> None:
+        check_name("level", level, LEVELS)
+        self._ablation = Ablation(new, reference := Weights(old), level=WEIGHT)
+        self.old, self.new = reference.im, self._ablation.im
+        check_classifier(self.new, one_output=True)
+        self.level = level
+        self._after = self._ablation.network.variables
+        self._before = self._ablation.network.references(reference)
+        changes = [np.ravel(self._values(n) - self._before[n]) for n in self._ablation.shapes]
+        difference = np.concatenate(changes).astype(np.float64)
+        if not difference.any():
+            raise InvalidArgumentError("The versions have the same weights: nothing changed.")
+
+        # The units: single weights, or those of a channel or layer, without the unchanged ones.
+        owners = self._owners()
+        changed = difference != 0
+        firsts, first_of, numbers = np.unique(
+            owners[changed], return_index=True, return_inverse=True
+        )
+        self.unit_of = np.full(len(owners), -1)
+        self.unit_of[changed] = numbers
+        self.units = len(firsts)
+        self._first = np.flatnonzero(changed)[first_of]
+        self.sizes = np.sqrt(np.bincount(numbers, difference[changed] ** 2))
+
+    def _values(self, name: str) -> np.ndarray:
+        return ops.convert_to_numpy(self._after[name])
+
+    def _owners(self) -> np.ndarray:
+        """Return a number for each weight, the same for weights of one unit."""
+        shapes = self._ablation.shapes
+        if self.level == "weight":
+            return np.arange(sum(int(np.prod(shape)) for shape in shapes.values()))
+        kernels = {id(kernel.variable()): kernel for kernel in self.new.kernels.values()}
+        numbers: dict[Any, int] = {}
+        parts = []
+        for name, shape in shapes.items():
+            layer = name.rpartition("/")[0]
+            channels = np.zeros(shape, int)
+            if self.level == "channel" and shape:
+                channels = np.broadcast_to(np.arange(shape[-1]), shape)
+                kernel = kernels.get(id(self._after[name]))
+                if kernel is not None:
+                    count = kernel.from_kernel(np.zeros(shape)).shape[-1]
+                    outputs = np.zeros(kernel.from_kernel(np.zeros(shape)).shape, int)
+                    channels = kernel.to_kernel(outputs + np.arange(count))
+            keys = [(layer, int(channel)) for channel in channels.ravel()]
+            parts.append(np.array([numbers.setdefault(key, len(numbers)) for key in keys], int))
+        return np.concatenate(parts)
+
+    def where(self, unit: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name of a unit's variable or layer, and its index there."""
+        weight = int(self._first[unit])
+        shapes = self._ablation.shapes
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+        at = int(np.searchsorted(ends, weight, side="right"))
+        name, shape = list(shapes.items())[at]
+        inside = weight - (int(ends[at - 1]) if at else 0)
+        place = tuple(int(i) for i in np.unravel_index(inside, shape)) if shape else ()
+        if self.level == "weight":
+            return name, place
+        return name.rpartition("/")[0], place[-1:] if self.level == "channel" else ()
+
+    def mask(self, active: np.ndarray | float) -> np.ndarray:
+        """Return the mask over weights of one over units `(units,)`, or of a number for all."""
+        each = np.append(np.broadcast_to(active, (self.units,)), 0.0).astype(np.float32)
+        return each[self.unit_of]
+
+    def rows(self, x: Any) -> Rows:
+        """Return samples `(samples, *input_shape)`, ready to be run under many masks."""
+        return self._ablation.rows(x)
+
+    def logits(self, active: np.ndarray | float, x: Any) -> np.ndarray:
+        """Return the logits `(samples, …)` of the old weights plus the changes of some units."""
+        return self._ablation.outputs(self.mask(active), x)
+
+    def answers(self, active: np.ndarray | float, x: Any) -> np.ndarray:
+        """Return the classes `(samples,)`, as of `logits`."""
+        return self.new.classes.from_logits(self.logits(active, x))
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the classes' probabilities `(samples, classes)` by logits."""
+        return self.new.classes.probabilities(self.new.outputs_from(logits))
+
+    def effects(self, active: np.ndarray | float, rows: Rows, weights: np.ndarray) -> np.ndarray:
+        """Return the derivative of a weighted sum of logits by each unit's mask, `(units,)`.
+
+        `weights` are `(logits,)`, or `(samples, logits)`.
+        """
+        _, slopes = self._ablation.slopes(self.mask(active), rows, weights.astype(np.float32), 0.0)
+        changed = self.unit_of >= 0
+        return np.bincount(self.unit_of[changed], slopes[changed], self.units)
+
+    def contrast(self, label: int, other: int) -> np.ndarray:
+        """Return the weights `(logits,)` of a class's score less another's."""
+        weights = np.zeros(self.new[self.new.logit_operation].size, np.float32)
+        for one, factor in ((label, 1), (other, -1)):
+            neuron, sign = self.new.classes.neuron(one)
+            weights[neuron] += factor * sign
+        return weights
+
+    def lead(self, logits: np.ndarray, label: int) -> np.ndarray:
+        """Return the weights `(logits,)` of a class's score less the others', by their softmax."""
+        scores = self.new.classes.scores(logits)[0].astype(np.float64)
+        scores[label] = -np.inf
+        shares = -softmax(scores[None])[0]
+        shares[label] = 1
+        weights = np.zeros(logits.shape[-1])
+        for one, share in enumerate(shares):
+            neuron, sign = self.new.classes.neuron(one)
+            weights[neuron] += sign * share
+        return weights
+
+    def model(self, active: np.ndarray) -> Any:
+        """Return a Keras model with the old weights plus the changes of some units."""
+        return self._ablation.model(self.mask(active))
+
+
+def versions_of(old: ModelLike, new: Any, x: Any) -> tuple[InstrumentedModel, InstrumentedModel]:
+    """Return two versions; a LiteRT file becomes the old model with the file's weights.
+
+    `x` are samples by which the file's tensors are recognised.
+    """
+    from nnslicer_tf.debugging.counterparts import counterpart_of
+    from nnslicer_tf.instrument.model import instrumented
+
+    first = instrumented(old)
+    if isinstance(new, (str, bytes)) or hasattr(new, "__fspath__"):
+        new = counterpart_of(first, new, np.asarray(x)[:64]).twin()
+    return first, instrumented(new)

@@ -1,0 +1,153 @@
+"""Selective reversion: the fewest changes to take back, so that old answers return."""
+
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf._checks import ArrayLike, as_generator, check_number, counted
+from nnslicer_tf._environment import track
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.versions.between import Between
+
+_STEPS = 12
+_BATCH = 512
+
+
+@dataclass(repr=False, eq=False)
+class Reversion(ShownAsTable):
+    """A new version with a few changes taken back.
+
+    Attributes:
+        share: Share of the changed weights that were taken back.
+        reverted: Their units' indices.
+        steps: Share → what the held-out samples give: a row per step, see `to_frame`.
+        model: The repaired model, an ordinary Keras model.
+    """
+
+    share: float
+    reverted: np.ndarray
+    steps: pd.DataFrame
+    _order: np.ndarray = field(repr=False)
+    _between: Between = field(repr=False)
+
+    @property
+    def model(self) -> keras.Model:
+        """The repaired model; a new copy each time."""
+        return self.model_at(self.share)
+
+    def model_at(self, share: float) -> keras.Model:
+        """Return the model with another share of the changes taken back, of those in `steps`."""
+        check_number("share", share, f"[0, {float(self.steps['share'].max())}]")
+        active = np.ones(self._between.units)
+        active[self._order[: round(share * self._between.units)]] = 0
+        return self._between.model(active)
+
+    def change(self, unit: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name of a unit's variable or layer, and its index there."""
+        return self._between.where(unit)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the steps, and what the held-out samples give after each.
+
+        Columns: share (of the changes that is taken back), accuracy, negative flips (right before,
+        wrong now) and positive flips, all as shares.
+        """
+        return self.steps
+
+    def __repr__(self) -> str:
+        first, chosen = self.steps.iloc[0], self.steps[self.steps["share"] == self.share].iloc[0]
+        return (
+            f"Reversion({counted(len(self.reverted), 'change')}, {self.share:.2%}; held-out: "
+            f"accuracy {first['accuracy']:.2%} → {chosen['accuracy']:.2%}, negative flips "
+            f"{first['negative flips']:.2%} → {chosen['negative flips']:.2%}, positive flips "
+            f"{first['positive flips']:.2%} → {chosen['positive flips']:.2%})"
+        )
+
+
+def revert(
+    old: ModelLike,
+    new: ModelLike,
+    x: DataLike,
+    y: ArrayLike | None = None,
+    *,
+    max_share: float = 0.03,
+    held_out: float = 0.3,
+    level: str = "weight",
+    rng: int | np.random.Generator = 0,
+    progress: bool = True,
+) -> Reversion:
+    """Take back the fewest changes of weights so that old answers return and new skill stays.
+
+    In steps, the changes whose reversion lowers the loss (cross-entropy, estimated by its
+    derivative) most are taken back. The step with the fewest errors on held-out samples counts, the
+    first of equals. No training.
+
+    Args:
+        old: The old version, a Keras or instrumented classifier.
+        new: The new version, of the same architecture.
+        x: Labelled samples of what the old version could do *and* of what the new one has learned,
+            in any form of `DataLike`.
+        y: Their classes `(samples,)`, if `x` has none.
+        max_share: Largest share of the changes that is taken back.
+        held_out: Share of the samples on which the step is chosen, and no change.
+        level: What is taken back as a whole: "weight", "channel" or "layer".
+        rng: Seed or generator of the split.
+        progress: Whether to show progress.
+
+    Raises:
+        InvalidArgumentError: if nothing flipped to a wrong answer, or for other bad arguments.
+        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+    """
+    check_number("max_share", max_share, "(0, 1]")
+    check_number("held_out", held_out, "(0, 1)")
+    between = Between(old, new, level)
+    x, y = between.new.labelled(x, y)
+    classes = between.new.classes
+    before = between.answers(0.0, x)
+    if not ((before == y) & (between.answers(1.0, x) != y)).any():
+        raise InvalidArgumentError(
+            f"None of the {counted(len(x), 'sample')} that the old version answers right is wrong "
+            "in the new one: there is nothing to take back."
+        )
+    order = as_generator(rng).permutation(len(x))
+    held, chosen = np.split(order, [max(1, round(held_out * len(x)))])
+    steps, active = [], np.ones(between.units, np.float32)
+
+    def measure(share: float) -> None:
+        answers = between.answers(active, x[held])
+        right, was_right = answers == y[held], before[held] == y[held]
+        flips = {"negative flips": was_right & ~right, "positive flips": ~was_right & right}
+        means = {name: float(values.mean()) for name, values in flips.items()}
+        steps.append({"share": share, "accuracy": float(right.mean()), **means})
+
+    measure(0.0)
+    neurons = [classes.neuron(label) for label in range(classes.count)]
+    taken: list[np.ndarray] = []
+    counts = np.unique(np.ceil(np.linspace(0, max_share, _STEPS + 1)[1:] * between.units)).astype(
+        int
+    )
+    for count in track(counts, "Taking back", len(counts), progress):
+        # The derivative of the log-likelihood by the logits, then by each unit's mask.
+        gains = np.zeros(between.units)
+        for batch in np.array_split(chosen, max(1, len(chosen) // _BATCH)):
+            rows = between.rows(x[batch])
+            logits = between.logits(active, rows)
+            errors = np.eye(classes.count)[y[batch]] - between.probabilities(logits)
+            slopes = np.zeros((len(batch), between.new[between.new.logit_operation].size))
+            for label, (neuron, sign) in enumerate(neurons):
+                slopes[:, neuron] += sign * errors[:, label] / (2 if classes.is_binary else 1)
+            gains -= between.effects(active, rows, slopes)
+        gains[active == 0] = -np.inf
+        best = np.argsort(-gains, kind="stable")[: count - sum(map(len, taken))]
+        taken.append(best[gains[best] > 0])
+        active[taken[-1]] = 0
+        measure(sum(map(len, taken)) / between.units)
+    table = pd.DataFrame(steps)
+    share = float(table["share"][int(table["accuracy"].argmax())])
+    reverted = np.concatenate(taken)
+    return Reversion(share, reverted[: round(share * between.units)], table, reverted, between)

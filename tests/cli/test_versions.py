@@ -1,0 +1,56 @@
+"""`nnslicer diff`: the gate between two versions."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from nnslicer_tf import zoo
+
+DATA = "digits:test"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Files of a classifier and of one whose class 3 takes over some answers."""
+    folder = tmp_path_factory.mktemp("versions")
+    model = zoo.load("digits_cnn")
+    model.save(folder / "old.keras")
+    kernel, bias = model.layers[-1].get_weights()
+    bias[3] += 5
+    model.layers[-1].set_weights([kernel, bias])
+    model.save(folder / "new.keras")
+    return folder / "old.keras", folder / "new.keras"
+
+
+def test_the_upper_bound_decides(nnslicer, pair, tmp_path):
+    from scipy.stats import beta
+
+    from nnslicer_tf import datasets
+
+    old, new = pair
+    test = datasets.load("digits", "test")
+    model = zoo.load("digits_cnn")
+    logits = model.predict(test.x, verbose=0)
+    before, after = logits.argmax(1), (logits + 5 * np.eye(10)[3]).argmax(1)
+    worse = int(((before == test.y) & (after != test.y)).sum())
+    bound = beta.ppf(0.95, worse + 1, len(test.x) - worse)
+
+    page, junit = tmp_path / "page.html", tmp_path / "report.xml"
+    files = ("--page", page, "--junit", junit)
+    options = ("--data", DATA, "--flips", 1, "--level", "layer", *files)
+    code, out, _ = nnslicer("diff", old, new, *options, "--max-negative-flips", f"{bound + 1e-4}")
+    assert code == 0 and f"Negative flips: {worse} of {len(test.x)}, at most {bound:.2%}" in out
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    code, out, _ = nnslicer("diff", old, new, *options, "--max-negative-flips", f"{bound - 1e-4}")
+    assert code == 1 and out.strip().endswith("failed.")
+    (failure,) = ElementTree.parse(junit).getroot().iter("failure")
+    assert f"{worse} of {len(test.x)}" in failure.get("message")
+    text = page.read_text(encoding="utf-8")
+    assert "old.keras → new.keras" in text and "data:image/" in text and "became 3" in text
+
+
+def test_limits_are_shares(nnslicer, pair):
+    for wrong in ("2", "-1%", "few"):
+        code, _, err = nnslicer("diff", *pair, "--data", DATA, f"--max-negative-flips={wrong}")
+        assert code == 2 and "--max-negative-flips is a share such as '1%' or '0.01'" in err

@@ -1,0 +1,252 @@
+"""Two versions of a model, against plain Keras, NumPy and all subsets of changes."""
+
+from itertools import combinations
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import nnslicer_tf as nns
+from nnslicer_tf import versions
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.versions.between import Between
+
+
+def changed(model: keras.Model, size: float, seed: int) -> keras.Model:
+    """Return a copy whose weights have other values; variances stay positive."""
+    copy = keras.models.clone_model(model)
+    rng = np.random.default_rng(seed)
+    for variable, own in zip(copy.variables, model.variables, strict=True):
+        value = ops.convert_to_numpy(own)
+        if not np.issubdtype(value.dtype, np.floating):
+            variable.assign(value)
+            continue
+        value = value + rng.normal(0, size, value.shape)
+        variable.assign(np.abs(value) + 0.1 if "variance" in variable.name else value)
+    return copy
+
+
+def convolutional() -> keras.Model:
+    return keras.Sequential(
+        [
+            layers.Input((6, 6, 2)),
+            layers.Conv2D(4, 3, activation="relu", name="conv"),
+            layers.DepthwiseConv2D(2, depth_multiplier=2, name="depthwise"),
+            layers.BatchNormalization(name="norm"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(3, name="logits"),
+        ]
+    )
+
+
+def recurrent() -> keras.Model:
+    stack = [layers.Input((3, 3)), layers.LSTM(4, name="lstm")]
+    return keras.Sequential([*stack, layers.Dense(1, activation="sigmoid", name="out")])
+
+
+def attentive() -> keras.Model:
+    x = inputs = layers.Input((4, 6))
+    x = layers.MultiHeadAttention(2, 3, name="attention")(x, x) + x
+    x = layers.Dense(3, name="logits")(layers.GlobalAveragePooling1D()(x))
+    return keras.Model(inputs, layers.Softmax()(x))
+
+
+def classes_of(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    outputs = model.predict(x, verbose=0)
+    return (outputs[:, 0] > 0.5).astype(int) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
+
+
+BUILDERS = (convolutional, recurrent, attentive)
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_certificates_are_what_keras_answers(build):
+    keras.utils.set_random_seed(3)
+    first = build()
+    second = changed(first, 0.4, seed=1)
+    old, new = nns.InstrumentedModel(first), nns.InstrumentedModel(second)
+    x = np.random.default_rng(0).normal(size=(60, *first.input_shape[1:])).astype("float32")
+    before, after = classes_of(first, x), classes_of(second, x)
+    result = versions.compare(old, new, x, before)
+    assert result.answers.tolist() == np.stack([before, after], axis=1).tolist()
+    assert result.negative.tolist() == np.flatnonzero(before != after).tolist()
+    assert not len(result.positive)
+
+    flips = result.changed[:3]
+    for level in ("weight", "channel", "layer"):
+        causes = versions.explain_flips(old, new, x[flips], level=level, progress=False)
+        assert len(causes) == 3
+        for i, flip in enumerate(flips):
+            one = x[flip : flip + 1]
+            row = {name: column[i] for name, column in causes.certificate.items()}
+            assert row["enough"] and row["needed"]
+            assert classes_of(causes.with_changes(i), one)[0] == after[flip]
+            assert classes_of(causes.without_changes(i), one)[0] == before[flip]
+            assert len(causes.units[i]) == row["size"] == len(causes.changes(i))
+            said = f"Sample {i}: class {before[flip]} became class {after[flip]}"
+            assert said in causes.summary(i)
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_effects_are_derivatives_of_models_between(build):
+    """Against models whose weights NumPy mixes, for units of several weights."""
+    keras.utils.set_random_seed(1)
+    old = build()
+    new = changed(old, 0.2, seed=2)
+    x = np.random.default_rng(1).normal(size=(2, *old.input_shape[1:])).astype("float32")
+    between = Between(old, new, "channel")
+    rng = np.random.default_rng(2)
+    active = rng.uniform(0.2, 0.8, between.units).astype("float32")
+    logits = between.logits(0.0, x).shape[1]
+    weights = rng.normal(size=(2, logits))  # those of each sample
+    effects = between.effects(active, between.rows(x), weights)
+    for unit in rng.permutation(between.units)[:6]:
+        step = np.zeros(between.units, "float32")
+        step[unit] = 0.02
+        ends = [(between.logits(active + s, x) * weights).sum() for s in (step, -step)]
+        assert effects[unit] == pytest.approx((ends[0] - ends[1]) / 0.04, abs=2e-3)
+    mixed = between.model(active)
+    parts = [[ops.convert_to_numpy(v) for v in m.variables] for m in (old, new, mixed)]
+    shares = between.mask(active)
+    for before, after, between_them in zip(*parts, strict=True):
+        if np.issubdtype(before.dtype, np.floating):
+            share, shares = np.split(shares, [before.size])
+            expected = before + share.reshape(before.shape) * (after - before)
+            np.testing.assert_allclose(between_them, expected, atol=1e-6)
+
+
+def test_no_smaller_set_of_changes_does_it():
+    """Against all subsets, in linear classifiers of few weights."""
+    rng, smallest, found = np.random.default_rng(0), [], []
+    inputs = layers.Input((3,))
+    old = keras.Model(inputs, layers.Dense(3, use_bias=False, name="dense")(inputs))
+    pair = [nns.InstrumentedModel(m) for m in (old, keras.models.clone_model(old))]
+    subsets = [s for n in range(1, 10) for s in combinations(range(9), n)]
+
+    def does_it(units, x, kernels, answers):
+        mask = np.zeros(9, bool)
+        mask[list(units)] = True
+        sets = mask.reshape(3, 3), ~mask.reshape(3, 3)
+        mixed = [np.where(one, kernels[1], kernels[0]) for one in sets]
+        return [int((x @ kernel).argmax()) for kernel in mixed] == answers[::-1]
+
+    while len(found) < 12:
+        kernels = [rng.normal(size=(3, 3)).astype("float32") for _ in range(2)]
+        x = rng.normal(size=(1, 3)).astype("float32")
+        answers = [int((x @ kernel).argmax()) for kernel in kernels]
+        if answers[0] == answers[1]:
+            continue
+        for im, kernel in zip(pair, kernels, strict=True):
+            im.model.layers[-1].set_weights([kernel])
+        causes = versions.explain_flips(*pair, x, progress=False)
+        assert does_it(causes.units[0], x, kernels, answers)
+        found.append(len(causes.units[0]))
+        smallest.append(next(len(s) for s in subsets if does_it(s, x, kernels, answers)))
+    assert np.mean(np.array(found) == smallest) > 0.7
+    assert np.max(np.array(found) - smallest) <= 1
+
+
+@pytest.fixture(scope="module")
+def digits_and_fault() -> tuple[keras.Model, keras.Model, np.ndarray, np.ndarray]:
+    """A classifier of digits; and one that has learned to shift, and has a fault beside."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x, y = (data.images / 16).astype("float32"), data.target
+    keras.utils.set_random_seed(0)
+    inputs = layers.Input((8, 8))
+    hidden = layers.Dense(32, activation="relu", name="hidden")(layers.Flatten()(inputs))
+    old = keras.Model(inputs, layers.Dense(10, name="logits")(hidden))
+    old.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    old.fit(x, y, epochs=15, verbose=0)
+    new = keras.models.clone_model(old)
+    new.set_weights(old.get_weights())
+    kernel, bias = new.get_layer("logits").get_weights()
+    kernel[:, 3] += 0.5  # class 3 takes over
+    new.get_layer("logits").set_weights([kernel, bias + 0.01])
+    return old, new, x, y
+
+
+def test_reversion_takes_back_the_fault(digits_and_fault):
+    old, new, x, y = digits_and_fault
+    result = versions.revert(old, new, x, y, max_share=0.9, progress=False)
+    accuracies = [(classes_of(m, x) == y).mean() for m in (old, new, result.model)]
+    assert accuracies[1] < 0.4 and accuracies[2] > accuracies[0] - 0.02
+    places = [result.change(unit) for unit in result.reverted]
+    assert {name for name, _ in places} <= {"logits/kernel", "logits/bias"}
+    assert np.mean([index[-1] == 3 for _, index in places]) > 0.9
+    # A step's row is what Keras measures on the held-out samples.
+    held = np.random.default_rng(0).permutation(len(x))[: round(0.3 * len(x))]
+    row = result.to_frame().set_index("share").loc[result.share]
+    answers = classes_of(result.model, x[held])
+    assert row["accuracy"] == pytest.approx((answers == y[held]).mean())
+    right = classes_of(old, x[held]) == y[held]
+    assert row["negative flips"] == pytest.approx((right & (answers != y[held])).mean())
+    np.testing.assert_allclose(
+        result.model_at(0.0).predict(x[:5], verbose=0), new.predict(x[:5], verbose=0), rtol=1e-5
+    )
+
+
+def test_layers_and_intervals(digits_and_fault):
+    old, new, x, y = digits_and_fault
+    result = versions.compare(old, new, x, y)
+    layer = result.layers.set_index("layer")
+    assert layer.loc["hidden", ["changed", "change", "new answer with"]].tolist() == [0, 0, 0]
+    assert layer.loc["logits", "old answer without"] == 1
+    kernels = [m.get_layer("logits").get_weights() for m in (old, new)]
+    before, after = (np.concatenate([part.ravel() for part in k]) for k in kernels)
+    expected = np.linalg.norm(after - before) / np.linalg.norm(before)
+    assert layer.loc["logits", "change"] == pytest.approx(expected, rel=1e-5)
+    frame = result.to_frame().set_index("class")
+    assert frame.loc["all", "negative flips"] == len(result.negative)
+    assert frame.loc[:9, "samples"].tolist() == np.bincount(y).tolist()
+    # Clopper and Pearson's bounds: the tails beyond them have 2.5 % (5 % for one side).
+    from scipy.stats import binom
+
+    low, high = result.interval(40)
+    assert binom.sf(39, len(x), low) == pytest.approx(0.025, rel=1e-4)
+    assert binom.cdf(40, len(x), high) == pytest.approx(0.025, rel=1e-4)
+    assert binom.cdf(40, len(x), result.upper_bound(40)) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_other_architectures_are_compared_where_they_match(digits_and_fault):
+    old, _, x, y = digits_and_fault
+    inputs = layers.Input((8, 8))
+    hidden = layers.Dense(40, activation="relu", name="hidden")(layers.Flatten()(inputs))
+    new = keras.Model(inputs, layers.Dense(10, name="logits")(hidden))
+    result = versions.compare(old, new, x, y)
+    assert result.not_compared == ["hidden/bias", "hidden/kernel", "logits/kernel"]
+    assert result.layers["layer"].tolist() == ["logits"]  # its bias
+    assert result.answers[:, 1].tolist() == classes_of(new, x).tolist()
+    with pytest.raises(InvalidArgumentError, match="different architectures"):
+        versions.explain_flips(old, new, x)
+
+
+def test_a_litert_file_stands_for_its_weights(tmp_path, digits_and_fault):
+    from nnslicer_tf.dflare import compress
+
+    old, _, x, _ = digits_and_fault
+    path = tmp_path / "quantised.tflite"
+    path.write_bytes(compress(old, "int8", x[:100]))
+    result = versions.compare(old, str(path), x)
+    assert (result.layers["changed"] > 0).all() and (result.layers["change"] < 0.02).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda o, n, x, y: versions.explain_flips(o, o, x), "nothing changed"),
+        (lambda o, n, x, y: versions.explain_flips(o, n, x[:0]), "no samples|empty"),
+        (lambda o, n, x, y: versions.explain_flips(o, n, x, level="neuron"), "Unknown level"),
+        (lambda o, n, x, y: versions.revert(n, o, x, y), "nothing to take back"),
+        (lambda o, n, x, y: versions.revert(o, n, x, y, held_out=1.0), "held_out"),
+        (lambda o, n, x, y: versions.compare(o, n, x).negative, "pass y"),
+    ],
+)
+def test_errors(call, message, digits_and_fault):
+    old, new, x, _ = digits_and_fault
+    y = classes_of(old, x)
+    with pytest.raises(Exception, match=message) as caught:
+        call(old, new, x, y)
+    assert type(caught.value).__module__ == "nnslicer_tf.errors"
