@@ -155,17 +155,8 @@ class DecisiveSlices(ShownAsTable):
                 f"No slice was found that keeps {answer}. The whole model gives it a probability "
                 f"of {row['probability']:.3g}; pass a lower min_probability."
             )
-        withheld = ""
-        if not row["kept"]:
-            of_all = "the one slice of all samples" if self.info["together"] else "the slice"
-            withheld = f"Not kept: {of_all} does not keep {answer}. "
-        elif row["share"] > self.info["max_share"]:
-            withheld = (
-                f"Larger than max_share={self.info['max_share']:g}, which the smallest slice found "
-                f"that keeps {answer} exceeds. "
-            )
         verb = "gives" if number else "answers"
-        text = withheld + (
+        text = (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
             f"slice removed, {outcome('removed')}. Inactive {level}s contribute "
             f"{self.info['inactive']}; with none active, the model {verb} "
@@ -182,10 +173,16 @@ class DecisiveSlices(ShownAsTable):
             )
         if self.info.get("minimal") and row["minimal"]:
             text += " Without any single one of its units, the answer is lost."
-        if self.info.get("needed") and not row["needed"]:
+        # Why it does not count as found.
+        if not row["kept"]:
+            of_all = "the one slice of all samples" if self.info["together"] else "the slice"
+            text += f" Not found, because {of_all} does not keep {answer}."
+        elif self.info.get("needed") and not row["needed"]:
+            text += " Not found, because none that keeps the answer changes it when it is removed."
+        elif not row["found"]:
             text += (
-                " Not needed: no part was found without which the model gives another answer, and "
-                "which keeps this one."
+                f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
+                f"{level}s; a larger max_share counts it."
             )
         if "scope kept" in row:
             text += (

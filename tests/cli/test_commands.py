@@ -189,7 +189,9 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     code, out, _ = nnslicer("slice", *common, *data, "--decisive", *options, "--output", output)
     found = nns.slicing.DecisiveSlices.load(output)
     assert code == 0 and not found.certificate["found"].any() and found.certificate["minimal"].all()
-    assert "Sample 1: Larger than max_share=0.001" in out and found.info["needed"]
+    assert (
+        "Not found, because it has more than 0.1 % of the synapses" in out and found.info["needed"]
+    )
     # Others' values: the profile's samples, or data.
     channels = ("--decisive", "--level", "channel", "--at-least", 0.8, "--output", output)
     code, _, errors = nnslicer("slice", *common, *data, *channels)
