@@ -284,12 +284,14 @@ class _Search:
         """Add what speaks most for the answer in the rest, until the rest gives another one."""
         larger, added = members, np.zeros(0, int)
         while True:
-            mask = np.ones(self.model.units, np.float32)
-            mask[larger] = 0
-            values, slopes = self.slopes(self.targets[0], mask, self.data)
+            active = np.zeros(self.model.units, np.float32)
+            active[larger] = 1
+            values, slopes = self.slopes(self.targets[0], 1 - active, self.data)
             if self.is_lost(values):
                 break
-            rest = np.flatnonzero((mask > 0) & (slopes > 0))
+            # Nothing that speaks against it in the slice, which would then lose it.
+            alone = self.slopes(self.targets[0], active, self.data)[1]
+            rest = np.flatnonzero((active == 0) & (slopes > 0) & (alone >= 0))
             if not len(rest):
                 return members
             ordered = rest[np.argsort(-slopes[rest], kind="stable")]
