@@ -40,9 +40,11 @@ class DecisiveSlices(ShownAsTable):
             samples, which no search has seen), "scope kept" (the share of these for which it keeps
             the answer when inactive units take their values; with `at_least` as required, else the
             answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
-            Clopper and Pearson; with `at_least` that share if its test was passed); "other classes
-            asked" of the same search, and "given" by a mask of at most this size that a search met
-            (the empty one included); "passes" (forward).
+            Clopper and Pearson; with `at_least` that share if its test was passed); for a class
+            against others, "unseen samples", "unseen kept" and "unseen bound" of the class, and
+            "others", "others claimed" and "claims bound" of samples of other classes; "other
+            classes asked" of the same search, and "given" by a mask of at most this size that a
+            search met (the empty one included); "passes" (forward).
         info: level, reference, and the other arguments; "untested": why the scope was not tested;
             "others": for each slice, the other answers asked, and whether each was given; "donors":
             number of donors; "kind": what an answer is; "names": the label, or the two classes,
@@ -192,6 +194,13 @@ class DecisiveSlices(ShownAsTable):
             )
         elif self.info.get("untested"):
             text += f" It was not tested with other samples' values: {self.info['untested']}."
+        if "unseen kept" in row:
+            text += (
+                f" Of {row['unseen samples']} samples of the class that the search has not seen, "
+                f"it keeps {100 * row['unseen kept']:.1f} %, and with 95 % confidence at least "
+                f"{100 * row['unseen bound']:g} % of all; of {row['others']} others it claims "
+                f"{100 * row['others claimed']:.1f} %, and at most {100 * row['claims bound']:g} %."
+            )
         if self.info["together"]:
             kept = int(self.certificate["kept"].sum())
             text += f" It is one slice for {len(self)} samples, and keeps the answers of {kept}."

@@ -89,7 +89,7 @@ class DonorSets:
 
         if self.choice is not None and tests is not None:
             data, test = (donors.trial(model, x, rng) for donors in (self.choice, tests))
-            return {"data": data, "test": test, "draw": draw, "share": self.share}
+            return {"data": data, "test": test, "draw": draw, "shares": (self.share,)}
         rows = model.unchecked(x)
         index = np.repeat(np.arange(len(x[0])), rows.donors)
         data = Trial(rows, index, np.ones(len(index), bool))
@@ -119,11 +119,9 @@ def donor_sets(
     given = None if is_count else im.check(scope)
     if at_least is not None:
         background = im.check(reference.x) if isinstance(reference, Samples) else ()
-        cuts = (np.array([_SEARCHED, _SEARCHED + _CHOSEN]) * len(background)).astype(int)
-        first, second, last = np.split(rng.permutation(len(background)), cuts)
-        trials = len(last if given is None else given)
-        passing = [k for k in range(1, trials + 1) if lower_bound(k, trials) >= at_least]
-        if not passing or len(first) < _DRAWN:
+        first, second, last = _split(len(background), rng)
+        share = _passing(len(last if given is None else given), at_least)
+        if share is None or len(first) < _DRAWN:
             least = int(np.ceil(np.log(1 - CONFIDENCE) / np.log(at_least)))
             raise InvalidArgumentError(
                 f"at_least={at_least:g} is tested on at least {least} other samples, half of the "
@@ -135,7 +133,7 @@ def donor_sets(
             Donors.of(model, background[last] if given is None else given),
             rounds=[Donors.of(model, background[part]) for part in np.split(first, splits)],
             choice=Donors.of(model, background[second]),
-            share=passing[0] / trials,
+            share=share,
         )
     if given is not None:
         return DonorSets(Donors.of(model, given))
@@ -152,3 +150,58 @@ def donor_sets(
     if not len(index):
         return DonorSets(missing="all samples of the profile are donors; pass scope=x with others")
     return DonorSets(Donors.of(model, rows[np.sort(index)]))
+
+
+def class_trials(
+    model: Ablation,
+    x: Sequence[np.ndarray],
+    own: int,
+    levels: tuple[float, float],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Return what a search for a class runs; the first `own` samples are of it, the rest are not.
+
+    Both are split into three sets, as donors are. `levels`: the share of own samples to keep, and
+    of others not to claim.
+    """
+    counts = own, len(x[0]) - own
+    sets = [_split(count, rng) for count in counts]
+    shares = [_passing(len(parts[2]), level) for parts, level in zip(sets, levels, strict=True)]
+    if None in shares or min(len(parts[0]) for parts in sets) < _DRAWN:
+        least = [int(np.ceil(2 * np.log(1 - CONFIDENCE) / np.log(level))) for level in levels]
+        raise InvalidArgumentError(
+            f"Bounds of {levels[0]:g} kept and {1 - levels[1]:g} claimed need at least "
+            f"{least[0] + 1} samples of the class and {least[1] + 1} others, which the model "
+            f"assigns to other classes. Received: {counts[0]} and {counts[1]}."
+        )
+    (first, second, last), others = sets[0], [part + own for part in sets[1]]
+
+    def trial(*parts: np.ndarray) -> Trial:
+        index = np.concatenate(parts)
+        rows = model.unchecked([array[index] for array in x])
+        return Trial(rows, index, np.ones(len(index), bool))
+
+    def draw() -> Iterator[Trial]:
+        while True:
+            yield trial(rng.choice(first, _DRAWN), rng.choice(others[0], _DRAWN))
+
+    return {
+        "data": trial(second, others[1]),
+        "test": trial(last, others[2]),
+        "whole": trial(np.arange(own)),
+        "draw": draw,
+        "shares": tuple(shares),
+        "own": own,
+    }
+
+
+def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return three random sets of indices: for rounds, to choose a size, for its test."""
+    cuts = (np.array([_SEARCHED, _SEARCHED + _CHOSEN]) * count).astype(int)
+    return np.split(rng.permutation(count), cuts)
+
+
+def _passing(trials: int, level: float) -> float | None:
+    """Return the smallest share of trials whose lower bound is a level, if there is one."""
+    counts = (k for k in range(1, trials + 1) if lower_bound(k, trials) >= level)
+    return next((k / trials for k in counts), None)

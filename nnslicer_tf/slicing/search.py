@@ -12,6 +12,7 @@ A round costs one forward and one backward pass, about three forward passes; a s
 to 80, with several donors as many for each. Threads search for several samples in parallel.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.donors import MIN_KEPT, Trial, donor_sets
+from nnslicer_tf.slicing.donors import MIN_KEPT, DonorSets, Trial, class_trials, donor_sets
 from nnslicer_tf.slicing.profile import Profile
 
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
@@ -60,7 +61,7 @@ _ROUND = 3  # forward passes that a forward and a backward pass cost
 # With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
 # multiples of the one that was chosen.
 _LOST = 0.75
-_TESTED = (1.6, 1.25, 1.0, 0.85)
+_TESTED = (4.0, 2.5, 1.6, 1.25, 1.0, 0.85)
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,17 @@ class Requirements:
     tolerance: float
     together: bool
     at_least: float | None = None
+    at_most: float = 0.05
     minimal: bool = False
     needed: bool = False
 
     def __post_init__(self) -> None:
         check_name("level", self.level, LEVELS)
-        for name in ("min_probability", "max_divergence", "max_share", "tolerance", "at_least"):
-            value = getattr(self, name)
-            interval = {"max_divergence": "(0, inf]", "at_least": "(0, 1)"}.get(name, "(0, 1]")
-            if value is not None or name in ("max_share", "tolerance"):
+        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
+        numbers = ("max_share", "tolerance", "at_most")
+        for name in ("min_probability", "max_divergence", "at_least", *numbers):
+            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
+            if value is not None or name in numbers:
                 check_number(name, value, interval)
                 object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
         for name in ("together", "minimal", "needed"):
@@ -113,7 +116,11 @@ class _Search:
     scope: Callable[[int], Trial] | None = None  # a sample with donors that no search has seen
     draw: Callable[[], Iterator[Trial]] | None = None  # new donors for each round
     test: Trial | None = None  # donors that test what was decided
-    share: float = MIN_KEPT  # of the rows that keep the answer
+    # Shares of the rows that have to keep the answer; and of rows of other samples, those after the
+    # first `own`, that must not give it.
+    shares: tuple[float, ...] = (MIN_KEPT,)
+    own: int = sys.maxsize
+    whole: Trial | None = None  # all own samples of a class
     passes: int = 0
     # The size of each mask that was run, and the answers, (rows,).
     met: list[tuple[int, np.ndarray]] = field(default_factory=list)
@@ -125,6 +132,7 @@ class _Search:
     empty: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tested: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: list[tuple[int, bool]] = field(default_factory=list)  # other answers asked, if given
+    bounds: dict[str, Any] = field(default_factory=dict)  # of samples of a class, and others
 
     def values(
         self, members: np.ndarray, removed: bool = False, trial: Trial | None = None
@@ -167,7 +175,12 @@ class _Search:
 
     def keeps(self, members: np.ndarray) -> bool:
         """Whether the units keep the answers as required, for as many rows as they have to."""
-        return bool(self.kept_by(self.values(members), self.data).mean() >= self.share)
+        return self.enough(self.values(members))
+
+    def enough(self, values: np.ndarray) -> bool:
+        """Whether values of the data keep as many answers as they have to."""
+        groups = self.by_group(values, self.data)
+        return all(kept.mean() >= share for kept, share in zip(groups, self.shares, strict=True))
 
     def kept_by(self, values: np.ndarray, trial: Trial, bounded: bool = True) -> np.ndarray:
         """Return of which rows that count the values keep the answer; if `bounded`, as required."""
@@ -182,6 +195,8 @@ class _Search:
             same &= answers.probability(values, goals) >= required.min_probability
         if bounded and required.max_divergence is not None:
             same &= divergence <= required.max_divergence
+        stranger = trial.index >= self.own
+        same[stranger] = answers.of(values[stranger]) != goals[stranger]
         return same[trial.counts]
 
     def decide(self) -> None:
@@ -193,7 +208,8 @@ class _Search:
         found: list[tuple[np.ndarray, np.ndarray]] = []
         failures = 0
         for kept, members, sizes in self.rounds(self.targets[0], counts):
-            failures = 0 if kept.mean() >= (_LOST if self.draw else self.share) else failures + 1
+            is_kept = kept.mean() >= (_LOST if self.draw else self.shares[0])
+            failures = 0 if is_kept else failures + 1
             found.append((members, sizes))
             if failures == _MAX_FAILURES:
                 break
@@ -230,7 +246,7 @@ class _Search:
         self.members = best
         reached = required.min_probability is None or len(best) < units
         whole = self.answers.full[self.samples[self.data.index]]
-        self.kept = reached or bool(self.kept_by(whole, self.data).mean() >= self.share)
+        self.kept = reached or self.enough(whole)
         # Tests in an order that was fixed before, from large to small, up to the first that fails
         # (fixed-sequence testing: so the bound holds for the last that passes). All units pass.
         if self.test is not None:
@@ -238,14 +254,39 @@ class _Search:
             self.tested = self.answers.full[self.samples[self.test.index]]
             for factor in _TESTED:
                 size = max(1, int(factor * len(best)))
+                if size >= units:
+                    continue
                 longer = ((m, s) for m, s in found[::-1] if len(m) >= size)
                 members = best if factor == 1 else _largest(*next(longer, found[0]), size)
                 values = self.values(members, trial=self.test)
-                rows = self.kept_by(values, self.test)
-                if lower_bound(int(rows.sum()), len(rows)) < (required.at_least or 0):
+                rows = self.by_group(values, self.test)
+                bounds = [lower_bound(int(kept.sum()), len(kept)) for kept in rows]
+                levels = required.at_least or 0, 1 - required.at_most
+                if any(bound < level for bound, level in zip(bounds, levels, strict=False)):
                     break
                 self.members, self.tested = members, values
                 self.is_minimal = required.minimal and factor == 1
+        # The certificate of a class is of its own samples.
+        if self.whole is not None and self.test is not None:
+            own, others = self.by_group(self.tested, self.test)
+            of_all = len(self.members) == units
+            self.bounds = {
+                "unseen samples": len(own),
+                "unseen kept": own.mean(),
+                "unseen bound": 1.0 if of_all else required.at_least,
+                "others": len(others),
+                "others claimed": 1 - others.mean(),
+                "claims bound": 0.0 if of_all else required.at_most,
+            }
+            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
+            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
+            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
+            self.empty = self.values(np.zeros(0, int))
+
+    def by_group(self, values: np.ndarray, trial: Trial) -> list[np.ndarray]:
+        """Return which rows are kept, of own samples, and of others if there are."""
+        kept, group = self.kept_by(values, trial), (trial.index >= self.own)[trial.counts]
+        return [kept[group == g] for g in range(len(self.shares))]
 
     def without_spares(self, members: np.ndarray) -> np.ndarray:
         """Leave out single units, those that are missed least first, until each is needed."""
@@ -264,12 +305,12 @@ class _Search:
                     self.data.rows.times(len(part)),
                 )
                 for one in values.reshape(len(part), len(rows), -1):
-                    kept.append(self.kept_by(one, self.data).mean())
+                    kept.append(self.enough(one))
                     odds = np.log(self.answers.probability(one, goals) + 1e-300)
                     distance = self.answers.divergence(one, rows)
                     sure.append(-distance.mean() if self.answers.is_number else odds.mean())
             order = np.argsort(-np.array(sure), kind="stable")
-            spare = members[order[np.array(kept)[order] >= self.share]]
+            spare = members[order[np.array(kept)[order]]]
             if not len(spare):
                 break
             # Of many, as many at once as the answer allows.
@@ -392,7 +433,7 @@ class _Search:
             # Tests of several sizes bound what was asked for; all units keep every answer.
             bound = 1.0 if share == 1 else self.required.at_least
             columns["scope bound"] = np.array(bounds) if self.test is None else bound
-        columns["passes"] = self.passes
+        columns |= {**self.bounds, "passes": self.passes}
         return {name: np.broadcast_to(v, (samples,)) for name, v in columns.items()}
 
     def contributions(self) -> np.ndarray:
@@ -464,6 +505,7 @@ def decisive_slices(
     required: Requirements,
     reference: Any,
     scope: Any,
+    against: DataLike | None,
     others: int | None,
     rng: int | np.random.Generator,
     progress: bool,
@@ -487,12 +529,30 @@ def decisive_slices(
     targets = _targets(wanted, answers, required)
     asked = [generator.permutation(answers.count) for _ in range(samples)]
 
-    # Other samples: those that no search sees, and with `at_least` those of rounds and of choices.
-    donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
-
-    # One search for each sample, or one for all of them.
+    # One search for each sample, or one for all of them; and other samples: those that no search
+    # sees, and with `at_least` those of rounds and of choices.
     searches = []
-    for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
+    if against is None:
+        donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
+    else:
+        if not required.together or required.at_least is None or answers.is_number:
+            raise InvalidArgumentError(
+                "against bounds what a slice of a class claims: pass together=True and at_least, "
+                "such as 0.95, with samples of one class."
+            )
+        strangers = im.check(against)
+        full = values_of(im, strangers, [answers.operation])[answers.operation]
+        full = full.reshape(len(full), -1).astype(np.float64)
+        chosen = np.flatnonzero(answers.of(full) != targets[0])
+        answers.full = np.concatenate([answers.full, full[chosen]])
+        every = [np.concatenate(pair) for pair in zip(x, arrays_of(strangers[chosen]), strict=True)]
+        levels = required.at_least, 1 - required.at_most
+        trials = class_trials(model, every, samples, levels, generator)
+        rows, donors = np.arange(len(every[0])), DonorSets()
+        labels = np.full(len(rows), targets[0])
+        searches.append(_Search(model, answers, rows, labels, required, **trials))
+    groups = [np.arange(samples)] if required.together else np.arange(samples)[:, None]
+    for rows in () if searches else groups:
         own, seed = [array[rows] for array in x], int(generator.integers(2**32))
         trials = donors.trials(model, own, seed)
         searches.append(_Search(model, answers, rows, targets[rows], required, **trials))

@@ -308,6 +308,8 @@ class Slicer:
         tolerance: float = 0.1,
         others: int | None = 3,
         together: bool = False,
+        against: DataLike | None = None,
+        at_most: float = 0.05,
         minimal: bool = False,
         needed: bool = False,
         rng: int | np.random.Generator = 0,
@@ -358,6 +360,11 @@ class Slicer:
                 to see whether it meets a slice of at most the same size; None for all.
             together: Return one slice for all samples, which must be of one class. It keeps the
                 answer for at least 95 % of them.
+            against: For `together`: samples of other classes, for a slice that tells the class from
+                these. It is searched on a third of both, and tested on half: of samples that no
+                search has seen, it keeps `at_least` of the class, and gives the class for `at_most`
+                of the others, each with 95 % confidence.
+            at_most: Share of others for which the slice may give the class.
             minimal: Try every unit of the slice alone, and leave it out where the answer is kept.
                 Slices of up to 64 of fewer than 1,000 units are minimal anyway. Of up to 256 units,
                 single ones are left out of the whole network, too; the smaller slice is returned.
@@ -379,6 +386,7 @@ class Slicer:
             tolerance,
             together,
             at_least,
+            at_most,
             minimal,
             needed,
         )
@@ -391,6 +399,7 @@ class Slicer:
             required,
             reference,
             scope,
+            against,
             others,
             rng,
             self.progress,
