@@ -12,5 +12,6 @@ app = experiments(
     ("synapses", "DecisiveSettings", "comparison:compare"),
     ("maps", "MapSettings", "maps:maps"),
     ("others", "OthersSettings", "others:others"),
+    ("classes", "ClassSettings", "others:classes"),
     first_by_default=True,
 )

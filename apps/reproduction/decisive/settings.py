@@ -52,3 +52,17 @@ class OthersSettings(MapSettings):
     splits: Annotated[int, Option(help="Backgrounds, drawn at random.", min=1)] = 20
     ranked: Annotated[int, Option(help="Samples that EAP-IG ranks.", min=1)] = 50
     points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 5
+
+
+@dataclass(frozen=True)
+class ClassSettings(MapSettings):
+    """Find one slice for each class that keeps its samples and claims few others."""
+
+    trial: ClassVar = {"profile": 200, "splits": 1}
+
+    split: Annotated[str, Option(help="Split of the samples.")] = "test"
+    of_class: Annotated[int, Option(help="Samples of the class, for search and test.")] = 400
+    others: Annotated[int, Option(help="Samples of other classes, likewise.")] = 800
+    at_least: Annotated[float, Option(help="Share of the class to keep.")] = 0.95
+    at_most: Annotated[float, Option(help="Share of others to claim.")] = 0.05
+    splits: Annotated[int, Option(help="Choices of these samples.", min=1)] = 10
