@@ -153,6 +153,44 @@ def test_bounds_hold_after_the_choice_of_a_size():
     assert promised > 30 and broken <= 0.05 * promised + 4  # two standard deviations above
 
 
+def test_slices_of_a_class_keep_its_samples_and_claim_few_others():
+    """The test's shares are right, and both bounds hold for thousands of other samples."""
+    rng = np.random.default_rng(0)
+    network = Network(seed=3, hidden=24)
+    data = rng.normal(size=(6000, 6)).clip(-2, 2).astype(np.float32)
+    answers = network.im.logits(data).argmax(axis=1)
+    label = int(np.bincount(answers[:1000]).argmax())
+    own, others = (data[:1000][(answers[:1000] == label) == is_own] for is_own in (True, False))
+    # Others of the class itself are left out.
+    options = {"together": True, "at_least": 0.8, "at_most": 0.2, "scope": 0}
+    found = network.decisive(own, against=data[:1000], **options)
+    row = {name: column[0] for name, column in found.certificate.items()}
+    mask = network.masks(found, 0)
+    assert row["size"] == mask.sum() < 24
+    assert row["unseen samples"] == len(own) - int(0.5 * len(own))
+    assert row["others"] == len(others) - int(0.5 * len(others))
+    assert row["unseen bound"] == 0.8 and row["claims bound"] == 0.2
+    assert row["unseen kept"] > 0.8 and row["others claimed"] < 0.2
+    given = np.maximum(np.where(mask, network.hidden(data), network.mean), 0)
+    given = (given @ network.weights[2] + network.weights[3]).argmax(axis=1)
+    # Each sample of the class has its own answer; and the bounds hold for the rest.
+    alone = found.certificate["answer with slice alone"]
+    np.testing.assert_array_equal(alone, given[:1000][answers[:1000] == label])
+    np.testing.assert_array_equal(found.certificate["kept"], alone == label)
+    rest, of_rest = given[1000:] == label, answers[1000:] == label
+    assert rest[of_rest].mean() > 0.8 and rest[~of_rest].mean() < 0.2
+    assert f"of {row['others']} others it claims {100 * row['others claimed']:.1f} %" in (
+        found.summary()
+    )
+    for wrong in ({"together": False}, {"at_least": None}):
+        with pytest.raises(
+            nns.errors.InvalidArgumentError, match="pass together=True and at_least"
+        ):
+            network.decisive(own, against=others, **options | wrong)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 28 samples of the class"):
+        network.decisive(own[:20], against=others, **options)
+
+
 def eliminated(network, one, answer):
     """Greedy elimination: leave out the neuron without which the answer is most probable."""
     mask = np.ones(10, bool)
