@@ -11,8 +11,11 @@ are left out. The published ResNet-20 is `resnet.h5` of the folder in DIFFCHASER
 out if there is none.
 """
 
+import gzip
+import json
 import os
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +31,6 @@ from timing import DATA
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.report.explorer.packing import unpack
 from nnslicer_tf.zoo.transformer import encoder_block
 from reproduction.rows import RowStore
 from reproduction.tables import provenance, write_table
@@ -131,7 +133,8 @@ def measure(case: Case, seed: int) -> dict[str, object]:
         seconds = time.perf_counter() - start
         size = path.stat().st_size
         shown = in_browser(path, [o.name for o in im.operations if o.kernels][-1])
-    header, _ = unpack(view.data)
+    raw = gzip.decompress(view.data)
+    header = json.loads(raw[4 : 4 + struct.unpack_from("<I", raw)[0]])
     return {
         "samples": case.samples,
         "operations": len(im.operations),

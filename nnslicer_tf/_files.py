@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -390,3 +390,34 @@ def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
             os.replace(named, temporary)
         finally:
             named.unlink(missing_ok=True)
+
+
+class Saved:
+    """A dataclass of arrays and numbers that is saved in an `.npz` file."""
+
+    _format: ClassVar[str]
+    _arrays: ClassVar[dict[str, tuple[type, str]]]  # field → dtype and shape; see `Archive.array`
+    _names: ClassVar[dict[str, str]] = {}  # field → its name in the file, where that is another
+    # Field that is a non-negative number → its types.
+    _numbers: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _bare: ClassVar[bool] = False  # whether files of old versions have no header
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
+        header = {name: getattr(self, name) for name in self._numbers}
+        arrays = {self._names.get(name, name): getattr(self, name) for name in self._arrays}
+        write_archive(path, self._format, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
+        with read_archive(path, cls._format, f"saved {cls.__name__}", bare=cls._bare) as file:
+            values = {name: file.value(name, *of, least=0) for name, of in cls._numbers.items()}
+            for name, (dtype, shape) in cls._arrays.items():
+                values[name] = file.array(cls._names.get(name, name), dtype, shape)
+            result = cls(**values)
+            result._check(file)
+        return result
+
+    def _check(self, file: Archive) -> None:
+        """Raise an error if arrays read from a file do not fit each other."""

@@ -63,7 +63,7 @@ TESTS = {
         "-k 'not classes_areas and not disagreement'"
     ),
     "exactline/bends": PLANES,
-    "exactline/disagreement": "tests/exactline/test_plane_measures.py",
+    "exactline/disagreements": "tests/exactline/test_plane_measures.py",
     "exactline/mesh": PLANES,
     "exactline/gradients": f"tests/exactline/test_polygons.py {GRADIENTS}",
     "exactline/partition": (

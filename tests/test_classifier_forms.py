@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import detection, dflare, pruning, semantic
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 
 X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
 

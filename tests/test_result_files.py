@@ -80,7 +80,7 @@ def results(tmp_path_factory):
         "line": (exactline.exact_line(im, x[0], x[1]), exactline.LinearPartition.load),
         "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
         "boundary": (
-            exactline.exact_plane(im, square, boundary_only=True),
+            exactline.PlaneWalker(im).boundary(square),
             PlanarBoundary.load,
         ),
         "detector": (

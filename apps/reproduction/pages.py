@@ -8,12 +8,13 @@ The HTML is that of `nnslicer_tf.report.pages`, with three more kinds of blocks.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from nnslicer_tf._checks import counted
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import pages
 from nnslicer_tf.report.pages import Block, Heading, Picture, Table, Text
 from reproduction.tables import markdown_table
@@ -57,7 +58,23 @@ class Fold:
 
 
 class Page(pages.Page):
-    """A page that can also be written as Markdown."""
+    """A page that can also be written as Markdown, and lists the headings inside of blocks."""
+
+    def headings(self) -> list[Heading]:
+        """Return the headings in order, also those inside blocks; reject two of the same anchor."""
+
+        def walk(blocks: Iterable[Block]) -> Iterator[Heading]:
+            for block in blocks:
+                if isinstance(block, Heading):
+                    yield block
+                yield from walk(getattr(block, "blocks", ()))
+
+        headings = list(walk(self.blocks))
+        anchors = [heading.anchor for heading in headings]
+        twice = sorted({anchor for anchor in anchors if anchors.count(anchor) > 1})
+        if twice:
+            raise InvalidArgumentError(f"Two headings have the anchor {twice[0]!r}.")
+        return headings
 
     def markdown(self, folder: str | os.PathLike) -> str:
         """Return the page as Markdown; arguments and errors are those of `html`."""

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from nnslicer_tf import InstrumentedModel, Slicer
     from nnslicer_tf.datasets import Dataset
 
-MAX_ROWS = 40
-"""Rows of a table that are printed."""
+MAX_ROWS = 40  # Rows of a table that are printed
 TASK: ContextVar[str | None] = ContextVar("task", default=None)
 """What the outputs are: the option `--task` of the command that is running."""
 

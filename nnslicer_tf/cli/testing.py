@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -14,8 +14,16 @@ if TYPE_CHECKING:
 
     from nnslicer_tf import InstrumentedModel
 
-MAX_VIEWED = 10
-"""Inputs of each kind in a view."""
+MAX_VIEWED = 10  # Inputs of each kind in a view
+
+CRITERIA = {
+    "neuron": "neurons",
+    "top-k": "neurons",
+    "k-multisection": "sections of the neurons' ranges",
+    "boundary": "corners of the neurons' ranges",
+}
+"""Criterion of coverage → what it covers."""
+_OF_RANGES = ("k-multisection", "boundary")
 
 
 def detect(
@@ -65,21 +73,41 @@ def detect(
 def cover(
     model: inputs.ModelOption,
     data: inputs.DataOption,
+    criterion: Annotated[
+        str, Option(help=f"One of {', '.join(CRITERIA)}; the last two need --train.")
+    ] = "neuron",
     threshold: Annotated[
-        float, Option(help="Neurons above it, in their layer's scaled values, are covered.")
+        float, Option(help="For 'neuron': those above it, in their layer's scaled values, count.")
     ] = 0.25,
+    train: Annotated[
+        str | None, Option(help="Training data, as for --data, for the neurons' ranges.")
+    ] = None,
     output: inputs.TableOption = None,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
-    """Measure how much of the network the inputs exercise (neuron coverage)."""
+    """Measure how much of the network the inputs exercise."""
+    check_name("criterion", criterion, CRITERIA)
+    if train is None and criterion in _OF_RANGES:
+        raise InvalidArgumentError(f"--criterion {criterion} needs --train, for neurons' ranges.")
     im = inputs.instrumented(model)
     x = inputs.dataset(data, im, normalise).x
-    from nnslicer_tf.deepxplore import NeuronCoverage
+    from nnslicer_tf import deepxplore
 
-    coverage = NeuronCoverage(im, threshold=threshold)
+    coverage: deepxplore.Coverage
+    if criterion in _OF_RANGES:
+        known = inputs.dataset(str(train), im, normalise, split="train").x
+        ranges = deepxplore.NeuronRanges.from_data(im, known)
+        by_sections = criterion == "k-multisection"
+        kind = deepxplore.KMultisectionCoverage if by_sections else deepxplore.BoundaryCoverage
+        coverage = kind(ranges)
+    elif criterion == "top-k":
+        coverage = deepxplore.TopKCoverage(im)
+    else:
+        coverage = deepxplore.NeuronCoverage(im, threshold=threshold)
     coverage.update(x)
     inputs.show(coverage.to_frame(), output)
-    print(f"{coverage.total():.1%} of the neurons are covered by {counted(len(x), 'input')}")
+    what = CRITERIA[criterion]
+    print(f"{coverage.total():.1%} of the {what} are covered by {counted(len(x), 'input')}")
 
 
 def inspect(

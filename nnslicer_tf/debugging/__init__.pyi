@@ -1,6 +1,6 @@
 from .comparison import compare_layers
 from .counterparts import counterpart_of
-from .localisation import METHODS, mend, suspicious, suspicious_synapses
+from .localisation import METHODS, mend, suspicious
 from .provable_repair import repair
 from .recipes import recipe
 from .runs import Runs
@@ -16,5 +16,4 @@ __all__ = [
     "repair",
     "static_slice",
     "suspicious",
-    "suspicious_synapses",
 ]

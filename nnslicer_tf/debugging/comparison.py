@@ -45,8 +45,28 @@ class _HeldErrors:
         self.im = counterpart.im
         self.counterpart = counterpart
         self.names = tuple(place.operation for place in counterpart.places)
-        self._outputs = compiled_function(self._switched)
-        self._gradients = compiled_function(self._gradients_of_margin)
+        im = counterpart.im
+
+        def run(x: Any, errors: Sequence[Any], wanted: str) -> Any:
+            added = dict(zip(self.names, errors, strict=True))
+
+            def change(name: str, value: Any) -> Any:
+                return value + added[name] if name in added else value
+
+            return im.graph.run(x, [wanted], change)[wanted]
+
+        def switched(x: Any, errors: Sequence[Any], keep: Any) -> Any:
+            kept = [error * keep[i] for i, error in enumerate(errors)]
+            return run(x, kept, im.output_operations[0])
+
+        def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
+            def logits(*parts: Any) -> Any:
+                return run(x, parts, im.logit_operation)
+
+            return vector_jacobian_product(logits, [error * share for error in errors], direction)
+
+        self._outputs = compiled_function(switched)
+        self._gradients = compiled_function(gradients)
 
     def made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
         """Return q, f(q) and q − f(q) for a batch: operation → `(batch, …)`."""
@@ -92,26 +112,6 @@ class _HeldErrors:
 
     def _tensors(self, made: Arrays) -> list[Any]:
         return [ops.convert_to_tensor(made[name]) for name in self.names]
-
-    def _values(self, x: Any, errors: Sequence[Any], wanted: str) -> Any:
-        added = dict(zip(self.names, errors, strict=True))
-
-        def change(name: str, value: Any) -> Any:
-            return value + added[name] if name in added else value
-
-        return self.im.graph.run(x, [wanted], change)[wanted]
-
-    def _switched(self, x: Any, errors: Sequence[Any], keep: Any) -> Any:
-        kept = [error * keep[i] for i, error in enumerate(errors)]
-        return self._values(x, kept, self.im.output_operations[0])
-
-    def _gradients_of_margin(
-        self, x: Any, errors: Sequence[Any], direction: Any, share: Any
-    ) -> Any:
-        def logits(*parts: Any) -> Any:
-            return self._values(x, parts, self.im.logit_operation)
-
-        return vector_jacobian_product(logits, [error * share for error in errors], direction)
 
 
 class LayerComparison(ShownAsTable):

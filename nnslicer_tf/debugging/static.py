@@ -51,8 +51,19 @@ def static_slice(
         raise InvalidArgumentError(
             f"outputs are indices in 0 … {logits.size - 1}, one or more. Received: {outputs!r}"
         )
+    try:
+        low, high = (
+            np.broadcast_to(np.asarray(end, np.float64), im.input_shape)
+            for end in box or im.bounds or (-np.inf, np.inf)
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"A box has a least and a largest input of shape {im.input_shape}, or numbers."
+        ) from error
+    if not (low <= high).all():
+        raise InvalidArgumentError("The box is empty: a least value is above the largest one.")
     # Forward: which neurons are not constant.
-    bounds = {im.input_operation: bounds_of_box(im, box)}
+    bounds = {im.input_operation: (low, high)}
     for operation in im.operations:
         if operation.name not in bounds:
             inputs = [bounds[name] for name in operation.inputs]
@@ -87,28 +98,27 @@ def static_slice(
     return Slice(neurons, synapses, info)
 
 
-def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest inputs of a box, of the input's shape, in float64."""
-    low, high = box or im.bounds or (-np.inf, np.inf)
-    try:
-        ends = (np.asarray(end, np.float64) for end in (low, high))
-        low, high = (np.broadcast_to(end, im.input_shape) for end in ends)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"A box has a least and a largest input of shape {im.input_shape}, or numbers."
-        ) from error
-    if not (low <= high).all():
-        raise InvalidArgumentError("The box is empty: a least value is above the largest one.")
-    return low, high
-
-
 def output_interval(
     operation: Operation, inputs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and largest value of an operation, by interval arithmetic."""
     lows, highs = zip(*inputs, strict=True)
     if isinstance(operation.params, Synapses):
-        return _sum_interval(operation.params, lows[0], highs[0])
+        # The sum at the middle of the box, and how far it can be from there.
+        kernel, weights = operation.params, operation.params.kernel().astype(np.float64)
+
+        def applied(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+            value = kernel.apply(ops.convert_to_tensor(x[None]), ops.convert_to_tensor(weights))
+            return ops.convert_to_numpy(value)[0]
+
+        unbounded = ~np.isfinite(lows[0]) | ~np.isfinite(highs[0])
+        low, high = (np.where(unbounded, 0.0, end) for end in (lows[0], highs[0]))
+        middle = applied((low + high) / 2, weights)
+        bias = kernel.read_bias()
+        middle = middle if bias is None else middle + bias.astype(np.float64)
+        radius = applied((high - low) / 2, np.abs(weights))
+        radius[applied(unbounded.astype(float), (weights != 0).astype(float)) > 0] = np.inf
+        return middle - radius, middle + radius
     if isinstance(operation.params, Affine):
         factor, offset = operation.params.read()
         with np.errstate(invalid="ignore"):
@@ -141,57 +151,35 @@ def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return ~(low >= high)
 
 
-def _sum_interval(
-    kernel: Synapses, low: np.ndarray, high: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of a weighted sum; unbounded inputs give unbounded outputs."""
-    weights = kernel.kernel().astype(np.float64)
-
-    def applied(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        value = kernel.apply(ops.convert_to_tensor(x[None]), ops.convert_to_tensor(weights))
-        return ops.convert_to_numpy(value)[0]
-
-    unbounded = ~np.isfinite(low) | ~np.isfinite(high)
-    low, high = np.where(unbounded, 0.0, low), np.where(unbounded, 0.0, high)
-    middle = applied((low + high) / 2, weights)
-    bias = kernel.read_bias()
-    middle = middle if bias is None else middle + bias.astype(np.float64)
-    radius = applied((high - low) / 2, np.abs(weights))
-    reached = applied(unbounded.astype(np.float64), (weights != 0).astype(np.float64)) > 0
-    radius[reached] = np.inf
-    return middle - radius, middle + radius
-
-
 def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return, for each input, the neurons on which the operation's reached neurons depend."""
     mask, kind, shapes = reached[operation.name], kind_of(operation), operation.input_shapes
-
-    def read_by(function: Any, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-        """Return where the transpose of a linear function with weights ≥ 0 is positive."""
-        zeros = [ops.zeros((1, *shape), "float64") for shape in shapes]
-        g = ops.convert_to_tensor(mask[None].astype(np.float64))
-        parts = vector_jacobian_product(function, zeros, g)
-        return [ops.convert_to_numpy(part)[0] > 0 for part in parts]
-
+    function: Any = None  # a linear one with weights ≥ 0, which depends on the same inputs
     if isinstance(operation.params, Synapses):
         kernel: Synapses = operation.params
         weights = ops.convert_to_tensor((kernel.kernel() != 0).astype(np.float64))
-        return read_by(lambda x: kernel.apply(x, weights), shapes[:1])
-    if kind.reach == "channel":
+
+        def function(x: Any) -> Any:
+            return kernel.apply(x, weights)
+
+    elif kind.reach == "channel":
         taps = operation.params.taps
 
-        def read(x: Any) -> Any:
+        def function(x: Any) -> Any:
             read = ops.sum(windows(shapes[0], x, taps), axis=2)
             return ops.reshape(read, (1, *operation.shape))
 
-        return read_by(read, shapes[:1])
-    if kind.reach == "element":
+    elif kind.reach == "element":
         masks = []
         for shape in shapes:  # any of the outputs to which it was broadcast
             lead = mask.ndim - len(shape)
             axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
             masks.append(np.any(mask, axis=axes, keepdims=True).reshape(shape))
         return masks
-    if kind.moves:
-        return read_by(operation.compute, shapes)
-    return [np.full(shape, mask.any()) for shape in shapes]
+    elif kind.moves:
+        function = operation.compute
+    else:
+        return [np.full(shape, mask.any()) for shape in shapes]
+    zeros = [ops.zeros((1, *shape), "float64") for shape in shapes]
+    g = ops.convert_to_tensor(mask[None].astype(np.float64))
+    return [ops.convert_to_numpy(p)[0] > 0 for p in vector_jacobian_product(function, zeros, g)]

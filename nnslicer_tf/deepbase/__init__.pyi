@@ -3,12 +3,11 @@ from .hypotheses import brightness, classes, edge_direction, hue, per_record
 from .inspection import inspect
 from .measures import MEASURES
 from .measures.base import AdditiveMeasure, Measure
-from .units import BehaviourCache, Units
+from .units import Units
 
 __all__ = [
     "MEASURES",
     "AdditiveMeasure",
-    "BehaviourCache",
     "Measure",
     "Units",
     "best_units",

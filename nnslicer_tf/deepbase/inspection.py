@@ -22,7 +22,8 @@ from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positi
 from nnslicer_tf.deepbase.measures import find_measures
 from nnslicer_tf.deepbase.measures.base import Measure
 from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
-from nnslicer_tf.deepbase.units import BehaviourCache, Extractor, Units, find_groups
+from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
+from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
@@ -45,7 +46,7 @@ def inspect(
     confidence: float = 0.95,
     block_size: int = 256,
     workers: int = 0,
-    cache: str | os.PathLike | BehaviourCache | None = None,
+    cache: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
     """Measure how closely units follow hypotheses.
@@ -65,8 +66,8 @@ def inspect(
         confidence: Probability that a score over all such records is within its error.
         block_size: Records in one forward pass.
         workers: Number of Ray workers that compute affinities; 0 for this process.
-        cache: Folder, or `BehaviourCache`, for units' behaviours; reused only with the same
-            `block_size`, and with `error` again set or again None.
+        cache: Folder for units' behaviours, by weights, operation and records; reused only with the
+            same `block_size`, and with `error` again set or again None.
         progress: Show a progress bar.
 
     Returns:
@@ -109,8 +110,8 @@ def inspect(
         behaviours.check_length(samples.count)
     if not isinstance(dataset, Iterator):  # which can be read only once
         behaviours.check_varies(samples.batches(block_size))
-    if cache is not None and not isinstance(cache, BehaviourCache):
-        cache = BehaviourCache(cache)
+    # Its keys cover all that an array depends on. Compression is slower than a forward pass.
+    store = None if cache is None else Store(cache, {}, "cache of behaviours", compress=False)
 
     # A task for each measure of each group; the first record tells which hypotheses have
     # behaviours at positions.
@@ -137,7 +138,7 @@ def inspect(
         for measure in measures
     ]
     extractors = {
-        model: Extractor(im, [task.need for task in tasks if task.model == model], cache)
+        model: Extractor(im, [task.need for task in tasks if task.model == model], store)
         for model, im in ims.items()
     }
 

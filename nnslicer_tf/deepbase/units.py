@@ -4,12 +4,10 @@ Means over positions exclude padding, and are computed where the model runs.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -95,68 +93,10 @@ def find_groups(
     return groups
 
 
-class BehaviourCache:
-    """A folder of arrays, keyed by digests of weights, operation and records, so never stale.
-
-    Args:
-        folder: The folder; created if missing. Damaged files in it count as missing.
-        max_bytes: Largest total size; above it the least recently used entries are removed.
-
-    Raises:
-        InvalidArgumentError: if `max_bytes` is not positive, or the folder cannot be created.
-    """
-
-    def __init__(self, folder: str | os.PathLike, max_bytes: int = 10 << 30) -> None:
-        if max_bytes < 1:
-            raise InvalidArgumentError(f"max_bytes must be positive. Received: {max_bytes}")
-        self._max_bytes = max_bytes
-        # Keys cover all that an array depends on. Compression would be slower than a forward pass.
-        self._store = Store(folder, {}, "cache of behaviours", compress=False)
-        self._bytes = sum(size for _, size, _ in self._files())
-
-    def get(self, key: str) -> np.ndarray | None:
-        """Return the array of a key, or None if there is none."""
-        try:
-            with self._store.open(key) as file:
-                values = file.array("values", np.generic, finite=False)
-            os.utime(self._store.path(key))  # mark as just used
-        except (FileNotFoundError, CorruptFileError):  # perhaps removed by another process
-            return None
-        return values
-
-    def put(self, key: str, array: np.ndarray) -> None:
-        """Store an array atomically; if the folder is full, free a tenth of it."""
-        self._store.save(key, {}, {"values": array})
-        with suppress(FileNotFoundError):
-            self._bytes += self._store.path(key).stat().st_size
-        if self._bytes <= self._max_bytes:
-            return
-        files = self._files()
-        self._bytes = sum(size for _, size, _ in files)  # other processes use the folder, too
-        for _, size, path in files:
-            if self._bytes <= 0.9 * self._max_bytes:
-                return
-            self._bytes -= size
-            path.unlink(missing_ok=True)
-
-    def __repr__(self) -> str:
-        return f"BehaviourCache('{self._store.folder}', {self._bytes / 2**20:,.1f} MB)"
-
-    def _files(self) -> list[tuple[int, int, Path]]:
-        """Return the time of last use, the size and the path of all files, oldest first."""
-        files = []
-        for path in map(self._store.path, self._store.keys()):
-            with suppress(FileNotFoundError):  # removed by another process
-                files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        return sorted(files)
-
-
 class Extractor:
     """Computes one model's behaviours, block by block, with one forward pass for all `needs`."""
 
-    def __init__(
-        self, im: InstrumentedModel, needs: Iterable[Need], cache: BehaviourCache | None
-    ) -> None:
+    def __init__(self, im: InstrumentedModel, needs: Iterable[Need], cache: Store | None) -> None:
         self.passes = 0
         self._im = im
         self._cache = cache
@@ -177,14 +117,17 @@ class Extractor:
             # Means in older caches include the padding.
             text = block.format(*need) + (" without padding" if self._masks[need] else "")
             keys[need] = hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
-            values = self._cache.get(keys[need])
-            if values is not None:
-                behaviours[need] = values
+            # A damaged file counts as missing.
+            with (
+                suppress(FileNotFoundError, CorruptFileError),
+                self._cache.open(keys[need]) as file,
+            ):
+                behaviours[need] = file.array("values", np.generic, finite=False)
         missing = [need for need in needs if need not in behaviours]
         if missing:
             for need, values in self._run(x, missing, rows).items():
                 behaviours[need] = values
-                self._cache.put(keys[need], values)
+                self._cache.save(keys[need], {}, {"values": values})
         return behaviours
 
     def _run(

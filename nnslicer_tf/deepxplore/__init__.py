@@ -8,23 +8,7 @@
 Subclass `Constraint` to define how inputs may change, `Coverage` for another coverage criterion.
 """
 
-from nnslicer_tf.deepxplore.constraints import Blackout, Constraint, Occlusion
-from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage, TopKCoverage
-from nnslicer_tf.deepxplore.deepgauge import BoundaryCoverage, KMultisectionCoverage, NeuronRanges
-from nnslicer_tf.deepxplore.differences import Differences, retrain
-from nnslicer_tf.deepxplore.generate import generate
+import lazy_loader
 
-__all__ = [
-    "Blackout",
-    "BoundaryCoverage",
-    "Constraint",
-    "Coverage",
-    "Differences",
-    "KMultisectionCoverage",
-    "NeuronCoverage",
-    "NeuronRanges",
-    "Occlusion",
-    "TopKCoverage",
-    "generate",
-    "retrain",
-]
+# Lazy: coverage needs no search. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

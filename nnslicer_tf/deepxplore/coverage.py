@@ -3,7 +3,7 @@
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(x_test); cov.total(); cov.covered["conv1"]
 
-To add a criterion, subclass `Coverage` and implement `_hits`.
+To add a criterion, subclass `Coverage` and implement `hits`.
 """
 
 import os
@@ -25,7 +25,7 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.report import plot_coverage
+from nnslicer_tf.report import plot_bars
 
 _FORMAT = "nnslicer_tf coverage 1"
 GRANULARITIES = ("channel", "activation")
@@ -148,7 +148,7 @@ class Coverage(ShownAsTable, ABC):
         return self.neurons.im
 
     @abstractmethod
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+    def hits(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return the mask, of the shape of `covered[name]`, that one batch covers.
 
         `values` are the operation's, `(batch, *operation shape)` float32, NaN at padding.
@@ -168,7 +168,7 @@ class Coverage(ShownAsTable, ABC):
         before = self._count()
         for batch in self.neurons.batches(x, batch_size, progress):
             for name, values in batch.items():
-                self.covered[name] |= self._hits(name, values)
+                self.covered[name] |= self.hits(name, values)
             self.samples += len(values)
         return self._count() - before
 
@@ -237,7 +237,8 @@ class Coverage(ShownAsTable, ABC):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each operation's covered share as a bar."""
-        axes = plot_coverage({"covered": self}, ax)
+        axes = plot_bars(pd.DataFrame({"covered": self.per_operation()}), ax)
+        axes.set(ylim=(0, 1), ylabel="share of neurons covered")
         axes.set_title(f"covered, of all {self.total():.1%}")
         return axes
 
@@ -286,7 +287,8 @@ class NeuronCoverage(Coverage):
         self.threshold = check_number("threshold", threshold, "[0, 1)")
         super().__init__(im, granularity, of, options={"threshold": self.threshold})
 
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+    def hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return which neurons are above the threshold for some input."""
         if values[0].size == 1:  # a single neuron has nothing to be scaled by
             return np.any(self.neurons.reduce(values) > self.threshold, axis=0)
         axes = tuple(range(1, values.ndim))
@@ -322,7 +324,8 @@ class TopKCoverage(Coverage):
         super().__init__(im, granularity, of, options={"k": k})
         self.k = k
 
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+    def hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return which neurons are among the k largest for some input."""
         outputs = self.neurons.reduce(values).reshape(len(values), -1)
         largest = np.argsort(-outputs, axis=1, kind="stable")[:, : self.k]
         here = ~np.isnan(np.take_along_axis(outputs, largest, axis=1))

@@ -177,7 +177,8 @@ class KMultisectionCoverage(_RangeCoverage):
         super().__init__(ranges, sections)
         self.sections = sections
 
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+    def hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return which sections have an output."""
         outputs = self._outputs(name, values)
         low, high = self.ranges.low[name], self.ranges.high[name]
         span = np.where(high > low, high - low, 1.0)
@@ -205,7 +206,8 @@ class BoundaryCoverage(_RangeCoverage):
         else:
             super().__init__(ranges, 1, {"corners": corners})
 
-    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+    def hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return which corners have an output."""
         outputs = self._outputs(name, values)
         above = np.any(outputs > self.ranges.high[name], axis=0)
         if self.corners == "upper":

@@ -1,6 +1,5 @@
 """Inputs on which models disagree, from `generate`, and retraining on them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,13 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import as_generator, check_labels, counted
-from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._files import Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import compile_classifier, draw_dropout_seeds, train_epochs
 from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
-
-_FORMAT = "nnslicer_tf differences 1"
 
 
 def majority_of(predictions: np.ndarray) -> np.ndarray:
@@ -30,7 +27,7 @@ def majority_of(predictions: np.ndarray) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False)
-class Differences(ShownAsTable):
+class Differences(Saved, ShownAsTable):
     """Difference-inducing inputs, one per row, in the order of discovery.
 
     Attributes:
@@ -41,8 +38,18 @@ class Differences(ShownAsTable):
         iterations: `(found,)` int64, steps from the seed; 0 if the models disagree on it.
         tried: Number of seeds that were tried.
         seconds: Time of the search.
-        coverage: Each model's coverage by the inputs found; empty after `load`.
+        coverage: Each model's coverage by the inputs found; not saved, so empty after `load`.
     """
+
+    _format = "nnslicer_tf differences 1"
+    _arrays = {  # noqa: RUF012 - not changed
+        "inputs": (np.number, "found ..."),
+        "seed_index": (np.integer, "found"),
+        "predictions": (np.integer, "found models"),
+        "labels": (np.integer, "found"),
+        "iterations": (np.integer, "found"),
+    }
+    _numbers = {"tried": (int,), "seconds": (int, float)}  # noqa: RUF012 - not changed
 
     inputs: np.ndarray
     seed_index: np.ndarray
@@ -70,26 +77,6 @@ class Differences(ShownAsTable):
     def majority(self) -> np.ndarray:
         """Return the majority class, `(found,)` int64, to retrain with (7.3); -1 for a tie."""
         return majority_of(self.predictions)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write all but the coverage to an `.npz` file, atomically."""
-        names = ("inputs", "seed_index", "predictions", "labels", "iterations")
-        arrays = {name: getattr(self, name) for name in names}
-        write_archive(path, _FORMAT, {"tried": self.tried, "seconds": self.seconds}, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "Differences":
-        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
-        with read_archive(path, _FORMAT, "set of differences") as file:
-            return cls(
-                file.array("inputs", np.number, "found ..."),
-                file.array("seed_index", np.integer, "found"),
-                file.array("predictions", np.integer, "found models"),
-                file.array("labels", np.integer, "found"),
-                file.array("iterations", np.integer, "found"),
-                file.value("tried", int, least=0),
-                file.value("seconds", int, float, least=0),
-            )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per input: seed, its label, iterations, every model's prediction."""

@@ -1,13 +1,13 @@
 from . import attacks
 from .adaptive.challenge import challenge
 from .adaptive.table import ADAPTIVE_ATTACKS
-from .baselines import EffectivePath, FeatureMap, LogitMargin, OutlierDetector
+from .baselines import EffectivePath, FeatureMap, LogitMargin
 from .detector import Detector
 from .evaluation import evaluate
 from .evidence import Evidence
 from .scorers import Scorer
 from .slice_detector import PRESETS, SliceDetector
-from .votes import Features, Vote, VotingDetector
+from .votes import Vote, VotingDetector
 
 __all__ = [
     "ADAPTIVE_ATTACKS",
@@ -16,9 +16,7 @@ __all__ = [
     "EffectivePath",
     "Evidence",
     "FeatureMap",
-    "Features",
     "LogitMargin",
-    "OutlierDetector",
     "Scorer",
     "SliceDetector",
     "Vote",

@@ -2,19 +2,16 @@
 
 - `FeatureMap` (NNSlicer, section 6.1): the classifier of slices, on feature maps instead.
 - `EffectivePath` (Qiu et al., CVPR 2019), at the cost of `baselines.effective_paths`.
-- `OutlierDetector`: an outlier estimator of scikit-learn on activations.
 - `LogitMargin` and `FlagEverything`: trivial; any other detector must beat them.
 
 Memory: one float32 per input and feature or sampled synapse.
 """
 
-import os
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
 
 from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._environment import track
@@ -22,8 +19,7 @@ from nnslicer_tf.baselines.effective_path import effective_paths
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.scorers import RidgeMargin, Scorer, TreeDisagreement
-from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 
 _SAMPLES = 512  # whose paths are held in memory at once
@@ -55,14 +51,9 @@ class VectorDetector(VotingDetector):
 
     def votes(self) -> list[Vote]:
         """Return the single vote."""
-        features = Features(
-            self._read,
-            [self.width()],
-            self.max_features,
-            differentiable=False,
-        )
         scorer: Scorer = RidgeMargin(self.alpha) if self.preset == "margin" else TreeDisagreement()
-        return [Vote(self.preset, features, scorer)]
+        options: dict[str, Any] = {"sizes": [self.width()], "most": self.max_features}
+        return [Vote(self.preset, self._read, scorer, takes_tensors=False, **options)]
 
     def _read(self, evidence: Evidence, columns: np.ndarray) -> np.ndarray:
         return self.vectors(evidence.x, columns)
@@ -122,58 +113,6 @@ class EffectivePath(VectorDetector):
         """Reject a θ out of range, as well as what `VectorDetector` rejects."""
         super().check_parameters()
         check_number("theta", self.theta, "(0, 1]")
-
-
-@dataclass(eq=False, repr=False)
-class OutlierDetector(Detector):
-    """Flags inputs whose logits, or other activations, an outlier estimator finds unusual.
-
-    The estimator has no gradient, so `challenge` uses score differences. The arguments are those of
-    `Detector`, and:
-
-    Args:
-        im: The instrumented model.
-        estimator: A scikit-learn estimator with `fit` and `score_samples`, such as
-            `IsolationForest()` or `LocalOutlierFactor(novelty=True)`; a copy is fitted.
-        of: Name of the operation whose activations are used; None: the logits.
-
-    Attributes:
-        estimator_: The fitted estimator.
-    """
-
-    im: InstrumentedModel
-    estimator: BaseEstimator
-    of: str | None = None
-
-    def check_parameters(self) -> None:
-        """Reject unknown operations and estimators without the required methods."""
-        _ = self.im[self.of or self.im.logit_operation]
-        if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "score_samples"):
-            raise InvalidArgumentError(
-                "An outlier estimator has fit and score_samples (LocalOutlierFactor with "
-                f"novelty=True). Received: {self.estimator!r}"
-            )
-
-    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit a copy of the estimator."""
-        self.estimator_ = clone(self.estimator).fit(self._values(evidence))
-
-    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
-        """Return the estimator's scores, negated."""
-        return -self.estimator_.score_samples(self._values(evidence)).astype(np.float64)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Raise InvalidArgumentError: scikit-learn's estimators can be saved only with pickle."""
-        raise InvalidArgumentError(
-            "An OutlierDetector cannot be saved: scikit-learn's estimators need pickle, which runs "
-            "code when it is read. Fit it again."
-        )
-
-    def _values(self, evidence: Evidence) -> np.ndarray:
-        if self.of is None:
-            return evidence.logits[:, -1:] if self.im.classes.is_binary else evidence.logits
-        values = self.im.capture(evidence.x, of=[self.of])[self.of]
-        return values.reshape(len(values), -1)
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_number
+from nnslicer_tf._checks import ArrayLike, as_generator, check_labels, check_number
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.evidence import Evidence
@@ -120,7 +120,7 @@ class Detector(BaseEstimator):
         count = check_classifier(self.im, exclusive=True)
         _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)
-        x = x if y is None else x[_labels(y, len(x)) == 0]
+        x = x if y is None else x[check_labels(y, len(x), 2) == 0]
         rng = as_generator(self.rng)
         order, cut = rng.permutation(len(x)), round(len(x) * (1 - share))
         learned, held = np.sort(order[:cut]), np.sort(order[cut:])
@@ -156,7 +156,7 @@ class Detector(BaseEstimator):
 
     def score(self, X: np.ndarray, y: ArrayLike) -> float:
         """Return the area under the ROC curve; `y` must contain both labels."""
-        y = _labels(y, len(X))
+        y = check_labels(y, len(X), 2)
         if len(np.unique(y)) < 2:
             raise InvalidArgumentError("score needs normal (0) and adversarial (1) inputs in y.")
         return float(roc_auc_score(y, self.decision_function(X)))
@@ -224,14 +224,3 @@ class Detector(BaseEstimator):
             raise NotFittedError(
                 f"This {name} is not fitted: call fit with normal inputs first, or {name}.load."
             )
-
-
-def _labels(y: ArrayLike, count: int) -> np.ndarray:
-    """Validate labels and return them as (N,), 0 or 1."""
-    y = np.asarray(y)
-    if y.shape != (count,) or not np.isin(y, (0, 1)).all():
-        raise InvalidArgumentError(
-            f"y must be one label for each of the {count} inputs, 0 (normal) or 1 "
-            f"(adversarial). Received: {y.dtype} of shape {y.shape}"
-        )
-    return y

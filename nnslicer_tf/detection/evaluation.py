@@ -14,8 +14,6 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError
 
-FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives")
-
 
 def evaluate(
     detector: Detector, attacks: Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -72,8 +70,3 @@ def evaluate(
             }
         )
     return pd.DataFrame(rows)
-
-
-def average(table: pd.DataFrame) -> pd.Series:
-    """Return the unweighted mean of every metric over the attacks."""
-    return table[list(FIGURES)].mean()

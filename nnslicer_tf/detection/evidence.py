@@ -2,7 +2,7 @@
 
 Inputs are an array or, for adaptive attacks, a tensor. Features of a tensor have gradients; its
 slices are those at θ = 0, with a surrogate gradient for their signs (`slicing.SmoothSlices`). Slice
-vectors take one float32 per sampled synapse and input; for arrays, only the latest are cached.
+vectors take one float32 per sampled synapse and input; those of arrays are not kept.
 """
 
 import warnings
@@ -57,7 +57,6 @@ class Evidence:
         self._steepness = steepness
         self._is_array = isinstance(x, np.ndarray)
         self._features: dict[tuple, Any] = {}
-        self._latest: dict[bool, tuple[tuple, np.ndarray]] = {}
         if logits is not None:
             self.logits = logits
 
@@ -159,28 +158,20 @@ class Evidence:
             InvalidArgumentError: if there is no slicer.
         """
         if view is not None:
-
-            def over_views() -> Any:
-                parts = [one.slices(kernels, columns, local=True) for one in self.views(view)]
-                return mean_of(parts)
-
-            return self._last(True, (view, tuple(kernels), columns.tobytes()), over_views)
+            return mean_of([one.slices(kernels, columns, local=True) for one in self.views(view)])
         if not self._is_array:
             # Computed whole, so that other columns need no second walk.
             key = ("slices", tuple(kernels), local)
             whole = self._once(key, partial(self._smooth_slices, kernels, local))
             return ops.take(whole, columns, axis=1)
 
-        def compute() -> np.ndarray:
-            if not local:
-                return self.contributions(PREDICTED, kernels, columns)
-            parts = [
-                self.contributions(local_criterion(self.im, name), [name], own)
-                for name, own in self._by_kernel(kernels, columns)
-            ]
-            return np.concatenate(parts, axis=1)
-
-        return self._last(False, (tuple(kernels), local, columns.tobytes()), compute)
+        if not local:
+            return self.contributions(PREDICTED, kernels, columns)
+        parts = [
+            self.contributions(local_criterion(self.im, name), [name], own)
+            for name, own in self._by_kernel(kernels, columns)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def contributions(
         self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
@@ -240,15 +231,6 @@ class Evidence:
         if key not in self._features:
             self._features[key] = compute()
         return self._features[key]
-
-    def _last(self, of_views: bool, key: tuple, compute: Callable[[], Any]) -> Any:
-        """Return a large feature; for arrays, only the latest is cached."""
-        if not self._is_array:
-            return self._once((of_views, *key), compute)
-        if of_views not in self._latest or self._latest[of_views][0] != key:
-            self._latest.pop(of_views, None)  # frees the memory before allocating more
-            self._latest[of_views] = key, compute()
-        return self._latest[of_views][1]
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:

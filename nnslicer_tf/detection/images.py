@@ -13,11 +13,8 @@ from scipy import fft
 
 from nnslicer_tf.detection.arrays import array_module, operand
 
-VIEWS = ("mirror", "shift", "zoom")
-"""The kinds of views."""
-
-SPECTRA = ("rings", "blocks")
-"""How frequencies are grouped in spectra."""
+VIEWS = ("mirror", "shift", "zoom")  # The kinds of views
+SPECTRA = ("rings", "blocks")  # How frequencies are grouped in spectra
 
 _SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
 _ZOOMS = (1.12, 0.9)

@@ -9,7 +9,7 @@ at θ > 0. Memory: one float32 per sampled synapse and input.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from operator import attrgetter
@@ -20,8 +20,8 @@ import numpy as np
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.images import SPECTRA, VIEWS
-from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
-from nnslicer_tf.detection.votes import Features, Vote, VotingDetector
+from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, Scorer, TreeDisagreement
+from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.outputs import check_synapses
@@ -117,49 +117,8 @@ class SliceDetector(VotingDetector):
         Raises:
             InvalidArgumentError: for an unknown kind.
         """
-        check_name("evidence", kind, dict.fromkeys(sum(PRESETS.values(), start=())))
-        if kind == "tree":
-            kernels = self.kernels or list(self.im.kernels)
-            return [Vote("tree", self.slice_features(kernels), TreeDisagreement())]
-        if kind == "logit margin":
-            return [Vote("logits", Features(attrgetter("margins")), two_sided=True)]
-        if kind == "views":
-            votes = []
-            for view in VIEWS:
-                margins = Features(partial(Evidence.view_margins, view=view))
-                drop = Features(partial(_drop, view))
-                votes += [Vote(f"view {view}", margins), Vote(f"view {view} change", drop)]
-            return votes
-        if kind == "spectrum":
-            read = {name: partial(Evidence.spectrum, grouping=name) for name in SPECTRA}
-            return [Vote(f"spectrum {n}", Features(r), ClassDistance()) for n, r in read.items()]
-        if kind == "residuals":
-            return [Vote("residuals", Features(attrgetter("residuals")), ClassDistance())]
-        if kind == "texture":
-            names = convolutions(self.im)[_TEXTURE_LAYERS]
-            read = {n: partial(Evidence.channel_statistics, kernel=n) for n in names}
-            return [Vote(f"texture {n}", Features(r), ClassDistance()) for n, r in read.items()]
-        names, ridge = self.convolutions, partial(RidgeMargin, self.alpha)
-        if kind == "margin":
-            return [Vote("margin", self.slice_features(names), ridge())]
-        if kind == "slice of the prediction":
-            last = self.slice_features(names[-1:], MAX_DISTANCE_SYNAPSES)
-            return [Vote("distance", last, ClassDistance())]
-        if kind == "local slices":
-            local = {n: self.slice_features([n], local=True) for n in spread(names)}
-            return [Vote(f"local {n}", of, ridge(), group="local") for n, of in local.items()]
-        most = MAX_DISTANCE_SYNAPSES
-        if kind == "local slices, early":
-            early = names[_EARLY_LAYERS]
-            local = {n: self.slice_features([n], most, local=True) for n in early}
-            return [Vote(f"early {n}", of, ClassDistance()) for n, of in local.items()]
-        names, most = self.depths(), MAX_JOINT_SYNAPSES
-        plain = self.slice_features(names, most, local=True)
-        votes = [Vote("joint", plain, ridge(), two_sided=True)]
-        for view in VIEWS:
-            features = self.slice_features(names, most, view=view)
-            votes.append(Vote(f"joint, {view}", features, ridge()))
-        return votes
+        check_name("evidence", kind, EVIDENCE)
+        return EVIDENCE[kind](self)
 
     @property
     def convolutions(self) -> list[str]:
@@ -172,15 +131,25 @@ class SliceDetector(VotingDetector):
         wide = [n for n in self.convolutions if np.prod(self.im.kernels[n].shape[:-2]) > 1]
         return spread(wide or self.convolutions)
 
-    def slice_features(
-        self, kernels: Sequence[str], most: int | None = None, **options: Any
-    ) -> Features:
-        """Return at most `most` synapses' slices as features; for options see `Evidence.slices`."""
+    def slice_vote(
+        self,
+        name: str,
+        kernels: Sequence[str],
+        scorer: Scorer,
+        most: int | None = None,
+        *,
+        group: str | None = None,
+        two_sided: bool = False,
+        **options: Any,
+    ) -> Vote:
+        """Return a vote on at most `most` synapses' slices; for options see `Evidence.slices`."""
         check_synapses(self.im)
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)
-        return Features(partial(_slices, names, options), sizes, most)
+        read = partial(Evidence.slices, kernels=names, **options)
+        columns: dict[str, Any] = {"sizes": sizes, "most": most}
+        return Vote(name, read, scorer, group=group, two_sided=two_sided, **columns)
 
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Fit the votes."""
@@ -242,14 +211,50 @@ def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
     return [items[i] for i in places]
 
 
-# Functions of modules, so that detectors can be pickled.
-
-
 def _drop(view: Any, evidence: Evidence) -> Any:
     return evidence.view_margins(view) - evidence.margins
 
 
-def _slices(
-    kernels: Sequence[str], options: dict[str, Any], evidence: Evidence, columns: np.ndarray
-) -> Any:
-    return evidence.slices(kernels, columns, **options)
+def _joint(detector: SliceDetector) -> list[Vote]:
+    names, most = detector.depths(), MAX_JOINT_SYNAPSES
+    ridge = partial(RidgeMargin, detector.alpha)
+    plain = detector.slice_vote("joint", names, ridge(), most, two_sided=True, local=True)
+    views = (detector.slice_vote(f"joint, {v}", names, ridge(), most, view=v) for v in VIEWS)
+    return [plain, *views]
+
+
+EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {
+    "tree": lambda d: [d.slice_vote("tree", d.kernels or list(d.im.kernels), TreeDisagreement())],
+    "margin": lambda d: [d.slice_vote("margin", d.convolutions, RidgeMargin(d.alpha))],
+    "slice of the prediction": lambda d: [
+        d.slice_vote("distance", d.convolutions[-1:], ClassDistance(), MAX_DISTANCE_SYNAPSES)
+    ],
+    "local slices": lambda d: [
+        d.slice_vote(f"local {n}", [n], RidgeMargin(d.alpha), group="local", local=True)
+        for n in spread(d.convolutions)
+    ],
+    "local slices, early": lambda d: [
+        d.slice_vote(f"early {n}", [n], ClassDistance(), MAX_DISTANCE_SYNAPSES, local=True)
+        for n in d.convolutions[_EARLY_LAYERS]
+    ],
+    "joint slices of views": _joint,
+    "logit margin": lambda _: [Vote("logits", attrgetter("margins"), two_sided=True)],
+    "views": lambda _: [
+        vote
+        for view in VIEWS
+        for vote in (
+            Vote(f"view {view}", partial(Evidence.view_margins, view=view)),
+            Vote(f"view {view} change", partial(_drop, view)),
+        )
+    ],
+    "texture": lambda d: [
+        Vote(f"texture {n}", partial(Evidence.channel_statistics, kernel=n), ClassDistance())
+        for n in convolutions(d.im)[_TEXTURE_LAYERS]
+    ],
+    "spectrum": lambda _: [
+        Vote(f"spectrum {g}", partial(Evidence.spectrum, grouping=g), ClassDistance())
+        for g in SPECTRA
+    ],
+    "residuals": lambda _: [Vote("residuals", attrgetter("residuals"), ClassDistance())],
+}
+"""Kind of evidence → its votes; see `SliceDetector.votes_of`."""

@@ -1,7 +1,7 @@
 """`Vote`, an anomaly score and its weight, and `VotingDetector`, which fuses several votes."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -18,27 +18,46 @@ _REFERENCE = 0.25  # share of the training inputs that is reserved as reference 
 
 
 @dataclass(eq=False, repr=False)
-class Features:
-    """The features that a scorer reads: a function of the evidence.
+class Vote:
+    """A scorer, the features that it reads from the evidence, and its weight among others.
 
     Args:
-        read: Evidence → (N, features), or (N,) for `Identity`; with `sizes`, a function of the
-            evidence and the indices of the columns to return.
+        name: Name of the vote, under which its state is saved.
+        read: Evidence → features, (N, features), or (N,) for `Identity`; with `sizes`, a function
+            of the evidence and of `columns`, the indices of those to return.
+        scorer: Computes the anomaly score; by default it is the feature itself.
         sizes: Lengths of the blocks of a long vector, of which some columns are drawn at random.
         most: Number of columns drawn uniformly from longer blocks.
-        differentiable: Whether `read` also accepts evidence of tensors, and then returns tensors.
+        takes_tensors: Whether `read` also accepts evidence of tensors, and then returns tensors.
+        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a group
+            of its own.
+        two_sided: Whether unusually low scores count as much as unusually high ones.
+
+    Attributes:
+        columns: The drawn columns, ascending; only with `sizes`.
     """
 
+    name: str
     read: Callable[..., Any]
+    scorer: Scorer = field(default_factory=Identity)
+    _: KW_ONLY
     sizes: Sequence[int] = ()
     most: int = 0
-    _: KW_ONLY
-    differentiable: bool = True
+    takes_tensors: bool = True
+    group: str | None = None
+    two_sided: bool = False
     columns: np.ndarray = field(init=False)
 
-    def __call__(self, evidence: Evidence) -> Any:
+    def features(self, evidence: Evidence) -> Any:
         """Return the features of the inputs."""
-        return self.read(evidence, self.columns) if self.sizes else self.read(evidence)
+        return self.read(evidence, columns=self.columns) if self.sizes else self.read(evidence)
+
+    def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Draw the columns and fit the scorer on normal inputs."""
+        self.draw(rng)
+        if self.scorer.names:  # skip computing features that nothing is learned from
+            classes = evidence.logits.shape[1]
+            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw the columns, in ascending order."""
@@ -51,42 +70,6 @@ class Features:
             first += size
         self.columns = np.concatenate(parts)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the drawn columns, as arrays by name."""
-        return {"columns": self.columns} if self.sizes else {}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-        if self.sizes:
-            self.columns = state["columns"]
-
-
-@dataclass(frozen=True)
-class Vote:
-    """An anomaly score and its weight among others.
-
-    Attributes:
-        name: Name of the vote, under which its state is saved.
-        features: The features that the scorer reads.
-        scorer: Computes the anomaly score; by default it is the feature itself.
-        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a group
-            of its own.
-        two_sided: Whether unusually low scores count as much as unusually high ones.
-    """
-
-    name: str
-    features: Features
-    scorer: Scorer = field(default_factory=Identity)
-    group: str | None = None
-    two_sided: bool = False
-
-    def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Draw the features and fit the scorer on normal inputs."""
-        self.features.draw(rng)
-        if self.scorer.names:  # skip computing features that nothing is learned from
-            classes = evidence.logits.shape[1]
-            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
-
     def score(self, evidence: Evidence) -> Any:
         """Return the anomaly scores, (N,) float64, or a float32 tensor for evidence of a tensor."""
         return self.scorer.score(self.features(evidence), evidence.predicted)
@@ -94,15 +77,16 @@ class Vote:
     @property
     def differentiable(self) -> bool:
         """Whether `score` takes evidence of tensors."""
-        return self.features.differentiable and self.scorer.differentiable
+        return self.takes_tensors and self.scorer.differentiable
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the drawn columns and the scorer's state, as arrays by name."""
-        return self.features.state() | self.scorer.state()
+        return ({"columns": self.columns} if self.sizes else {}) | self.scorer.state()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned."""
-        self.features.restore(state)
+        if self.sizes:
+            self.columns = state["columns"]
         self.scorer.restore(state)
 
 

@@ -7,43 +7,7 @@
 `DFlare` and `DiffChaser` are the searches; a `Domain` is a kind of input.
 """
 
-from nnslicer_tf.dflare.agreement import agreement
-from nnslicer_tf.dflare.audio import AudioDomain
-from nnslicer_tf.dflare.classifiers import as_classifier
-from nnslicer_tf.dflare.compressors import compress, distill, with_softmax
-from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.diffchaser import DiffChaser
-from nnslicer_tf.dflare.domain import Domain, MutationOperator
-from nnslicer_tf.dflare.find import find_deviations
-from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.model_pair import ModelPair
-from nnslicer_tf.dflare.repair import repair_labels
-from nnslicer_tf.dflare.replay import export_suite, minimise, verify
-from nnslicer_tf.dflare.search import DFlare, SearchAlgorithm
-from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
-from nnslicer_tf.dflare.text import TextDomain
+import lazy_loader
 
-__all__ = [
-    "AudioDomain",
-    "DFlare",
-    "DeviationSet",
-    "DiffChaser",
-    "Domain",
-    "ImageDomain",
-    "ModelPair",
-    "MutationOperator",
-    "SearchAlgorithm",
-    "SignalDomain",
-    "TableDomain",
-    "TextDomain",
-    "agreement",
-    "as_classifier",
-    "compress",
-    "distill",
-    "export_suite",
-    "find_deviations",
-    "minimise",
-    "repair_labels",
-    "verify",
-    "with_softmax",
-]
+# Lazy: a domain needs neither Keras models nor LiteRT. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

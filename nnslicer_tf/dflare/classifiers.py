@@ -9,7 +9,7 @@ on some processors a Keras result still depends on its position in the batch.
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +37,22 @@ def rows_within_memory(shape: tuple[int, ...], most: int) -> int:
     return int(np.clip(MAX_BATCH_BYTES // max(1, 4 * math.prod(shape)), 1, most))
 
 
+def ends_of(model: keras.Model, several_outputs: bool = False) -> tuple[Sequence, Sequence]:
+    """Return a model's input and its output, unknown if it is subclassed; reject several."""
+    inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
+    if len(inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(inputs)} inputs, and one is needed here. Join them in "
+            "a wrapping model, which splits one tensor."
+        )
+    if len(outputs) > 1 and not several_outputs:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. "
+            "Choose one: keras.Model(model.inputs, model.outputs[0])."
+        )
+    return inputs, outputs
+
+
 class Classifier(ABC):
     """A black box that returns class probabilities.
 
@@ -60,18 +76,7 @@ class KerasClassifier(Classifier):
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
         check_count("batch_size", batch_size)
-        # Unknown for a subclassed model.
-        inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
-        if len(inputs) > 1:
-            raise SeveralInputsError(
-                f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join "
-                "them in a wrapping model, which splits one tensor."
-            )
-        if len(outputs) > 1:
-            raise InvalidArgumentError(
-                f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. "
-                "Choose one: keras.Model(model.inputs, model.outputs[0])."
-            )
+        inputs, outputs = ends_of(model)
         self.model = model
         self.resolution = _STEPS.get(outputs[0].dtype if outputs else model.compute_dtype, 0.0)
         self._batch_size = batch_size

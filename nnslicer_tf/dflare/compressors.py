@@ -19,12 +19,8 @@ from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
-from nnslicer_tf.errors import (
-    InvalidArgumentError,
-    MissingPackageError,
-    SeveralInputsError,
-    UnsupportedLayerError,
-)
+from nnslicer_tf.dflare.classifiers import ends_of
+from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
@@ -308,13 +304,4 @@ def _check_one_output(model: keras.Model, several: bool = False) -> None:
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
             "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
         )
-    if len(model.inputs) > 1:
-        raise SeveralInputsError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs, and models with one can be "
-            "compressed or distilled. Join them in a wrapping model, which splits one tensor."
-        )
-    if len(model.outputs) > 1 and not several:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' has {len(model.outputs)} outputs, and a classifier has one. "
-            "Choose one: keras.Model(model.inputs, model.outputs[0])."
-        )
+    ends_of(model, several)

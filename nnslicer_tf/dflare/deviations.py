@@ -21,11 +21,10 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import plot_queries
 from nnslicer_tf.report.figures import new_axes, show_image
-from nnslicer_tf.report.results import deviations_figure
 
 _FORMAT = "nnslicer_tf deviations 1"
+_MAX_CHANGES = 12  # changed values of a table's row that are drawn
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 
 
@@ -211,11 +210,64 @@ class DeviationSet(ShownAsTable):
             raise InvalidArgumentError(
                 "Sentences are read, not drawn: decode `images` and `seeds` with their vocabulary."
             )
-        seeds = self.seeds[self.found]
         order = np.argsort(self._of_found()["L∞"], kind="stable")[:most]
+        seeds, images = self.seeds[self.found][order], self.images[order]
         rows = self.to_frame()[self.found].iloc[order].to_dict("records")
-        scale = np.ptp(self.seeds, axis=0) if self.seeds.ndim == 2 else None
-        return deviations_figure(seeds[order], self.images[order], rows, self.features, scale)
+        scale = np.ptp(self.seeds, axis=0)
+        are_images = seeds.ndim == 4
+        figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
+        axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
+        for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
+            answers = [
+                f"{who}: {row[who]}" + (f" ({row[sure]:.0%})" if sure in row else "")
+                for who, sure in (
+                    ("original", "confidence"),
+                    ("compressed", "compressed confidence"),
+                )
+            ]
+            true = f", a {row['true label']}" if "true label" in row else ""
+            if are_images:
+                for axis, picture in zip(line, (seed, image), strict=False):
+                    if picture.shape[-1] == 1:
+                        axis.imshow(picture[..., 0], cmap="gray", vmin=0, vmax=255)
+                    else:
+                        axis.imshow(np.clip(picture, 0, 255).astype(np.uint8))
+                change = image.astype(float).mean(axis=-1) - seed.astype(float).mean(axis=-1)
+                end = np.abs(change).max() or 1
+                line[2].imshow(change, cmap="RdBu", vmin=-end, vmax=end)
+                distances = f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}"
+                if not np.isnan(row.get("SSIM", np.nan)):
+                    distances += f", SSIM {row['SSIM']:.2f}"
+                line[0].set_title(f"seed {row['seed']}{true}", fontsize=9)
+                line[1].set_title("\n".join(answers), fontsize=8)
+                line[2].set_title(distances, fontsize=8)
+                for axis in line:
+                    axis.set_axis_off()
+                continue
+            ax = line[0]
+            ax.set_title(f"seed {row['seed']}{true}; {', '.join(answers)}", fontsize=8)
+            if seeds.ndim > 2 or len(scale) >= 1000:
+                ax.plot(seed.reshape(len(seed), -1), color="0.6", linewidth=2)
+                ax.plot(image.reshape(len(image), -1), linewidth=0.8)
+                continue
+            # Bars of the values that changed most, relative to their ranges.
+            change = (image - seed) / np.where(scale > 0, scale, 1)
+            columns = np.argsort(-np.abs(change), kind="stable")[:_MAX_CHANGES]
+            columns = columns[change[columns] != 0][::-1]
+            names = [self.features[c] if self.features else f"column {c}" for c in columns]
+            labels = [
+                f"{n}: {seed[c]:.4g} → {image[c]:.4g}" for n, c in zip(names, columns, strict=True)
+            ]
+            ax.barh(labels, change[columns], color=np.where(change[columns] > 0, "C0", "C3"))
+            ax.axvline(0, color="0.5", linewidth=0.8)
+            ax.tick_params(labelsize=7)
+        caption = {
+            4: "seed, mutant, change (blue: brighter, red: darker)",
+            3: "grey: seed; coloured: mutant; over the steps",
+            2: "changed values: difference from the seed, as a share of the range in all seeds",
+        }[seeds.ndim]
+        figure.supxlabel(caption, fontsize=9)
+        return figure
 
     @property
     def success_rate(self) -> float:
@@ -258,8 +310,18 @@ class DeviationSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a histogram of the queries of successful searches, of which there must be one."""
-        return plot_queries(self.queries[self.found], ax=ax)
+        """Draw a histogram of successful searches' queries, on a logarithmic scale (Figure 4).
+
+        Raises InvalidArgumentError if nothing was found.
+        """
+        queries = self.queries[self.found]
+        if not len(queries):
+            raise InvalidArgumentError("There is nothing to draw: no deviation was found.")
+        ax = new_axes(ax, (4, 2.6))
+        ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
+        ax.set(xscale="log", xlabel="queries", ylabel="searches")
+        ax.set_title(f"mean {queries.mean():.1f}, median {np.median(queries):.0f}", fontsize=9)
+        return ax
 
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])

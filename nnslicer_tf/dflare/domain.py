@@ -200,32 +200,27 @@ class Domain(ABC):
                 f"`{whose}` returns NaN or infinite outputs (row {row} of the batch: "
                 f"{outputs[row]}). Check its weights and the preprocessing."
             )
-        low, high = float(outputs.min()), float(outputs.max())
-        if outputs.shape[1] == 1:
-            if low < -1e-6 or high > 1 + 1e-3 + resolution:
-                raise InvalidArgumentError(
-                    f"`{whose}` must return the probability of class 1. Received values from "
-                    f"{low:.4g} to {high:.4g}. If they are logits, add a sigmoid; regression "
-                    "models need a Domain with `judge`."
-                )
-            return
-        sums = outputs.sum(axis=1, dtype=np.float64)
         # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
-        tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
-        if low < -1e-6 or np.abs(sums - 1).max() > tolerance:
-            remedy = (
-                "If they are logits, add a softmax layer: dflare.with_softmax(model). If they are "
-                "numbers, as an autoencoder's, pass a Domain whose `judge` compares them: by a "
-                "distance, with a tolerance."
-            )
-            if low >= -1e-6 and high <= 1 + tolerance:
-                remedy = (
-                    "If they are independent labels, pass a Domain whose `judge` compares them."
-                )
-            raise InvalidArgumentError(
-                f"`{whose}` returns values that are not probabilities of classes: smallest "
-                f"{low:.4g}, sums {sums.min():.4g} … {sums.max():.4g} (expected 1). {remedy}"
-            )
+        classes, sums = outputs.shape[1], outputs.sum(axis=1, dtype=np.float64)
+        tolerance = 1e-3 + resolution * (1 if classes == 1 else classes / 2 + 2)
+        low, high = float(outputs.min()), float(outputs.max())
+        are_shares = low >= -1e-6 and high <= 1 + tolerance
+        if are_shares and (classes == 1 or np.abs(sums - 1).max() <= tolerance):
+            return
+        remedy = (
+            "If they are logits, add a softmax or sigmoid: dflare.with_softmax(model). If they "
+        )
+        remedy += (
+            "are numbers, as an autoencoder's, pass a Domain whose `judge` compares them: by a "
+        )
+        remedy += "distance, with a tolerance."
+        if are_shares:
+            remedy = "If they are independent labels, pass a Domain whose `judge` compares them."
+        expected = "the probability of class 1" if classes == 1 else "probabilities of classes"
+        raise InvalidArgumentError(
+            f"`{whose}` returns values that are not {expected}: from {low:.4g} to {high:.4g}, with "
+            f"sums {sums.min():.4g} … {sums.max():.4g}. {remedy}"
+        )
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
         """Compare `(batch, classes)` probabilities, or `(batch, 1)` (paper, 3.1 and 3.3.2)."""

@@ -8,7 +8,6 @@ other seeds or a resumption, unless a timeout ends it: its random stream comes f
 content, and the outputs do not depend on the batch (but see `classifiers` on last bits).
 """
 
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -43,9 +42,6 @@ from nnslicer_tf.instrument.plausibility import (
 )
 
 _WRITE_EVERY = 15.0  # seconds between two writes of a checkpoint
-_ESTIMATE_AFTER = 5.0  # seconds of searching
-_LONG = 60.0  # seconds left that are worth an announcement
-
 _MAX_SEEDS = 64
 
 
@@ -134,7 +130,6 @@ def find_deviations(
     waiting = [index for index in range(len(seeds)) if index not in outcomes]
     together = rows_within_memory(seeds.shape[1:], search.together)
     running: dict[int, _Running] = {}
-    begin, queries, finished, announced = time.perf_counter(), 0, 0, False
     with progress_bar("searches", len(seeds), progress) as bar:
         bar.update(len(outcomes))
         try:
@@ -180,20 +175,6 @@ def find_deviations(
                 if store is not None and time.monotonic() - written > _WRITE_EVERY:
                     _write(store, outcomes, unwritten)
                     unwritten, written = [], time.monotonic()
-
-                # Say once how long it may take.
-                queries, finished = queries + row, finished + len(ended)
-                elapsed = time.perf_counter() - begin
-                if not announced and elapsed > _ESTIMATE_AFTER:
-                    announced = True
-                    each = (search.max_queries or math.inf) * elapsed / queries
-                    left = (len(waiting) + len(running)) * min(search.timeout, each)
-                    if left > _LONG:
-                        announce(
-                            f"The searches take at most {left / 60:,.0f} minutes more, if they "
-                            "find nothing; max_queries and timeout limit each of them.",
-                            progress,
-                        )
         except KeyboardInterrupt:
             if store is not None:
                 announce(f"Stopped: {len(outcomes):,} {done}; the same call resumes.", progress)

@@ -13,8 +13,7 @@ import numpy as np
 
 from nnslicer_tf.exactline._kernels import lines as _kernels
 
-TOLERANCE = 1e-12
-"""Ratios in [0, 1] that differ by at most this are treated as equal."""
+TOLERANCE = 1e-12  # Ratios in [0, 1] that differ by at most this are treated as equal
 
 
 class Curve(NamedTuple):

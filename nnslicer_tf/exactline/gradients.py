@@ -1,4 +1,4 @@
-"""`Attributor`: integrated gradients of many inputs, exact or approximated, and along the line.
+"""`Attributor`: integrated gradients of many inputs, exact or along the line.
 
 Everything is computed in float64. Exact gradients take one walk back along the line (see `trace`),
 or, if a custom transformer has no method `pull`, about two forward passes for each part.
@@ -66,39 +66,6 @@ class Attributor:
         partition, trace = walker.traced(baseline, x, max_parts)
         mean = trace.mean_gradient(target).reshape(self._im.input_shape)
         return (partition.end - partition.start) * mean
-
-    def approximate(
-        self, x: np.ndarray, baseline: np.ndarray, target: int, *, samples: int, rule: str = "left"
-    ) -> np.ndarray:
-        """Return integrated gradients approximated by a sum (Sotoudeh and Thakur 2019, equation 5).
-
-        The model need not be piecewise linear.
-
-        Args:
-            x: The input, of the model's input shape.
-            baseline: Start of the line, of the same shape.
-            target: Index of the logit.
-            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
-                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
-            rule: One of `RULES`.
-
-        Raises:
-            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
-            InvalidArgumentError: for an unknown rule, no samples, or no such logit.
-        """
-        x, baseline = self._checked(x, baseline, target)
-        check_name("rule", rule, RULES)
-        check_count("samples", samples)
-        weights = np.ones(samples + 1)
-        weights[[0, -1]] = RULES[rule]
-        used = np.flatnonzero(weights)
-        line = LinearPartition(baseline, x, np.array([0.0, 1.0]), np.zeros((2, 0)))
-        total, first = np.zeros(x.shape), 0
-        for gradients in self.at(line, used / samples, target):
-            own = weights[used[first : first + len(gradients)]] / samples
-            total += np.tensordot(own, gradients, axes=1)
-            first += len(gradients)
-        return (x - baseline) * total
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
         """Return the gradients along the line; arguments are as for `integrated_gradients`."""
@@ -173,7 +140,16 @@ class PathGradients(ShownAsTable):
         return self._attributions(self.steps.integrals())
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
-        """Return the approximation by a sum, as `Attributor.approximate`, without new gradients."""
+        """Return the approximation by a sum (Sotoudeh and Thakur 2019, equation 5), `input shape`.
+
+        Args:
+            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
+                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
+            rule: One of `RULES`.
+
+        Raises:
+            InvalidArgumentError: for an unknown rule, or no samples.
+        """
         check_name("rule", rule, RULES)
         check_count("samples", samples)
         # All rules need the sums at the ratios k/m, 0 < k < m. They are computed for many m at a

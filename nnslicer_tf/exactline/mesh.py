@@ -8,8 +8,7 @@ from nnslicer_tf.exactline._kernels import mesh_bends, mesh_cuts, mesh_queries
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.points import Points
 
-MAX_TAPS = 64
-"""Largest number of values of a maximum: a vertex's winners are bits of an integer."""
+MAX_TAPS = 64  # Largest number of values of a maximum: a vertex's winners are bits of an integer
 
 
 class Mesh(NamedTuple):

@@ -1,53 +1,21 @@
-"""`LinearPartition`: the exact outputs of a network on a segment; their margin; saved results."""
+"""`LinearPartition`: the exact outputs of a network on a segment, and their margin."""
 
-import os
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import counted, is_int
-from nnslicer_tf._files import Archive, read_archive, write_archive
+from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.curve import Curve
-from nnslicer_tf.report import plot_line, plot_regions
-
-
-class Saved(ShownAsTable):
-    """A dataclass of arrays and numbers that is saved in an `.npz` file."""
-
-    _format: ClassVar[str]
-    _arrays: ClassVar[dict[str, tuple[type, str]]]  # field → dtype and shape; see `Archive.array`
-    _names: ClassVar[dict[str, str]] = {}  # field → its name in the file, where that is another
-    _numbers: ClassVar[tuple[str, ...]] = ()  # fields that are numbers rather than arrays
-    _bare: ClassVar[bool] = False  # whether files of old versions have no header
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        header = {name: values.pop(name) for name in self._numbers}
-        arrays = {self._names.get(name, name): array for name, array in values.items()}
-        write_archive(path, self._format, header, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
-        what = f"saved {cls.__name__}"
-        with read_archive(path, cls._format, what, bare=cls._bare) as file:
-            values: dict[str, Any] = {name: file.value(name, int, least=0) for name in cls._numbers}
-            for name, (dtype, shape) in cls._arrays.items():
-                values[name] = file.array(cls._names.get(name, name), dtype, shape)
-            result = cls(**values)
-            result._check(file)
-        return result
-
-    def _check(self, file: Archive) -> None:
-        """Raise an error if arrays read from a file do not fit each other."""
+from nnslicer_tf.report.figures import new_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +92,13 @@ class Regions(ShownAsTable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the classes as a strip, divided at the exact boundaries."""
-        return plot_regions(self, ax)
+        ax = new_axes(ax, (7, 1.3))
+        for (start, stop), label in zip(pairwise(self.ratios), self.labels, strict=True):
+            ax.axvspan(start, stop, color=f"C{label % 10}")
+            ax.text((start + stop) / 2, 0.5, f"{label}", ha="center", va="center", fontsize=8)
+        ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[])
+        ax.set_xlabel(f"position on the line ({counted(len(self), 'region')})")
+        return ax
 
     def __repr__(self) -> str:
         classes = sorted(set(self.labels.tolist()))
@@ -132,7 +106,7 @@ class Regions(ShownAsTable):
 
 
 @dataclass(frozen=True)
-class LinearPartition(Saved):
+class LinearPartition(Saved, ShownAsTable):
     """A segment cut so that the network is affine on every part.
 
     Attributes:
@@ -176,9 +150,33 @@ class LinearPartition(Saved):
         columns = {f"output {i}": column for i, column in enumerate(outputs.T)}
         return pd.DataFrame({"ratio": self.ratios, **columns})
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot the outputs, a vector, along the segment, with a tick at every end of a part."""
-        return plot_line(self, ax=ax)
+    def plot(self, ax: Axes | None = None, outputs: Sequence[int] | None = None) -> Axes:
+        """Plot the outputs, a vector, along the segment, with a tick at every end of a part.
+
+        `outputs` are the indices of those to draw, all by default. Raises InvalidArgumentError if
+        they are not a vector, or an index does not exist.
+        """
+        if self.outputs.ndim != 2:
+            raise InvalidArgumentError(
+                f"Only a vector of outputs can be drawn. Their shape: {self.outputs.shape[1:]}"
+            )
+        count = self.outputs.shape[1]
+        chosen = list(range(count)) if outputs is None else list(outputs)
+        if not chosen or not all(0 <= index < count for index in chosen):
+            raise InvalidArgumentError(
+                f"outputs are indices in 0 … {count - 1}. Received: {outputs}"
+            )
+        ax = new_axes(ax, (7, 3.8))
+        for index in chosen:
+            values, colour = self.outputs[:, index], f"C{index % 10}"
+            ax.plot(self.ratios, values, color=colour, linewidth=1.2, label=f"{index}")
+        # Drawn as lines, because minor ticks close to a major one would vanish.
+        along = ax.get_xaxis_transform()
+        ax.vlines(self.ratios, 0, 0.04, color="#08519c", linewidth=0.6, transform=along)
+        ax.set(xlim=(0, 1), ylabel="output")
+        ax.set_xlabel(f"position on the line ({len(self)} affine parts)")
+        ax.legend(title="output", fontsize=7, title_fontsize=7, ncols=2)
+        return ax
 
     @cached_property
     def points(self) -> np.ndarray:

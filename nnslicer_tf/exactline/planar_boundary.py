@@ -15,15 +15,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Polygon
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import progress_bar
+from nnslicer_tf._files import Saved
 from nnslicer_tf._kernels.compiled import is_compiled
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
-from nnslicer_tf.exactline.partition import Saved
-from nnslicer_tf.exactline.planar_partition import PLANE, InPlane, PlanarPartition, Plane
-from nnslicer_tf.report import plot_boundary
+from nnslicer_tf.exactline.planar_partition import PLANE, PlanarPartition, Plane
+from nnslicer_tf.report.figures import new_axes
 
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST_LENGTH = 1e-2  # of the first rectangle, relative to the polygon
@@ -36,7 +39,7 @@ _BATCH = 256  # points evaluated at a time
 
 
 @dataclass(frozen=True, eq=False)
-class PlanarBoundary(InPlane, Saved):
+class PlanarBoundary(Plane, Saved, ShownAsTable):
     """The decision boundaries in a polygon.
 
     Its plane (`origin`, `axes`, `corners`) is as in `PlanarPartition`.
@@ -52,7 +55,7 @@ class PlanarBoundary(InPlane, Saved):
         "segments": (np.floating, "segments 2 2"),
         "labels": (np.integer, "segments 2"),
     }
-    _numbers = ("visited",)
+    _numbers = {"visited": (int,)}  # noqa: RUF012 - not changed
 
     segments: np.ndarray
     labels: np.ndarray
@@ -82,8 +85,16 @@ class PlanarBoundary(InPlane, Saved):
         return pairs.agg(segments=("length", "size"), length=("length", "sum"))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the boundaries, and the polygon around them."""
-        return plot_boundary(self, ax)
+        """Draw the boundaries, with a colour for each pair of classes, and the polygon."""
+        ax = new_axes(ax, (5.5, 5))
+        ax.add_patch(Polygon(self.corners, fill=False, edgecolor="#969696"))
+        pairs, index = np.unique(self.labels, axis=0, return_inverse=True)
+        handles = []
+        for i, (a, b) in enumerate(pairs):
+            chosen, style = self.segments[index.ravel() == i], {"linewidths": 1.2}
+            lines = LineCollection(chosen, colors=f"C{i % 10}", label=f"{a} | {b}", **style)
+            handles.append(ax.add_collection(lines))
+        return self._framed(ax, "classes", handles)
 
 
 class _Front(NamedTuple):
@@ -130,30 +141,6 @@ class _Rectangle(NamedTuple):
         return np.concatenate(parts), np.concatenate(index)
 
 
-class _Rectangles:
-    """A spatial index of many thousands of rectangles."""
-
-    def __init__(self) -> None:
-        self._rows = np.empty((0, 3, 2))
-
-    def add(self, one: _Rectangle) -> None:
-        self._rows = np.concatenate([self._rows, np.stack(one)[None]])
-
-    def cover(self, place: np.ndarray) -> bool:
-        """Return whether a place is in any of them, and not on its border."""
-        centre, along, half = self._rows.swapaxes(0, 1)
-        (x, y), (along_x, along_y) = (place - centre).T, along.T
-        inner = np.abs([x * along_x + y * along_y, y * along_x - x * along_y])
-        return bool((inner < half.T * (1 - _NEAR)).all(axis=0).any())
-
-    def near(self, one: _Rectangle) -> list[_Rectangle]:
-        """Return those that may overlap a rectangle."""
-        centre, _, half = self._rows.swapaxes(0, 1)
-        distances = np.linalg.norm(centre - one.centre, axis=1)
-        reaches = np.linalg.norm(half, axis=1) + np.linalg.norm(one.half)
-        return [_Rectangle(*self._rows[i]) for i in np.flatnonzero(distances < reaches)]
-
-
 def follow_boundaries(
     plane: Plane,
     values: Callable[[np.ndarray], np.ndarray],
@@ -171,9 +158,16 @@ def follow_boundaries(
     along the longer side. Visiting more than `most` regions is an error.
     """
     size = float(np.ptp(plane.corners, axis=0).max())
-    rectangles = _Rectangles()
+    rectangles = np.empty((0, 3, 2))  # many thousands, each a `_Rectangle`
     segments, labels = [np.empty((0, 2, 2))], [np.empty((0, 2), np.int64)]
     visited, found, density = 0, 0, 0.0  # regions; segments; regions per area
+
+    def is_covered(place: np.ndarray) -> bool:
+        """Return whether a place is in any rectangle, and not on its border."""
+        centre, along, half = rectangles.swapaxes(0, 1)
+        (x, y), (along_x, along_y) = (place - centre).T, along.T
+        inner = np.abs([x * along_x + y * along_y, y * along_x - x * along_y])
+        return bool((inner < half.T * (1 - _NEAR)).all(axis=0).any())
 
     def look(front: _Front) -> tuple[_Rectangle, PlanarPartition]:
         """Partition a rectangle at a front, shrinking it until it has few regions."""
@@ -197,19 +191,23 @@ def follow_boundaries(
 
     def record(rectangle: _Rectangle, regions: PlanarPartition) -> list[_Front]:
         """Record what is new in a rectangle, and return where boundaries leave it."""
-        nonlocal visited, found, density
+        nonlocal visited, found, density, rectangles
         classes = regions.classify()
         edges = classes.edges
         ends, sides = classes.apart
         places = classes.vertices + rectangle.centre
         new, pairs = places[ends], np.sort(sides, axis=1)
-        for old in rectangles.near(rectangle):
-            new, index = old.outside(new)
+        # Of the rectangles before it, those that it may overlap.
+        centre, _, half = rectangles.swapaxes(0, 1)
+        distances = np.linalg.norm(centre - rectangle.centre, axis=1)
+        reaches = np.linalg.norm(half, axis=1) + np.linalg.norm(rectangle.half)
+        for row in rectangles[distances < reaches]:
+            new, index = _Rectangle(*row).outside(new)
             pairs = pairs[index]
         segments.append(new)
         labels.append(pairs)
         visited, found = visited + len(regions), found + len(new)
-        rectangles.add(rectangle)
+        rectangles = np.concatenate([rectangles, np.stack(rectangle)[None]])
         density = len(regions) / (4 * rectangle.half.prod())
 
         fronts = []
@@ -218,7 +216,7 @@ def follow_boundaries(
             place, other = places[ends[i, k]], places[ends[i, 1 - k]]
             distance = np.linalg.norm(place - other)
             depth = _depths(plane.corners, place[None]).min()
-            if not distance or depth <= _NEAR * size or rectangles.cover(place):
+            if not distance or depth <= _NEAR * size or is_covered(place):
                 continue
             # The next rectangle is slimmer after the far end, wider after a side.
             length, width = 2 * rectangle.half
@@ -242,7 +240,7 @@ def follow_boundaries(
             later: list[_Front] = []
             while fronts and len(batch) < workers:
                 front = fronts.pop()
-                if rectangles.cover(front.place):
+                if is_covered(front.place):
                     continue
                 if front.direction is None and density:
                     length = float(np.sqrt(_REGIONS / density * front.slimness))
@@ -262,7 +260,8 @@ def follow_boundaries(
                     f"{found:,} segments and {len(fronts)} ends to follow. Choose a smaller "
                     "polygon, or a larger max_regions."
                 )
-    return PlanarBoundary(*plane, np.concatenate(segments), np.concatenate(labels), visited)
+    results = np.concatenate(segments), np.concatenate(labels), visited
+    return PlanarBoundary(plane.origin, plane.axes, plane.corners, *results)
 
 
 def _entries(

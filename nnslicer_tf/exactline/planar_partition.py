@@ -1,23 +1,27 @@
 """`PlanarPartition`: the exact outputs of a network on a polygon, a `Plane` of the input space."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.patches import Patch
 
 from nnslicer_tf._checks import check_points, counted
-from nnslicer_tf._files import Archive
+from nnslicer_tf._files import Archive, Saved
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.exactline._kernels import mesh_queries
 from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.mesh import MAX_TAPS, Mesh, Search, cut
-from nnslicer_tf.exactline.partition import Margin, Saved, least_margin, scores_of
+from nnslicer_tf.exactline.partition import Margin, least_margin, scores_of
 from nnslicer_tf.exactline.points import Points
-from nnslicer_tf.report import plot_plane
+from nnslicer_tf.report.figures import new_axes
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's size
@@ -32,8 +36,9 @@ PLANE: dict[str, tuple[type, str]] = {
 """The arrays of every result in a plane; see `Saved`."""
 
 
-class Plane(NamedTuple):
-    """A convex polygon, and orthonormal coordinates in its plane."""
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """A convex polygon, with orthonormal coordinates: the base class of all results in a plane."""
 
     origin: np.ndarray  # the first corner, of the model's input shape
     axes: np.ndarray  # (2, *input shape); the first points to the second corner
@@ -94,7 +99,7 @@ class Plane(NamedTuple):
         return Plane(points[0], axes.reshape(2, *shape), corners)
 
     @property
-    def area(self) -> float:
+    def total_area(self) -> float:
         """Area of the polygon."""
         return area_of(self.corners)
 
@@ -107,6 +112,28 @@ class Plane(NamedTuple):
         steps = (np.asarray(x, np.float64) - self.origin).reshape(len(x), -1)
         return steps @ self.axes.reshape(2, -1).T
 
+    def _check(self, file: Archive) -> None:
+        fits = self.axes.shape == (2, *self.origin.shape)
+        file.check(fits, "its axes and its origin have different shapes")
+
+    def _framed(self, ax: Axes, title: str, handles: Sequence[Artist]) -> Axes:
+        """Set limits around the polygon, with equal scales unless it is very thin; add a legend."""
+        low, wide = self.corners.min(axis=0), np.ptp(self.corners, axis=0)
+        first, last = low - 0.03 * wide, low + 1.03 * wide
+        ax.set(xlim=(first[0], last[0]), ylim=(first[1], last[1]))
+        if wide.max() < 10 * wide.min():
+            ax.set_aspect("equal")
+        ax.set(xlabel="first direction of the plane", ylabel="second direction")
+        # Beside the axes, because a search for a free place inside them would be slow.
+        beside: dict[str, Any] = {
+            "loc": "upper left",
+            "bbox_to_anchor": (1.01, 1),
+            "frameon": False,
+        }
+        if handles:
+            ax.legend(handles=handles, title=title, fontsize=7, title_fontsize=7, **beside)
+        return ax
+
 
 def area_of(corners: np.ndarray) -> float:
     """Return the area of a polygon `(corners, 2)`, positive if counter-clockwise."""
@@ -114,49 +141,15 @@ def area_of(corners: np.ndarray) -> float:
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(NamedTuple):
     """The edges of the regions of a plane."""
 
     vertices: np.ndarray  # (edges, 2) int64 indices of their ends
     regions: np.ndarray  # (edges, 2) int64 regions on both sides; -1 outside the polygon
 
-    def __len__(self) -> int:
-        return len(self.vertices)
-
 
 @dataclass(frozen=True, eq=False)
-class InPlane:
-    """A result in a plane: the base class of partitions, classes and boundaries."""
-
-    origin: np.ndarray
-    axes: np.ndarray
-    corners: np.ndarray
-
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the points of the input space at coordinates `(n, 2)`: `(n, *input shape)`."""
-        return self._plane.at(places)
-
-    def coordinates(self, x: np.ndarray) -> np.ndarray:
-        """Return the coordinates `(n, 2)` of inputs `(n, *input shape)` projected on the plane."""
-        return self._plane.coordinates(x)
-
-    @property
-    def total_area(self) -> float:
-        """Area of the polygon."""
-        return self._plane.area
-
-    @property
-    def _plane(self) -> Plane:
-        return Plane(self.origin, self.axes, self.corners)
-
-    def _check(self, file: Archive) -> None:
-        fits = self.axes.shape == (2, *self.origin.shape)
-        file.check(fits, "its axes and its origin have different shapes")
-
-
-@dataclass(frozen=True, eq=False)
-class Faces(InPlane):
+class Faces(Plane):
     """Convex regions of a polygon: the base class of partitions and classes."""
 
     vertices: np.ndarray
@@ -166,10 +159,6 @@ class Faces(InPlane):
     def __len__(self) -> int:
         """Return the number of regions."""
         return len(self.start) - 1
-
-    def region(self, index: int) -> np.ndarray:
-        """Return the corners of a region in plane coordinates, `(corners, 2)`."""
-        return self.vertices[self.loop[self.start[index] : self.start[index + 1]]]
 
     @cached_property
     def areas(self) -> np.ndarray:
@@ -210,7 +199,7 @@ class Faces(InPlane):
 
 
 @dataclass(frozen=True, eq=False)
-class PlanarPartition(Faces, Saved):
+class PlanarPartition(Faces, Saved, ShownAsTable):
     """A polygon cut into convex regions on each of which the network is affine.
 
     Attributes:
@@ -271,21 +260,10 @@ class PlanarPartition(Faces, Saved):
 
     def classify(self, lowest: bool = False) -> "PlanarClasses":
         """Divide regions of up to 64 classes at boundaries; see `LinearPartition.classify`."""
-        if lowest not in self._classes:
-            scores = scores_of(self.values, lowest, MAX_TAPS)
-            mesh, scores = divided(self.mesh(), scores)
-            labels = np.argmax(mesh.integrals(scores), axis=1)
-            faces = mesh.places, mesh.start, mesh.loop
-            self._classes[lowest] = PlanarClasses(*self._plane, *faces, labels)
-        return self._classes[lowest]
-
-    def area(self, label: int) -> float:
-        """Return the share of the polygon in which a class wins, in [0, 1]."""
-        return self.classify().area(label)
-
-    def boundary(self, a: int, b: int) -> np.ndarray:
-        """Return the boundary between two classes: segments `(n, 2, 2)` in plane coordinates."""
-        return self.classify().boundary(a, b)
+        mesh, scores = divided(self.mesh(), scores_of(self.values, lowest, MAX_TAPS))
+        labels = np.argmax(mesh.integrals(scores), axis=1)
+        plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
+        return PlanarClasses(*plane, mesh.places, *faces, labels)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the regions, coloured by class, and the decision boundaries."""
@@ -298,10 +276,6 @@ class PlanarPartition(Faces, Saved):
     @cached_property
     def _integrals(self) -> np.ndarray:
         return mesh_queries.means(*self._faces, self._flat)
-
-    @cached_property
-    def _classes(self) -> dict[bool, "PlanarClasses"]:
-        return {}
 
 
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:
@@ -357,6 +331,18 @@ class PlanarClasses(Faces, ShownAsTable):
                 chosen &= (sides == label).any(axis=1)
         return self.vertices[ends[chosen]]
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the classes, and the exact boundaries between them."""
-        return plot_plane(self, ax=ax)
+    def plot(self, ax: Axes | None = None, regions: bool = False) -> Axes:
+        """Draw the classes, and the exact boundaries between them; or also those of `regions`."""
+        ax = new_axes(ax, (5.5, 5))
+        corners = np.split(self.vertices[self.loop], self.start[1:-1])
+        colours = [f"C{label % 10}" for label in self.labels]
+        edges = "#ffffff" if regions else colours
+        # Faces have a border in their own colour, to close gaps of less than a pixel.
+        faces = PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidths=0.15)
+        ax.add_collection(faces)
+        ax.add_collection(LineCollection(list(self.boundary()), colors="black", linewidths=0.8))
+        handles = [
+            Patch(color=f"C{label % 10}", label=f"{label}: {100 * self.area(label):.3g} %")
+            for label in np.unique(self.labels)
+        ]
+        return self._framed(ax, "class: share", handles)

@@ -9,7 +9,6 @@ larger) is split, and one half finished first.
 
 import os
 from contextlib import closing
-from typing import Literal, overload
 
 import numpy as np
 
@@ -28,29 +27,6 @@ from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 
-@overload
-def exact_plane(
-    im: ModelLike,
-    polygon: np.ndarray,
-    *,
-    max_regions: int | None = ...,
-    checkpoint: str | os.PathLike | None = ...,
-    progress: bool = ...,
-    boundary_only: Literal[False] = ...,
-) -> PlanarPartition: ...
-
-
-@overload
-def exact_plane(
-    im: ModelLike,
-    polygon: np.ndarray,
-    *,
-    max_regions: int | None = ...,
-    progress: bool = ...,
-    boundary_only: Literal[True],
-) -> PlanarBoundary: ...
-
-
 def exact_plane(
     im: ModelLike,
     polygon: np.ndarray,
@@ -58,11 +34,11 @@ def exact_plane(
     max_regions: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
-    boundary_only: bool = False,
-) -> PlanarPartition | PlanarBoundary:
+) -> PlanarPartition:
     """Partition a polygon so that the network is affine on every region.
 
-    Calls on one model share a walker until its weights change.
+    Calls on one model share a walker until its weights change. For networks with too many regions
+    to visit, `PlaneWalker.boundary` follows only the decision boundaries.
 
     Args:
         im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
@@ -71,8 +47,6 @@ def exact_plane(
         max_regions: Stop with an error if there are more regions.
         checkpoint: Folder for finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
-        boundary_only: Only follow the decision boundaries, for networks with too many regions to
-            visit; see `PlaneWalker.boundary`.
 
     Returns:
         The partition: one region for each combination of the operations' affine pieces that occurs.
@@ -87,10 +61,6 @@ def exact_plane(
     """
     im = instrumented(im)
     walker = im.prepared(PlaneWalker, lambda: PlaneWalker(im))
-    if boundary_only:
-        if checkpoint is not None:
-            raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
-        return walker.boundary(polygon, max_regions=max_regions, progress=progress)
     return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
 
 
@@ -203,8 +173,10 @@ class PlaneWalker:
         progress: bool = False,
     ) -> PlanarPartition:
         scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
-        with closing(FinishedTiles(plane.area / scale.prod(), store, most, progress)) as finished:
+        area = plane.total_area / scale.prod()
+        with closing(FinishedTiles(area, store, most, progress)) as finished:
             walk_plane(self._program, plane, finished, scale, workers)
         mesh, outputs = finished.joined()
         values = outputs.reshape(-1, *self._program.output_shape)
-        return PlanarPartition(*plane, mesh.places * scale, mesh.start, mesh.loop, values)
+        faces = mesh.places * scale, mesh.start, mesh.loop
+        return PlanarPartition(plane.origin, plane.axes, plane.corners, *faces, values)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf.exactline._kernels import mesh_queries
+from nnslicer_tf.exactline._kernels import lines, mesh_queries
+from nnslicer_tf.exactline.curve import Curve
 
 
 class Points(NamedTuple):
@@ -92,7 +93,14 @@ class CommonPoints:
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
         """Return the weighted sums of the windows; see `CommonRows.window_sums`."""
         points, taps = self._points[0], self._taps[0]
-        return mesh_queries.window_sums(points.values, points.number, taps, kernel, bias, piece)
+        # As curves of one line, on which every point has its number as ratio.
+        ratio, new_ratio = (
+            np.tile(np.arange(float(self._number)), count)
+            for count in (points.positions, len(taps))
+        )
+        curve = Curve(1, np.arange(0, len(ratio) + 1, self._number), ratio, points.values)
+        new_start = np.arange(0, len(new_ratio) + 1, self._number)
+        return lines.window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece)
 
     def gathered(self) -> list[Points]:
         """Return every operation's values at all rows."""

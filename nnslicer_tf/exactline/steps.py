@@ -13,11 +13,8 @@ import numpy as np
 from nnslicer_tf.exactline._kernels import steps as _kernels
 from nnslicer_tf.exactline.curve import CommonRows
 
-MAX_GATHERED = 1 << 17
-"""Largest number of float64 numbers in a piece of gathered windows: 1 MB."""
-
-MIN_ROWS = 32
-"""Smallest number of rows in a piece: products of smaller matrices are inefficient."""
+MAX_GATHERED = 1 << 17  # Largest number of float64 numbers in a piece of gathered windows: 1 MB
+MIN_ROWS = 32  # Smallest number of rows in a piece: products of smaller matrices are inefficient
 
 
 class Uses(NamedTuple):

@@ -18,12 +18,8 @@ from nnslicer_tf.exactline.planar_partition import Plane
 from nnslicer_tf.exactline.points import Points
 from nnslicer_tf.exactline.program import LineProgram, LineStep
 
-TILE = 1 << 20
-"""Number of live float64 values in a tile: 8 MB."""
-
-FEWEST = 128
-"""Smallest number of vertices in a tile, as each cut doubles those on its seam."""
-
+TILE = 1 << 20  # Number of live float64 values in a tile: 8 MB
+FEWEST = 128  # Smallest number of vertices in a tile, as each cut doubles those on its seam
 _NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
 _PROBES = 16  # points inside the polygon at which the size of values is measured
 
@@ -139,14 +135,15 @@ class Tile:
 
     def split(self) -> tuple["Tile", "Tile"]:
         """Return two halves."""
-        first, second = (self._part(*half) for half in zip("01", self.mesh.halves(), strict=True))
-        return first, second
 
-    def _part(self, name: str, faces: np.ndarray) -> "Tile":
-        mesh, used = self.mesh.part(faces)
-        values = {name: points.take(used) for name, points in self.values.items()}
-        search = self.search and self.search._replace(values=self.search.values.take(used))
-        return replace(self, path=self.path + name, mesh=mesh, values=values, search=search)
+        def part(name: str, faces: np.ndarray) -> Tile:
+            mesh, used = self.mesh.part(faces)
+            values = {name: points.take(used) for name, points in self.values.items()}
+            search = self.search and self.search._replace(values=self.search.values.take(used))
+            return replace(self, path=self.path + name, mesh=mesh, values=values, search=search)
+
+        first, second = self.mesh.halves()
+        return part("0", first), part("1", second)
 
 
 class FinishedTiles:
@@ -213,7 +210,7 @@ class FinishedTiles:
             raise TooManyRegionsError(
                 f"The polygon has more than {counted(self._most, 'region')}: {self._regions:,} "
                 f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, a "
-                "larger max_regions, or boundary_only=True."
+                "larger max_regions, or follow PlaneWalker.boundary alone."
             )
 
     def _add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:

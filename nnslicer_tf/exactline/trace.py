@@ -16,9 +16,7 @@ from nnslicer_tf.exactline.pieces import run_splitting
 from nnslicer_tf.exactline.program import LineProgram
 from nnslicer_tf.exactline.steps import Steps
 
-CHUNK = 1 << 20
-"""Number of float64 values in a chunk: 8 MB."""
-
+CHUNK = 1 << 20  # Number of float64 values in a chunk: 8 MB
 _MIN_PIECES = 8  # of a position that is cut
 
 

@@ -26,12 +26,8 @@ from nnslicer_tf.exactline.trace import LineTrace
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
-CHUNK = 1 << 18
-"""Number of live float64 values in a chunk: 2 MB, which fits into a cache."""
-
-FEWEST = 8
-"""Smallest number of points in a chunk, as each cut adds one."""
-
+CHUNK = 1 << 18  # Number of live float64 values in a chunk: 2 MB, which fits into a cache
+FEWEST = 8  # Smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 

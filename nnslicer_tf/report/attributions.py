@@ -16,14 +16,9 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import figures
 
-MAX_COLUMNS = 20
-"""Number of a table's columns that are drawn."""
-
-MAX_LINES = 4
-"""Number of a signal's channels that are drawn as lines."""
-
-PANELS = 4
-"""Pictures in a row."""
+MAX_COLUMNS = 20  # Number of a table's columns that are drawn
+MAX_LINES = 4  # Number of a signal's channels that are drawn as lines
+PANELS = 4  # Pictures in a row
 
 METHODS = {
     "slice": (figures.BLUE, "o"),
@@ -193,10 +188,8 @@ def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None)
     """Draw a signal `(steps, channels)` over its attributions: lines, or if many, heat maps."""
     steps, channels = sample.shape
     if channels > MAX_LINES:
-        if values is None:
-            ax.imshow(sample.T, aspect="auto", cmap="gray", interpolation="nearest")
-        else:
-            ax.imshow(figures.overlay(values.T), aspect="auto", interpolation="nearest")
+        sheet = sample.T if values is None else figures.overlay(values.T)
+        ax.imshow(sheet, aspect="auto", cmap="gray", interpolation="nearest")
         ax.set(xlabel="step", ylabel="channel")
         return
     greys = ("#30343b", "#70757e", "#9aa0a9", "#c3c7cd")

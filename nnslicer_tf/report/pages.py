@@ -8,7 +8,6 @@ import base64
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,10 +17,8 @@ import pandas as pd
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import html_frame
-from nnslicer_tf.errors import InvalidArgumentError
 
-Block = Any
-"""A part of a page: its method `html(folder)` returns HTML for a page in a folder."""
+Block = Any  # A part of a page: its method `html(folder)` returns HTML for a page in a folder
 
 
 @dataclass(frozen=True)
@@ -107,20 +104,8 @@ class Page:
         self.blocks += blocks
 
     def headings(self) -> list[Heading]:
-        """Return the headings in order, also those inside blocks; reject two of the same anchor."""
-
-        def walk(blocks: Iterable[Block]) -> Iterator[Heading]:
-            for block in blocks:
-                if isinstance(block, Heading):
-                    yield block
-                yield from walk(getattr(block, "blocks", ()))
-
-        headings = list(walk(self.blocks))
-        anchors = [heading.anchor for heading in headings]
-        twice = sorted({anchor for anchor in anchors if anchors.count(anchor) > 1})
-        if twice:
-            raise InvalidArgumentError(f"Two headings have the anchor {twice[0]!r}.")
-        return headings
+        """Return the headings that the table of contents lists, in order."""
+        return [block for block in self.blocks if isinstance(block, Heading)]
 
     def html(self, folder: str | os.PathLike) -> str:
         """Return the page as HTML; links are relative to `folder`, where the page will be."""

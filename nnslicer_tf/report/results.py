@@ -1,6 +1,6 @@
-"""Charts of results: bars, histograms of queries, layers' errors, deviations."""
+"""Charts of results: bars, ticks of exact lines, layers' errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,6 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import BLUE, RED, SKY, new_axes
-
-MAX_CHANGES = 12
-"""Number of changed values of a table's row that are drawn."""
 
 
 def plot_bars(
@@ -76,48 +73,24 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_coverage(coverages: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw the share of every operation that several sets of inputs cover.
+def plot_ticks(lines: Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
-        coverages: Name → `Coverage`; all of the same operations.
+        lines: Name → `LinearPartition`, starting at an image; at least one.
         ax: Where to draw.
-
-    Raises:
-        InvalidArgumentError: if there are none, or their operations differ.
     """
-    shares = {name: coverage.per_operation() for name, coverage in coverages.items()}
-    if len({tuple(of_operations) for of_operations in shares.values()}) != 1:
-        raise InvalidArgumentError(
-            "Give one coverage or more, all of the same operations. "
-            f"Received: {', '.join(shares) or 'none'}"
-        )
-    ax = plot_bars(pd.DataFrame(shares), ax)
-    ax.set(ylim=(0, 1), ylabel="share of neurons covered")
-    return ax
-
-
-def plot_queries(queries: np.ndarray, title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw a histogram of queries on a logarithmic scale (DFlare, Figure 4).
-
-    Args:
-        queries: Queries of the successful searches, `(searches,)`.
-        title: The title's first line; mean and median follow.
-        ax: Where to draw.
-
-    Raises:
-        InvalidArgumentError: if there are none, or a number is below 1.
-    """
-    queries = np.asarray(queries)
-    if queries.ndim != 1 or not len(queries) or queries.min() < 1:
-        raise InvalidArgumentError(
-            f"queries must be a vector of positive numbers. Received: {queries!r}"
-        )
-    ax = new_axes(ax, (4, 2.6))
-    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
-    ax.set(xscale="log", xlabel="queries", ylabel="searches")
-    figures = f"mean {queries.mean():.1f}, median {np.median(queries):.0f}"
-    ax.set_title(f"{title}\n{figures}" if title else figures, fontsize=9)
+    if not lines:
+        raise InvalidArgumentError("plot_ticks needs at least one line.")
+    ax = new_axes(ax, (9, 0.7 + 0.4 * len(lines)))
+    for row, line in enumerate(lines.values()):
+        ax.hlines(-row, 0, line.length, color="#bdbdbd", linewidth=1)
+        places = line.ratios * line.length
+        ax.vlines(places, -row - 0.3, -row + 0.3, color="#08519c", linewidth=0.6)
+    ax.set_yticks(-np.arange(len(lines)), [f"{k}: {len(v)} parts" for k, v in lines.items()])
+    ax.set_xlabel("distance from the image (Euclidean)")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
     return ax
 
 
@@ -146,71 +119,4 @@ def errors_figure(frame: pd.DataFrame) -> Figure:
         axis.grid(axis="x", alpha=0.3)
     most = frame["cause"].idxmax()
     figure.suptitle(f"{most} causes {frame['cause'].max():.0%} of the deviation", fontsize=11)
-    return figure
-
-
-def deviations_figure(
-    seeds: np.ndarray,
-    images: np.ndarray,
-    rows: Sequence[Mapping[str, Any]],
-    features: Sequence[str] = (),
-    scale: np.ndarray | None = None,
-) -> Figure:
-    """Return a figure with a row for each deviation: seed, mutant, change.
-
-    Seeds and mutants (`images`) are images `(deviations, height, width, channels)` of values 0 …
-    255, signals `(deviations, steps, channels)`, or rows of a table `(deviations, columns)` with
-    names `features`. `rows` are those of `DeviationSet.to_frame`. `scale` is the range of each
-    column of a table, or step of a signal of one channel.
-    """
-    are_images = seeds.ndim == 4
-    figure = Figure(figsize=(6.6, 2.3 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), 3 if are_images else 1, squeeze=False)
-    for line, seed, image, row in zip(axes, seeds, images, rows, strict=True):
-        answers = [
-            f"{who}: {row[who]}" + (f" ({row[sure]:.0%})" if sure in row else "")
-            for who, sure in (("original", "confidence"), ("compressed", "compressed confidence"))
-        ]
-        true = f", a {row['true label']}" if "true label" in row else ""
-        if are_images:
-            for axis, picture in zip(line, (seed, image), strict=False):
-                if picture.shape[-1] == 1:
-                    axis.imshow(picture[..., 0], cmap="gray", vmin=0, vmax=255)
-                else:
-                    axis.imshow(np.clip(picture, 0, 255).astype(np.uint8))
-            change = image.astype(float).mean(axis=-1) - seed.astype(float).mean(axis=-1)
-            most = np.abs(change).max() or 1
-            line[2].imshow(change, cmap="RdBu", vmin=-most, vmax=most)
-            distances = f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}"
-            if not np.isnan(row.get("SSIM", np.nan)):
-                distances += f", SSIM {row['SSIM']:.2f}"
-            line[0].set_title(f"seed {row['seed']}{true}", fontsize=9)
-            line[1].set_title("\n".join(answers), fontsize=8)
-            line[2].set_title(distances, fontsize=8)
-            for axis in line:
-                axis.set_axis_off()
-            continue
-        ax = line[0]
-        ax.set_title(f"seed {row['seed']}{true}; {', '.join(answers)}", fontsize=8)
-        if scale is None or len(scale) >= 1000:
-            ax.plot(seed.reshape(len(seed), -1), color="0.6", linewidth=2)
-            ax.plot(image.reshape(len(image), -1), linewidth=0.8)
-            continue
-        # Bars of the values that changed most, relative to their ranges.
-        change = (image - seed) / np.where(scale > 0, scale, 1)
-        columns = np.argsort(-np.abs(change), kind="stable")[:MAX_CHANGES]
-        columns = columns[change[columns] != 0][::-1]
-        names = [features[c] if features else f"column {c}" for c in columns]
-        labels = [
-            f"{n}: {seed[c]:.4g} → {image[c]:.4g}" for n, c in zip(names, columns, strict=True)
-        ]
-        ax.barh(labels, change[columns], color=np.where(change[columns] > 0, "C0", "C3"))
-        ax.axvline(0, color="0.5", linewidth=0.8)
-        ax.tick_params(labelsize=7)
-    caption = {
-        4: "seed, mutant, change (blue: brighter, red: darker)",
-        3: "grey: seed; coloured: mutant; over the steps",
-        2: "changed values: difference from the seed, as a share of the range in all seeds",
-    }[seeds.ndim]
-    figure.supxlabel(caption, fontsize=9)
     return figure

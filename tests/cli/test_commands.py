@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.datasets import texts
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 from support.terminal import shown_lines
 
 DATA = "digits:train[:100]"
@@ -277,6 +277,14 @@ def test_cover_and_inspect(nnslicer, files):
     )
     coverage.update(datasets.load("digits", "test[:50]").x)
     assert code == 0 and f"{coverage.total():.1%} of the neurons" in out
+    ranges = ("--criterion", "boundary", "--train", "digits:train[:50]")
+    code, out, _ = nnslicer("cover", *model, "--data", "digits:test[:50]", *ranges)
+    im, train = coverage.im, datasets.load("digits", "train[:50]").x
+    corners = deepxplore.BoundaryCoverage(deepxplore.NeuronRanges.from_data(im, train))
+    corners.update(datasets.load("digits", "test[:50]").x)
+    assert code == 0 and f"{corners.total():.1%} of the corners" in out
+    code, _, said = nnslicer("cover", *model, "--data", "digits", *ranges[:2])
+    assert code == 2 and "--train" in said
     code, out, _ = nnslicer("inspect", *model, "--data", "digits:train[:300]", "--units", "relu2")
     assert code == 0 and "relu2" in out and "correlation" in out
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
+from nnslicer_tf.debugging import Runs, mend, suspicious
+from nnslicer_tf.debugging.localisation import suspicious_synapses
 from nnslicer_tf.dflare import with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from support.known_models import negated

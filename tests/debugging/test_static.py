@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.debugging import static_slice
-from nnslicer_tf.debugging.static import bounds_of_box, output_interval
+from nnslicer_tf.debugging.static import output_interval
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -103,7 +103,7 @@ def test_a_box_shows_dead_units():
 
 def test_intervals_contain_what_is_computed(im, data):
     """Of random inputs of a box, at every operation."""
-    low, high = bounds_of_box(im, (-0.5, 1.0))
+    low, high = (np.full(im.input_shape, end) for end in (-0.5, 1.0))
     bounds = {im.input_operation: (low, high)}
     x = np.random.default_rng(0).uniform(-0.5, 1.0, (200, *im.input_shape)).astype(np.float32)
     values = im.capture(x)

@@ -1,4 +1,3 @@
-import os
 import textwrap
 
 import keras
@@ -10,7 +9,6 @@ import nnslicer_tf as nns
 from nnslicer_tf import deepbase
 from nnslicer_tf.deepbase import (
     AdditiveMeasure,
-    BehaviourCache,
     Units,
     best_units,
     brightness,
@@ -21,6 +19,7 @@ from nnslicer_tf.deepbase import (
     inspect,
     per_record,
 )
+from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 from nnslicer_tf.pruning import remove_units
 
@@ -235,25 +234,24 @@ def test_one_pass_serves_everything(im, digits):
     }
 
 
-def test_memory_does_not_hold_the_data(im, digits, tmp_path):
+def test_memory_does_not_hold_the_data(im, digits, tmp_path, monkeypatch):
     """No more than two blocks of behaviours are alive when the next is made."""
     import weakref
 
     alive = []
 
-    class Watched(BehaviourCache):
-        def put(self, key, array):
-            assert sum(ref() is not None for ref in alive) <= 2
-            super().put(key, array)
-            alive.append(weakref.ref(array))
+    def save(store, key, header, arrays):
+        assert sum(ref() is not None for ref in alive) <= 2
+        alive.append(weakref.ref(arrays["values"]))
 
+    monkeypatch.setattr(Store, "save", save)
     inspect(
         im,
         (digits.x[i : i + 50] for i in range(0, 600, 50)),
         {"bright": brightness},
         units="relu1",
         block_size=50,
-        cache=Watched(tmp_path),
+        cache=tmp_path,
         progress=False,
     )
     assert len(alive) == 12
@@ -290,23 +288,6 @@ def test_a_cache_spares_the_forward_pass(im, digits, tmp_path):
     frame = inspect(im, *arguments, cache=tmp_path / "cache", progress=False)
     assert frame.attrs["passes"]["digits_cnn"] == 1
     pd.testing.assert_frame_equal(frame, plain, check_exact=True)
-
-
-def test_a_full_cache_forgets_what_was_not_used(tmp_path):
-    BehaviourCache(tmp_path / "one").put("one", np.zeros(125))
-    size = (tmp_path / "one" / "one.npz").stat().st_size
-    cache = BehaviourCache(tmp_path / "three", max_bytes=3 * size)
-    for i in range(3):
-        cache.put(f"{i:040d}", np.full(125, i, np.float64))
-    for path in tmp_path.glob("three/*.npz"):
-        os.utime(path, (0, 0))
-    assert cache.get(f"{0:040d}")[0] == 0
-    cache.put(f"{3:040d}", np.full(125, 3.0))
-    assert cache.get(f"{1:040d}") is None
-    assert [cache.get(f"{i:040d}")[0] for i in (0, 3)] == [0, 3]
-    assert sum(p.stat().st_size for p in tmp_path.glob("three/*.npz")) <= 3 * size
-    with pytest.raises(InvalidArgumentError, match="max_bytes"):
-        BehaviourCache(tmp_path, 0)
 
 
 def test_datasets_and_arrays_alike(im, digits):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
-from nnslicer_tf.detection import Features, Vote, VotingDetector
+from nnslicer_tf.detection import Vote, VotingDetector
 from nnslicer_tf.detection.calibration import p_values, threshold_at
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.errors import InvalidArgumentError
@@ -44,7 +44,7 @@ def test_fusion_is_half_of_fishers_statistic():
             return []
 
     def vote(name, which, group=None):
-        return Vote(name, Features(lambda evidence: evidence.scores[which]), group=group)
+        return Vote(name, lambda evidence: evidence.scores[which], group=group)
 
     evidence = SimpleNamespace(scores=np.array([[3.0, 60.0], [90.0, 40.0]]), predicted=None)
     detector = Fused()

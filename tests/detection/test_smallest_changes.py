@@ -8,7 +8,6 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf.detection import (
-    Features,
     LogitMargin,
     Vote,
     VotingDetector,
@@ -65,7 +64,7 @@ class Slope(VotingDetector):
             total = np.sum if isinstance(evidence.x, np.ndarray) else keras.ops.sum
             return total(evidence.x * self.way, axis=1)
 
-        return [Vote("slope", Features(read))]
+        return [Vote("slope", read)]
 
 
 def test_the_detector_takes_its_share_of_the_smallest_change(linear):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier, classifiers, compress
+from nnslicer_tf.dflare import ModelPair, TableDomain, as_classifier, classifiers, compress
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -260,7 +260,7 @@ def test_answers_of_16_bits(precision):
     expected = np.exp(x @ kernel + bias)
     expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(outputs, expected, atol=4 * classifier.resolution)
-    pair = ModelPair(model, model, domain=AudioDomain())
+    pair = ModelPair(model, model, domain=TableDomain(x))
     assert not pair.ask(x).deviates.any()  # the domain takes them as probabilities
     with pytest.raises(InvalidArgumentError, match="`original` returns values that are not"):
         pair.domain.check_outputs(1.2 * outputs, classifier.resolution, "original")

@@ -10,7 +10,6 @@ from keras import layers
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.dflare import (
-    AudioDomain,
     DeviationSet,
     ImageDomain,
     ModelPair,
@@ -176,8 +175,6 @@ def test_seeds_without_a_domain():
         find(len, len, np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(InputShapeError, match=r"np.rint\(seeds \* 255\)"):
         find(len, len, np.full((2, 8, 8, 1), 0.5))
-    with pytest.raises(InputShapeError, match="at least 8 samples"):
-        find(len, len, np.zeros((2, 4), np.float32), domain=AudioDomain())
 
 
 def test_spectrograms_are_signals():

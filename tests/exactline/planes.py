@@ -46,7 +46,7 @@ def check_tiling(partition: PlanarPartition) -> None:
     assert (partition.areas > 0).all()
     np.testing.assert_allclose(partition.areas.sum(), partition.total_area, rtol=1e-12)
     edges = partition.edges
-    assert len(partition.vertices) - len(edges) + len(partition) == 1  # Euler
+    assert len(partition.vertices) - len(edges.vertices) + len(partition) == 1  # Euler
     regions = edges.regions
     assert (regions[:, 0] >= 0).all() and (regions[:, 1] >= -1).all()
     assert (regions[:, 0] != regions[:, 1]).all()
@@ -60,7 +60,7 @@ def check_tiling(partition: PlanarPartition) -> None:
         ends = ends[~on]
     assert not len(ends)  # every edge with one side is on the border
     for i in range(min(len(partition), 200)):
-        corners = partition.region(i)
+        corners = partition.vertices[partition.loop[partition.start[i] : partition.start[i + 1]]]
         steps = np.roll(corners, -1, axis=0) - corners
         after = np.roll(steps, -1, axis=0)
         turns = steps[:, 0] * after[:, 1] - steps[:, 1] * after[:, 0]

@@ -9,7 +9,7 @@ from nnslicer_tf.exactline import (
     integrated_gradients,
 )
 
-from .lines import float64_model, run
+from .lines import float64_model, run, sums_of_gradients
 from .test_walk import MODELS, dense, ends, sequential, without_softmax
 
 
@@ -99,7 +99,7 @@ def test_equals_many_samples():
     _, im, x, baseline = relu_model()
     exact = integrated_gradients(im, x, baseline, 0)
     for rule in ("left", "right", "trapezoid"):
-        sampled = Attributor(im).approximate(x, baseline, 0, samples=4_000, rule=rule)
+        sampled = sums_of_gradients(Attributor(im), x, baseline, 0, 4_000, rule)
         assert np.abs(sampled - exact).sum() < 5e-3 * np.abs(exact).sum()
 
 
@@ -118,7 +118,7 @@ def test_sums_are_what_they_are_called():
     expected = {"left": 2 / 4, "right": 3 / 4, "trapezoid": 2.5 / 4}
     path = Attributor(im).path(x, baseline, 0)
     for rule, value in expected.items():
-        sums = Attributor(im).approximate(x, baseline, 0, samples=4, rule=rule)
+        sums = sums_of_gradients(Attributor(im), x, baseline, 0, 4, rule)
         np.testing.assert_allclose(sums, [value, 0, 0, 0], atol=1e-12)
         np.testing.assert_allclose(path.approximate(4, rule), sums, atol=1e-12)
     np.testing.assert_allclose(path.exact(), [0.7, 0, 0, 0], atol=1e-12)
@@ -132,7 +132,7 @@ def test_gradients_of_parts_give_the_sums(rule):
     np.testing.assert_allclose(path.exact(), attributor.exact(x, baseline, 1), atol=1e-12)
     np.testing.assert_allclose(
         path.approximate(13, rule),
-        attributor.approximate(x, baseline, 1, samples=13, rule=rule),
+        sums_of_gradients(attributor, x, baseline, 1, 13, rule),
         atol=1e-12,
     )
 
@@ -142,10 +142,10 @@ def test_bad_arguments_are_refused():
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
         integrated_gradients(im, x, baseline, 3)
     with pytest.raises(nns.errors.InvalidArgumentError, match="'left', 'right', 'trapezoid'"):
-        Attributor(im).approximate(x, baseline, 0, samples=5, rule="middle")
+        Attributor(im).path(x, baseline, 0).approximate(5, "middle")
     with pytest.raises(nns.errors.InvalidArgumentError, match="positive int"):
-        Attributor(im).approximate(x, baseline, 0, samples=0)
+        Attributor(im).path(x, baseline, 0).approximate(0)
     with pytest.raises(nns.errors.InputShapeError, match="baseline"):
-        Attributor(im).approximate(x, baseline[0], 0, samples=5)
+        Attributor(im).path(x, baseline[0], 0)
     with pytest.raises(nns.errors.NonFiniteActivationError, match="x is NaN"):
-        Attributor(im).approximate(x * np.nan, baseline, 0, samples=5)
+        Attributor(im).path(x * np.nan, baseline, 0)

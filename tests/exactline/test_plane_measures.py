@@ -7,6 +7,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
+    PlaneWalker,
     disagreement,
     exact_line,
     exact_plane,
@@ -28,9 +29,11 @@ def test_classes_areas_and_boundaries_are_exact():
     assert len(partition) == 1 and len(partition.classify()) == 3
     places = partition.coordinates(np.array([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]]))
     assert partition.classify().label_at(places).tolist() == [0, 1, 2]
-    assert [partition.area(label) for label in range(3)] == pytest.approx([0.375, 0.375, 0.25])
+    assert [partition.classify().area(label) for label in range(3)] == pytest.approx(
+        [0.375, 0.375, 0.25]
+    )
     lengths = [
-        np.linalg.norm(np.diff(partition.boundary(a, b), axis=1), axis=-1).sum()
+        np.linalg.norm(np.diff(partition.classify().boundary(a, b), axis=1), axis=-1).sum()
         for a, b in ((0, 1), (0, 2), (1, 2))
     ]
     assert lengths == pytest.approx([1, np.sqrt(2), np.sqrt(2)])
@@ -51,10 +54,11 @@ def test_share_and_mean_agree_with_samples():
     places = places[(cross > 0).all(axis=1)]
     outputs = run(without_softmax(model), partition.at(places))
     labels = outputs.argmax(axis=1)
-    assert (partition.classify().label_at(places) == labels).mean() > 0.9999
+    classes = partition.classify()
+    assert (classes.label_at(places) == labels).mean() > 0.9999
     for label in range(outputs.shape[1]):
         share = (labels == label).mean()
-        assert partition.area(label) == pytest.approx(share, abs=4 / np.sqrt(len(labels)))
+        assert classes.area(label) == pytest.approx(share, abs=4 / np.sqrt(len(labels)))
     error = outputs.std(axis=0) / np.sqrt(len(outputs))
     assert (np.abs(partition.integrate() - outputs.mean(axis=0)) < 4.5 * error).all()
     margins = outputs[:, [1]] - np.delete(outputs, 1, axis=1)
@@ -87,7 +91,7 @@ def test_followed_boundaries_are_those_of_the_partition(name, weights, seed, sca
     im = nns.InstrumentedModel(model)
     corners = polygon(model, scale=scale, seed=seed)
     classes = exact_plane(im, corners).classify()
-    boundary = exact_plane(im, corners, boundary_only=True)
+    boundary = PlaneWalker(im).boundary(corners)
     assert isinstance(boundary, PlanarBoundary)
     assert len(classes.to_frame()) == 3
     total = np.linalg.norm(np.diff(classes.boundary(), axis=1), axis=-1).sum()
@@ -105,7 +109,7 @@ def test_boundary_is_saved_and_limited(tmp_path):
     model = float64_model(MODELS["dense"], seed=3)
     im = nns.InstrumentedModel(model)
     corners = polygon(model, scale=2.5)
-    boundary = exact_plane(im, corners, boundary_only=True)
+    boundary = PlaneWalker(im).boundary(corners)
     boundary.save(tmp_path / "b.npz")
     loaded = PlanarBoundary.load(tmp_path / "b.npz")
     np.testing.assert_array_equal(loaded.segments, boundary.segments)
@@ -114,9 +118,9 @@ def test_boundary_is_saved_and_limited(tmp_path):
     with pytest.raises(
         nns.errors.TooManyRegionsError, match="More than 1 region had to be visited"
     ):
-        exact_plane(im, corners, boundary_only=True, max_regions=1)
+        PlaneWalker(im).boundary(corners, max_regions=1)
     with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
-        exact_plane(relu_of([[1, 0]], [0]), SQUARE, boundary_only=True)
+        PlaneWalker(relu_of([[1, 0]], [0])).boundary(SQUARE)
 
 
 def test_disagreement_is_exact_on_lines_and_planes():
@@ -176,7 +180,7 @@ def test_a_polygon_takes_64_classes_and_a_line_more():
     ):
         disagreement(sectors(100, 0), sectors(100, 0.5), corners)
     with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
-        exact_plane(sectors(100, 0), corners, boundary_only=True)
+        PlaneWalker(sectors(100, 0)).boundary(corners)
     side = corners[1:3]  # x = 1, seen from the middle: a quarter of all sectors
     on_line = disagreement(sectors(100, 0), sectors(100, 0.5), side)
     heights = np.linspace(-1, 1, 200_001)
@@ -193,10 +197,10 @@ def test_keras_models_are_taken_as_they_are():
 
     def measures(model):
         yield exact_plane(model, SQUARE).integrate()
-        yield exact_plane(model, 8 * SQUARE - 4, boundary_only=True).lengths
+        yield PlaneWalker(model).boundary(8 * SQUARE - 4).lengths
         yield disagreement(model, model, SQUARE).shares
         yield integrated_gradients(model, r, q, 1)
-        yield Attributor(model).approximate(r, q, 1, samples=5)
+        yield Attributor(model).path(r, q, 1).approximate(5)
         yield integrated_gradients(model, r, SQUARE[[0, 1, 3]], 1)
 
     for found, expected in zip(measures(model), measures(im), strict=True):
@@ -205,7 +209,7 @@ def test_keras_models_are_taken_as_they_are():
 
 def test_boundaries_of_another_file_are_refused(tmp_path):
     im = nns.InstrumentedModel(relu_network())
-    boundary = exact_plane(im, SQUARE, boundary_only=True)
+    boundary = PlaneWalker(im).boundary(SQUARE)
     boundary.save(tmp_path / "b.npz")
     with np.load(tmp_path / "b.npz") as file:
         arrays = {name: file[name] for name in file.files if name != "labels"}
@@ -243,7 +247,7 @@ def test_a_polygon_may_be_closed():
     plane, same = exact_plane(im, corners), exact_plane(im, closed)
     np.testing.assert_array_equal(same.at(same.vertices), plane.at(plane.vertices))
     np.testing.assert_array_equal(same.integrate(), plane.integrate())
-    boundary, ring = (exact_plane(im, c, boundary_only=True) for c in (corners, closed))
+    boundary, ring = (PlaneWalker(im).boundary(c) for c in (corners, closed))
     np.testing.assert_array_equal(ring.at(ring.segments), boundary.at(boundary.segments))
     x = origin + 0.3 * axes[0] + 0.2 * axes[1]
     mean = integrated_gradients(im, x, closed, 1)

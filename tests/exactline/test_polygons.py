@@ -12,6 +12,7 @@ from nnslicer_tf.exactline.planar_boundary import _clipped
 from nnslicer_tf.exactline.planar_partition import area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
 
+from .lines import sums_of_gradients
 from .planes import SQUARE, relu_of
 
 
@@ -75,7 +76,7 @@ def test_sums_weigh_the_first_and_the_last_gradient():
     x, baseline = np.array([1.0, 0]), np.zeros(2)
     attributor = Attributor(im)
     for rule, value in {"left": 3 / 4, "right": 1.0, "trapezoid": 3.5 / 4}.items():
-        sums = attributor.approximate(x, baseline, 0, samples=4, rule=rule)
+        sums = sums_of_gradients(attributor, x, baseline, 0, 4, rule)
         np.testing.assert_allclose(sums, [value, 0], atol=1e-6)
         path = attributor.path(x, baseline, 0)
         np.testing.assert_allclose(path.approximate(4, rule), [value, 0], atol=1e-6)

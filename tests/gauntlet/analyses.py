@@ -16,7 +16,7 @@ from gauntlet.models import CASES, Case
 import nnslicer_tf as nns
 from nnslicer_tf import debugging, deepxplore, detection, dflare, exactline, pruning, semantic
 from nnslicer_tf.errors import NNSlicerError
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
@@ -283,7 +283,7 @@ def debug(s: Subject) -> None:
     runs = [(rows_of(x, part), right[part]) for part in (wrong, ~wrong)]
     suspicion = debugging.suspicious(s.im, *runs, progress=False)
     mended = debugging.mend(s.im, suspicion, x, right, "mask", channels=2)
-    masks = debugging.suspicious_synapses(s.im, suspicion, channels=2)
+    masks = debugging.localisation.suspicious_synapses(s.im, suspicion, channels=2)
     with s.zeroed({name: ~mask for name, mask in masks.items()}):
         same(s.outputs(mended), s.outputs())
 

@@ -7,17 +7,14 @@ import pytest
 from matplotlib import pyplot
 from PIL import Image
 
+from nnslicer_tf.dflare.deviations import DeviationSet, SearchOutcome
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.report import (
     plot_bars,
-    plot_coverage,
     plot_kept_synapses,
-    plot_line,
     plot_over_image,
-    plot_queries,
-    plot_regions,
     plot_ticks,
     save_figure,
 )
@@ -129,32 +126,17 @@ def test_kept_synapses_of_different_models_are_refused(digits):
         plot_kept_synapses({})
 
 
-class Covered:
-    def __init__(self, **shares):
-        self.shares = shares
-
-    def per_operation(self):
-        return self.shares
-
-
-def test_coverage_of_several_sets(axes):
-    plot_coverage({"seeds": Covered(a=0.5, b=0.1), "found": Covered(a=0.75, b=0.2)}, axes)
-    assert heights(axes) == [[0.5, 0.1], [0.75, 0.2]]
-    with pytest.raises(InvalidArgumentError, match="same operations"):
-        plot_coverage({"seeds": Covered(a=0.5), "found": Covered(b=0.5)})
-
-
 # Lines ------------------------------------------------------------------------------------
 
 
 def test_a_lines_outputs_bend_at_its_ticks(axes):
     partition = line()
-    plot_line(partition, ax=axes)
+    partition.plot(axes)
     (ticks,) = (c.get_segments() for c in axes.collections)
     np.testing.assert_array_equal([tick[0, 0] for tick in ticks], partition.ratios)
     for drawn, output in zip(axes.get_lines(), partition.outputs.T):
         np.testing.assert_array_equal(drawn.get_xydata(), np.c_[partition.ratios, output])
-    plot_line(partition, [1])
+    partition.plot(outputs=[1])
     (drawn,) = pyplot.gca().get_lines()
     np.testing.assert_array_equal(drawn.get_ydata(), partition.outputs[:, 1])
 
@@ -162,18 +144,18 @@ def test_a_lines_outputs_bend_at_its_ticks(axes):
 @pytest.mark.parametrize("outputs", [[], [2], [-1]])
 def test_outputs_that_do_not_exist_are_refused(outputs):
     with pytest.raises(InvalidArgumentError, match="indices in 0 … 1"):
-        plot_line(line(), outputs)
+        line().plot(outputs=outputs)
 
 
 def test_outputs_that_are_no_vector_are_refused():
     image = LinearPartition(np.zeros(1), np.ones(1), np.array([0.0, 1.0]), np.zeros((2, 3, 3)))
     with pytest.raises(InvalidArgumentError, match=r"\(3, 3\)"):
-        plot_line(image)
+        image.plot()
 
 
 def test_regions_end_at_their_boundaries(axes):
     regions = Regions(np.array([0.0, 0.25, 0.6, 1.0]), np.array([3, 1, 3]))
-    plot_regions(regions, axes)
+    regions.plot(axes)
     spans = [(p.get_x(), p.get_x() + p.get_width()) for p in axes.patches]
     np.testing.assert_allclose(spans, [(0, 0.25), (0.25, 0.6), (0.6, 1)])
     assert [text.get_text() for text in axes.texts] == ["3", "1", "3"]
@@ -196,12 +178,12 @@ def test_ticks_are_at_the_exact_distances(axes):
 
 
 def test_queries_are_counted_once(axes):
-    queries = np.array([1, 2, 30, 30, 4000])
-    plot_queries(queries, "pair", axes)
+    found = DeviationSet([SearchOutcome("found", n, 1.0) for n in (1, 2, 30, 30, 4000)])
+    found.plot(axes)
     assert sum(bar.get_height() for bar in axes.patches) == 5
-    assert axes.get_title() == "pair\nmean 812.6, median 30"
-    with pytest.raises(InvalidArgumentError, match="positive"):
-        plot_queries(np.array([]))
+    assert axes.get_title() == "mean 812.6, median 30"
+    with pytest.raises(InvalidArgumentError, match="no deviation"):
+        DeviationSet([SearchOutcome("timeout", 9, 1.0)]).plot()
 
 
 # Files ------------------------------------------------------------------------------------

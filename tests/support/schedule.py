@@ -26,7 +26,6 @@ WHOLE_TESTS = (
     "deepxplore/test_generate.py::test_retraining_mends_what_was_found",
     "deepxplore/test_generate.py::test_the_default_step_is_that_of_the_bounds",
     "detection/test_challenge.py::test_a_challenge_resumes_and_repeats",
-    "detection/test_challenge.py::test_an_outlier_estimator_on_logits",
     "detection/test_detector.py::test_presets_on_fgsm",
     "dflare/test_compressors.py::test_distillation_teaches_the_student",
     "dflare/test_default_domain.py::test_queries_are_limited_by_default",

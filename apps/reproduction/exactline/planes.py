@@ -23,7 +23,7 @@ from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.exactline.plane import rectangle
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.report import plot_over_image, plot_plane
+from nnslicer_tf.report import plot_over_image
 from reproduction.exactline import settings
 from reproduction.exactline.measures import fgsm, random_neighbours, relative_error
 from reproduction.exactline.networks import EPSILON, networks_of
@@ -44,7 +44,7 @@ def neighbourhoods(s: settings.NeighbourhoodSettings) -> ExperimentResult:
             partition = walker.plane(triangles[i])
             row["right"] = bool(im.logits(data.x[i : i + 1])[0].argmax() == data.y[i])
             row["regions"] = len(partition)
-            row["other_percent"] = 100 * (1 - partition.area(int(data.y[i])))
+            row["other_percent"] = 100 * (1 - partition.classify().area(int(data.y[i])))
             margin = partition.margin(int(data.y[i]))
             row |= {"margin": margin.value, "against": margin.other}
             rows.append(row)
@@ -99,7 +99,7 @@ def plot_triangles(drawn: Mapping[str, np.ndarray]) -> Figure:
         row = rows.index(name.split()[0])
         column = [other for other in names if other.split()[0] == rows[row]].index(name)
         attributes = {f.name: drawn[f"{name}/{f.name}"] for f in fields(PlanarClasses)}
-        plot_plane(PlanarClasses(**attributes), regions=True, ax=axes[row, column])
+        PlanarClasses(**attributes).plot(axes[row, column], regions=True)
         count = int(drawn[f"{name}/regions"])
         axes[row, column].set_title(f"{name}: {counted(count, 'region')}", fontsize=9)
         axes[row, column].get_legend().set(loc="upper right", bbox_to_anchor=(1, 1))

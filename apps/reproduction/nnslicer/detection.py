@@ -34,7 +34,6 @@ from nnslicer_tf.detection import (
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
 from nnslicer_tf.detection.baselines import FlagEverything
-from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
@@ -49,6 +48,8 @@ from reproduction.result import (
 )
 from reproduction.rows import RowStore
 from reproduction.samples import load_classifier
+
+FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives")
 
 
 def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
@@ -107,6 +108,11 @@ _COSTS = {
         **{"FeatureMap margin": 1, "logit margin": 1, "flag everything": 1},
     },
 }
+
+
+def average(table: pd.DataFrame) -> pd.Series:
+    """Return the unweighted mean of every metric over the attacks."""
+    return table[list(FIGURES)].mean()
 
 
 def detect(s: DetectionSettings) -> ExperimentResult:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnslicer_tf._numerics import runner_up_margin
-from nnslicer_tf.detection import Evidence, Features, SliceDetector, Vote
+from nnslicer_tf.detection import Evidence, SliceDetector, Vote
 from nnslicer_tf.detection.arrays import array_module, margin, operand
 from nnslicer_tf.detection.images import VIEWS
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin
@@ -100,20 +100,18 @@ class EvidenceDetector(SliceDetector):
         most = min(self.max_synapses, MAX_JOINT_SYNAPSES)
         if kind == "local slices of views":
             last, most = self.convolutions[-1], MAX_DISTANCE_SYNAPSES
-            plain = self.slice_features([last], most, local=True)
-            of_views = {view: self.slice_features([last], most, view=view) for view in VIEWS}
-            votes = [Vote(f"plain {last}", plain, ridge(), two_sided=True)]
-            return votes + [Vote(f"plain {last}, {v}", f, ridge()) for v, f in of_views.items()]
+            name, of = f"plain {last}", partial(self.slice_vote, kernels=[last], most=most)
+            votes = [of(name, scorer=ridge(), two_sided=True, local=True)]
+            return votes + [of(f"{name}, {v}", scorer=ridge(), view=v) for v in VIEWS]
         if kind == "membership by local slices":
-            slices = self.slice_features(names, MAX_DISTANCE_SYNAPSES // len(names), local=True)
-            return [Vote("membership", slices, MembershipRatio())]
+            most = MAX_DISTANCE_SYNAPSES // len(names)
+            return [self.slice_vote("membership", names, MembershipRatio(), most, local=True)]
         if kind == "scaled slices of views":
             names, most = names[_SCALED_LAYERS], MAX_JOINT_SYNAPSES
-            image = self.slice_features(names, most, local=True)
-            features = {"image": image}
-            features |= {view: self.slice_features(names, most, view=view) for view in VIEWS}
-            scorer, scaled = partial(ScaledRidgeMargin, self.alpha), features.items()
-            return [Vote(f"scaled, {n}", f, scorer(), "scaled", f is image) for n, f in scaled]
+            scorer = partial(ScaledRidgeMargin, self.alpha)
+            of = partial(self.slice_vote, kernels=names, most=most, group="scaled")
+            votes = [of("scaled, image", scorer=scorer(), two_sided=True, local=True)]
+            return votes + [of(f"scaled, {v}", scorer=scorer(), view=v) for v in VIEWS]
         sizes = [self.im.kernels[name].size for name in names]
         if kind == "falls of joint slices":
 
@@ -123,11 +121,20 @@ class EvidenceDetector(SliceDetector):
                 of_views = evidence.slices(names, columns, view=view)
                 return array_module(plain).concatenate([plain, of_views], axis=1)
 
-            read = {view: Features(partial(pairs, view=view), sizes, most) for view in VIEWS}
-            return [Vote(f"fall, {view}", f, RidgeFall(self.alpha)) for view, f in read.items()]
+            return [
+                Vote(
+                    f"fall, {view}",
+                    partial(pairs, view=view),
+                    RidgeFall(self.alpha),
+                    sizes=sizes,
+                    most=most,
+                )
+                for view in VIEWS
+            ]
         if kind == "slices for the two best outputs":
-            ratios = Features(partial(_ratios, names), sizes, most, differentiable=False)
-            return [Vote("two best outputs", ratios, ClassDistance())]
+            read = partial(_ratios, names)
+            options = {"sizes": sizes, "most": most, "takes_tensors": False}
+            return [Vote("two best outputs", read, ClassDistance(), **options)]
         return super().votes_of(kind)
 
 

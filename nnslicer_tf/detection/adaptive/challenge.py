@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import (
-    ArrayLike,
-    as_generator,
-    check_count,
-    check_labels,
-    check_name,
-)
+from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf.detection.adaptive import result
 from nnslicer_tf.detection.adaptive.pair import Pair
@@ -63,8 +57,8 @@ def challenge(
     Args:
         detector: A fitted detector of this package; an outlier estimator of scikit-learn, fitted on
             the inputs as vectors; or an object with `decision_function(x)`, above 0 for flagged
-            inputs, or with `score(x)` and `threshold_`. One that is not `differentiable` is
-            attacked with score differences instead of gradients.
+            inputs. One that is not `differentiable` is attacked with score differences instead of
+            gradients.
         im: The model that the detector guards.
         x: (N, *input_shape) normal inputs, new to the detector; misclassified ones are skipped.
             Values are within `im.bounds`, 0 … 1 if it has none.

@@ -185,15 +185,7 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         return lambda x: -checked(detector.decision_function(x.reshape(len(x), -1)), x)
     if callable(getattr(detector, "decision_function", None)):
         return lambda x: checked(detector.decision_function(x), x)
-    if callable(getattr(detector, "score", None)):
-        threshold = getattr(detector, "threshold_", None)
-        if threshold is None:
-            raise InvalidArgumentError(
-                f"{type(detector).__name__} has no threshold_, so it flags nothing. Set it "
-                "from scores of normal inputs (detection.calibration.threshold_at)."
-            )
-        return lambda x: checked(detector.score(x), x) - float(threshold)
     raise InvalidArgumentError(
-        "A detector has decision_function(x), above 0 for flagged inputs, or score(x) and "
-        f"threshold_. Received: {type(detector).__name__}"
+        "A detector has decision_function(x), above 0 for flagged inputs. Received: "
+        f"{type(detector).__name__}"
     )

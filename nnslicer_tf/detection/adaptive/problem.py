@@ -44,8 +44,7 @@ class Norm:
         return 1.0 if self.name == "linf" else float(np.sqrt(np.prod(shape)))
 
 
-NORMS = {"linf": Norm("linf"), "l2": Norm("l2")}
-"""The norms by name."""
+NORMS = {"linf": Norm("linf"), "l2": Norm("l2")}  # The norms by name
 
 
 def column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -241,28 +241,20 @@ def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
     channels = values.shape[1]
-    stop = first + len(out)
+    every, stop = np.arange(channels), first + len(out)
     s = row_at(new_start, np.int64(0), len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
         lowest, highest = max(new_start[s], first), min(new_start[s + 1], stop)
         for t in range(taps.shape[1]):
-            at = t * channels
+            into = out[lowest - first : highest - first, t * channels : (t + 1) * channels]
             if taps[w, t] < 0:
-                out[lowest - first : highest - first, at : at + channels] = 0.0
+                into[:] = 0.0
                 continue
             segment = taps[w, t] * lines + k
-            j, last = start[segment], start[segment + 1] - 1
-            if lowest > new_start[s]:
-                j = row_at(ratio, j, last, new_ratio[lowest])
-            for r in range(lowest, highest):
-                place = new_ratio[r]
-                while j < last and ratio[j + 1] <= place:
-                    j += 1
-                weight = 0.0
-                if j < last and place > ratio[j]:
-                    weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
-                _blend(values, j, weight, out[r - first, at : at + channels])
+            places = new_ratio[lowest:highest]
+            begin, end = start[segment], start[segment + 1]
+            _gather_channels(ratio, values, begin, end, every, places, into)
         s += 1
 
 

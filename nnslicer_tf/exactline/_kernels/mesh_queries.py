@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import choose_weights, copy_row, nonzero_channels
+from nnslicer_tf.exactline._kernels.lines import copy_row
 
 
 @compiled()
@@ -191,36 +191,4 @@ def extended(values, sources, weights):
             a, b, weight = sources[i, 0], sources[i, 1], weights[i]
             for c in range(channels):
                 block[vertices + i, c] = block[a, c] + weight * (block[b, c] - block[a, c])
-    return out
-
-
-@compiled()
-def window_sums(values, vertices, taps, kernel, bias, piece):
-    """Return sums of windows over `(positions · vertices, channels)`, skipping zero channels."""
-    windows, width = taps.shape
-    start = np.arange(0, len(values) + 1, vertices)
-    nonzero = nonzero_channels(start, values, 1)
-    out = np.empty((windows * vertices, len(bias)))
-    used, rows_of = np.empty(len(kernel), np.int64), np.empty(len(kernel), np.int64)
-    first_of = np.empty(width + 1, np.int64)
-    matrix = np.empty_like(kernel)
-    space = np.empty(min(piece, vertices) * len(kernel))
-    blocks = np.arange(width)
-    for w in range(windows):
-        count = choose_weights(taps[w], blocks, nonzero, kernel, used, first_of, matrix)
-        for t in range(width):
-            for i in range(first_of[t], first_of[t + 1]):
-                rows_of[i] = start[taps[w, t]]
-        for first in range(0, vertices, piece):
-            last = min(first + piece, vertices)
-            gathered = space[: (last - first) * count].reshape(last - first, count)
-            for v in range(first, last):
-                for i in range(count):
-                    gathered[v - first, i] = values[rows_of[i] + v, used[i]]
-            rows = out[w * vertices + first : w * vertices + last]
-            if count:
-                np.dot(gathered, matrix[:count], rows)
-            for v in range(len(rows)):
-                for o in range(len(bias)):
-                    rows[v, o] = bias[o] + (rows[v, o] if count else 0.0)
     return out

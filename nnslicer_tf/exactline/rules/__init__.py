@@ -9,5 +9,9 @@ any other operation, call `register_transformer` with a callable from the inputs
 output's. With a method `pull` (see `exactline.bends`), it also propagates gradients.
 """
 
-# Each registers its transformers.
+from nnslicer_tf.exactline.bends import register_transformer
+
+# Each registers its transformers, which those of users replace.
 from nnslicer_tf.exactline.rules import merges, pointwise, routing, windows  # noqa: F401
+
+__all__ = ["register_transformer"]

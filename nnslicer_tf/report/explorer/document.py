@@ -36,17 +36,13 @@ only counted."""
 DENSE_WEIGHTS = 1_500_000
 """Models with more weights store only the strongest of each neuron, and round all values."""
 
-STRONGEST = 16
-"""Number of weights stored for each neuron of such a model."""
+STRONGEST = 16  # Number of weights stored for each neuron of such a model
 
 STORED_SYNAPSES = 4_000_000
 """Up to this number of synapses, over all parts, contributions are stored."""
 
-MAX_MAP = 500_000
-"""Index maps of routing operations with more neurons are left out."""
-
-MAX_CLASSES = 5
-"""Number of classes whose probabilities are stored."""
+MAX_MAP = 500_000  # Index maps of routing operations with more neurons are left out
+MAX_CLASSES = 5  # Number of classes whose probabilities are stored
 
 _RULES = {
     "weighted_sum": "sum",

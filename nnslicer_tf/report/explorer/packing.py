@@ -19,16 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf.errors import CorruptFileError
-
 FORMAT = "nnslicer_tf explorer 3"
 """Name and version of the format; a page rejects data with another one."""
 
-MAX_BYTES = 16_000_000
-"""Longer documents are compressed less, and seven times as fast."""
-
-MAX_TRIAL = 500_000
-"""Number of elements of an array by which the order of its axes is chosen."""
+MAX_BYTES = 16_000_000  # Longer documents are compressed less, and seven times as fast
+MAX_TRIAL = 500_000  # Number of elements of an array by which the order of its axes is chosen
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
 _LEVELS, _BITS = "q8", "b1"
@@ -114,43 +109,6 @@ class Packer:
             self._chunks.append(planes)
             self._size += len(planes)
         return self._known[key]
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Return the header and the arrays of a document; raise CorruptFileError if it is damaged."""
-    try:
-        raw = gzip.decompress(data)
-        (length,) = struct.unpack_from("<I", raw)
-        header = json.loads(raw[4 : 4 + length])
-        if header["format"] != FORMAT:
-            raise CorruptFileError(
-                f"The format is {header['format']!r}, this version reads {FORMAT!r}."
-            )
-        arrays: list[np.ndarray] = []
-        for entry in header["arrays"]:
-            values: np.ndarray
-            kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
-            size, start = int(np.prod(entry["shape"])), 4 + length + entry["start"]
-            if entry["type"] == _BITS:
-                bits = np.frombuffer(raw, np.uint8, -(-size // 8), start)
-                values = np.unpackbits(bits, count=size, bitorder="little").astype(np.int8)
-            else:
-                planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, start)
-                planes = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T)
-                values = planes.view(kind).ravel()
-            if entry.get("by_channel"):
-                values = values.reshape(entry["shape"][-1], -1).T.ravel()
-            if entry["type"] == _LEVELS:
-                levels = values.astype(np.float32)
-                values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])
-            if entry.get("steps"):
-                values = np.cumsum(values, dtype=np.int64)
-            if "like" in entry:
-                values = values + np.sign(arrays[entry["like"]]).ravel()
-            arrays.append(values.reshape(entry["shape"]))
-        return header, arrays
-    except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
-        raise CorruptFileError(f"This is no data of the explorer: {error}") from error
 
 
 def _planes(array: np.ndarray) -> bytes:

@@ -11,7 +11,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import zoo
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.report.explorer import document
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 
 
 def read(view):

@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 import nnslicer_tf as nns
-from nnslicer_tf.report.explorer.packing import unpack
+from support.documents import unpack
 
 CELL = """
 import nnslicer_tf as nns

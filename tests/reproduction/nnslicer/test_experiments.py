@@ -6,7 +6,6 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.explorer.packing import unpack
 from reproduction.nnslicer.detection import DETECTORS, detect, figures
 from reproduction.nnslicer.drawing import draw
 from reproduction.nnslicer.program import program, readings
@@ -29,6 +28,7 @@ from reproduction.nnslicer.settings import (
     SliceReadingSettings,
 )
 from reproduction.nnslicer.slice_readings import slice_readings
+from support.documents import unpack
 
 DIGITS = {"model": "digits_cnn", "dataset": "digits"}
 FEW = {**DIGITS, "samples": 3, "profiled": 100, "subsets": 2}

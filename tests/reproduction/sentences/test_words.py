@@ -10,9 +10,9 @@ from nnslicer_tf import zoo
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import plot_words
-from nnslicer_tf.report.explorer.packing import unpack
 from reproduction.sentences import words
 from reproduction.sentences.settings import WordSettings
+from support.documents import unpack
 
 
 @pytest.fixture(scope="module")

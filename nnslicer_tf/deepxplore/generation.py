@@ -24,6 +24,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.data import check_array
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import warn_of_answers
 
 
@@ -37,7 +38,6 @@ def generate(
     step: float | None = None,
     max_iterations: int = 50,
     coverage: Sequence[NeuronCoverage] | None = None,
-    desired_coverage: float | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: int | np.random.Generator = 0,
     labels: ArrayLike | None = None,
@@ -58,7 +58,6 @@ def generate(
         max_iterations: Steps after which the search gives up on a seed.
         coverage: One per model, to which the inputs found are added; by default new ones with
             threshold 0.
-        desired_coverage: Start no more seeds once every model's coverage is at least this.
         bounds: Smallest and largest value of a valid input.
         rng: Seed or generator of all random choices: models, neurons, rectangles.
         labels: The true classes of the seeds, integers or one-hot; a warning names a model that
@@ -133,11 +132,7 @@ def generate(
     active = start(waiting[:0])
     with progress_bar("Seeds", len(waiting), progress) as bar:
         while True:
-            # Fill the batch with new seeds, unless coverage is high enough.
-            if desired_coverage is not None and all(
-                cov.total() >= desired_coverage for cov in coverage
-            ):
-                waiting = waiting[:0]
+            # Fill the batch with new seeds.
             room = batch_size - len(active["seed"])
             new, waiting = waiting[:room], waiting[room:]
             tried += len(new)
@@ -221,18 +216,10 @@ def _checked(
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
-    counts = {im.classes.count for im in ims}
-    if len(counts) > 1 or any(len(shape) != 1 for shape in outputs.values()):
+    classes = [check_classifier(im) for im in ims]
+    if len(set(classes)) > 1:
         raise InvalidArgumentError(
-            "All models must have the same classes, in one output of shape (classes,) or one "
-            f"sigmoid. Received: {outputs}"
-        )
-    numbers = next((im for im in ims if im.classes.is_number), None)
-    if numbers is not None:
-        raise InvalidArgumentError(
-            f"Models must tell two classes or more apart. Model '{numbers.model.name}' predicts "
-            f"numbers. {numbers.classes.remark}"
+            f"Models must have the same classes. Received: {classes} of them"
         )
 
     seeds = check_array(seeds, ims[0].input_shape)

@@ -1,0 +1,23 @@
+from . import acas
+from .attributions import integrated_gradients
+from .disagreements import disagreement
+from .gradients import Attributor
+from .partition import LinearPartition
+from .planar_partition import PlanarPartition
+from .plane import PlaneWalker, exact_plane
+from .rules import register_transformer
+from .walk import LineWalker, exact_line
+
+__all__ = [
+    "Attributor",
+    "LineWalker",
+    "LinearPartition",
+    "PlanarPartition",
+    "PlaneWalker",
+    "acas",
+    "disagreement",
+    "exact_line",
+    "exact_plane",
+    "integrated_gradients",
+    "register_transformer",
+]
