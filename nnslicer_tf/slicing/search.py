@@ -241,7 +241,8 @@ class _Search:
                 best = min(best, self.without_spares(np.arange(units)), key=len)
             self.is_minimal = True
         if required.needed:
-            best = self.until_needed(best)
+            smaller, best = best, self.until_needed(best)
+            self.is_minimal &= len(best) == len(smaller)
         # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
         self.members = best
         reached = required.min_probability is None or len(best) < units
@@ -428,7 +429,7 @@ class _Search:
             rows.append(self.kept_by(values, unseen, bounded=False))
         if rows:
             columns["scope donors"] = np.array([len(row) for row in rows])
-            columns["scope kept"] = np.array([row.mean() for row in rows])
+            columns["scope kept"] = np.array([row.mean() if len(row) else 0.0 for row in rows])
             bounds = [lower_bound(int(row.sum()), len(row)) for row in rows]
             # Tests of several sizes bound what was asked for; all units keep every answer.
             bound = 1.0 if share == 1 else self.required.at_least

@@ -86,6 +86,8 @@ def test_scope_is_the_share_of_other_samples_whose_values_keep_the_answer(networ
     assert (of_all == 79).all()
     few = network.decisive(network.x[:1], reference=Samples(network.data[:70]), scope=100)
     assert few.certificate["scope donors"][0] == 10
+    same = network.decisive(network.data[:1], scope=network.data[:1])
+    assert same.certificate["scope donors"][0] == 0 == same.certificate["scope bound"][0]
     for scope in (None, 0):
         off = network.decisive(network.x[:1], scope=scope)
         assert "scope kept" not in off.certificate and "other samples" not in off.summary()
@@ -260,7 +262,9 @@ def test_minimal_with_donors_and_many_units():
 
 
 def test_needed_slices_change_the_answer_when_they_are_removed(network):
-    found, plain = network.decisive(needed=True), network.decisive()
+    found, plain = network.decisive(needed=True, minimal=True), network.decisive(minimal=True)
+    grown = found.certificate["size"] > plain.certificate["size"]
+    assert grown.any() and (found.certificate["minimal"] == ~grown).all()
     table = found.to_frame()
     for index, one in enumerate(network.x):
         mask, answer = network.masks(found, index), table["answer"][index]
