@@ -110,23 +110,25 @@ def as_array(x: object) -> np.ndarray:
         x = [as_array(part) for part in x]
     if hasattr(x, "__getitem__") and not isinstance(x, Sequence) and not hasattr(x, "__array__"):
         # NumPy would ask for items until an IndexError, which some data sets never raise.
-        raise InputShapeError(f"An array is needed here. Received: {type(x).__name__}")
+        raise InputShapeError(f"Expected an array. Received: {type(x).__name__}")
     try:
         array = np.asarray(x)
         # NumPy does not treat bfloat16, which some models output, as a numeric type.
         return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     except ValueError as error:
-        raise InputShapeError(f"Samples and labels must be of one shape each: {error}") from error
+        raise InputShapeError(
+            f"All samples must have the same shape, and so must all labels: {error}"
+        ) from error
 
 
 def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.ndarray:
     """Return class labels, possibly one-hot, as `(samples,)` int64 in 0 … `classes` - 1."""
     if not samples:
-        raise InvalidArgumentError("The data set is empty: no samples were given.")
+        raise InvalidArgumentError("The data set is empty: pass at least one sample.")
     labels = as_class_indices(y)
     if labels.shape != (samples,) or labels.dtype.kind not in "iu":
         raise InvalidArgumentError(
-            f"y must be one class index for each of {samples} samples, integers of shape "
+            f"y must hold one class index for each of {samples} samples: integers of shape "
             f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
         )
     if labels.min() < 0 or labels.max() >= (MAX_CLASSES if classes is None else classes):

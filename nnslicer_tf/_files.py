@@ -56,14 +56,12 @@ def as_path(path: str | os.PathLike) -> Path:
     except TypeError:
         name = b""
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgumentError(f"A path must be a text or a pathlib.Path. Received: {path!r}")
+        raise InvalidArgumentError(f"A path must be a string or a pathlib.Path. Received: {path!r}")
     try:
         os.lstat(name)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise InvalidArgumentError(
-                f"The name '{name[:80]}…' is too long for a file."
-            ) from error
+            raise InvalidArgumentError(f"The file name '{name[:80]}…' is too long.") from error
     return Path(name)
 
 
@@ -79,7 +77,7 @@ def check_writable(path: str | os.PathLike) -> Path:
         reason = error.strerror or error
         raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.") from error
     if is_folder:
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Pass a file name.")
     return path
 
 
@@ -194,7 +192,9 @@ def write_archive(
 ) -> None:
     """Write an .npz file for `read_archive` with the same format, `kind`, as `atomic_path` does."""
     if as_path(path).suffix != ".npz":
-        raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
+        raise InvalidArgumentError(
+            f"The name of a result file must end in .npz. Received: '{path}'"
+        )
     members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
     unpacked = sum(array.nbytes for array in members.values())
     with atomic_path(path, replace=replace) as temporary:
@@ -370,7 +370,7 @@ def digest(parts: Iterable[bytes | np.ndarray]) -> str:
 def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
     """Load a model's weights; raise `CorruptFileError` if they are damaged or do not fit."""
     if not Path(path).exists():
-        raise MissingFileError(f"There is no file of weights '{path}'.")
+        raise MissingFileError(f"There is no weights file '{path}'.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # Keras only warns of some mismatches

@@ -97,8 +97,8 @@ class LiteRTModel:
             reason = str(error).strip().rstrip(".")
             if signature[0] > 1:
                 raise InvalidArgumentError(
-                    f"The TFLite model in {self.name} takes batches of {signature[0]} inputs only "
-                    f"({reason}). Convert it with a batch size of 1."
+                    f"The TFLite model in {self.name} accepts only batches of {signature[0]} "
+                    f"inputs ({reason}). Convert it with a batch size of 1."
                 ) from error
             raise InputShapeError(
                 f"The TFLite model in {self.name} cannot compute with inputs of shape {shape}: "

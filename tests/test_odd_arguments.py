@@ -70,7 +70,7 @@ def test_dicts_for_one_input(im):
 
 
 def test_scores_that_are_none(im):
-    with pytest.raises(InvalidArgumentError, match="scores maps the names of kernels"):
+    with pytest.raises(InvalidArgumentError, match="scores must map the names of kernels"):
         pruning.prune(im.model, scores=None, ratio=0.5)
 
 

@@ -84,7 +84,7 @@ def test_labels_come_back_as_int64():
 @pytest.mark.parametrize(
     ("y", "samples", "classes", "message"),
     [
-        ([], 0, 3, "no samples were given"),
+        ([], 0, 3, "The data set is empty"),
         ([1], 2, 3, r"each of 2 samples.*Received: int64 of shape \(1,\)"),
         ([[1, 2], [2, 1]], 2, 3, r"shape \(2, 2\)"),
         ([0.0, 1.0], 2, 3, "Received: float64"),

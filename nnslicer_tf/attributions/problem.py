@@ -115,7 +115,7 @@ class Problem:
             if part.shape != shape or np.isnan(part).any():
                 what = f"shape {part.shape}" if part.shape != shape else "NaN in places"
                 raise InvalidArgumentError(
-                    f"values must have one number for each of the sample, shape {shape}. "
+                    f"values must have one number for each value of the sample, so shape {shape}. "
                     f"Received: {what}"
                 )
             parts.append(part.reshape(*self.unit_shapes[name], -1).sum(axis=-1).ravel())

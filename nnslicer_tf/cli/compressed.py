@@ -211,8 +211,8 @@ def _samples(
         x = x * (255 / 16)  # their values are 0 … 16
     elif low < 0 or high > 255:
         raise InvalidArgumentError(
-            f"The images are changed as bytes 0 … 255; those of '{data}' have values from {low:g} "
-            f"to {high:g}. Give them as they were before preprocessing: 0 … 255 or 0 … 1."
+            f"Images are mutated as bytes, 0 … 255, but those of '{data}' range from {low:g} to "
+            f"{high:g}. Pass them before preprocessing: 0 … 255 or 0 … 1."
         )
     elif high <= 1:
         x = x * 255
@@ -236,7 +236,7 @@ def _compare(
 ) -> "LayerComparison":
     """Compare two models layer by layer, on deviations or on the samples where they differ."""
     if (data is None) == (deviations is None):
-        raise InvalidArgumentError("Give either --data or --deviations.")
+        raise InvalidArgumentError("Pass either --data or --deviations.")
     im, model, other = _load(original, compressed)
     import numpy as np
 
@@ -245,7 +245,7 @@ def _compare(
     if deviations is not None:
         result = dflare.DeviationSet.load(deviations)
         if not result.found.any():
-            raise InvalidArgumentError(f"'{deviations}' has no deviations: none was found.")
+            raise InvalidArgumentError(f"'{deviations}' contains no deviations.")
         x = result.images
         if x.ndim == 4:
             x = _divided(255.0 if scale is None else scale)(x)

@@ -80,7 +80,7 @@ def writable(path: Path | None, *endings: str) -> None:
         return
     if endings and path.suffix not in endings and not path.is_dir():
         raise InvalidArgumentError(
-            f"The name of this file ends in {' or '.join(endings)}. Received: '{path}'"
+            f"The name of this file must end in {' or '.join(endings)}. Received: '{path}'"
         )
     # Folders are made when something is written, not for a run that fails.
     existing = next(parent for parent in path.absolute().parents if parent.exists())
@@ -193,7 +193,7 @@ def target(text: str, classes: tuple[str, ...] = ()) -> Any:
         )
     except ValueError:
         raise InvalidArgumentError(
-            f"--target is a class such as '7', the name of an output, or neurons such as "
+            "--target must be a class such as '7', the name of an output, or neurons such as "
             f"'map[3,4,0]'. Received: {text!r}"
         ) from None
     return {name: index} if name else index
@@ -207,7 +207,9 @@ def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
 def in_range(index: int, count: int, option: str) -> int:
     """Return an index, or raise InvalidArgumentError if there is no such sample."""
     if not 0 <= index < count:
-        raise InvalidArgumentError(f"{option}: there are samples 0 … {count - 1}, not {index}.")
+        raise InvalidArgumentError(
+            f"{option}: the data has samples 0 … {count - 1}. Received: {index}"
+        )
     return index
 
 

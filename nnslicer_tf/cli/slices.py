@@ -79,7 +79,7 @@ Synapses outside a slice set to zero, on the test images:
   slice of all      {shares[1]}   \
 {of_all.mean():.1%} of all images right ({whole.mean():.1%})
   slice of 1 image  {shares[2]}   \
-the image, a {label}, is taken for a {answer}
+the image, a {label}, is classified as a {answer}
 
 Written to {output}: profile.npz, image.npz, class.npz, slices.png"""
     )
@@ -363,7 +363,9 @@ def _load_result(path: Path, of_slices: str = "") -> "Slice | SliceSet | Decisiv
         if of_slices and isinstance(result, Profile):
             raise InvalidArgumentError(f"'{path}' is a profile; only slices can be {of_slices}.")
         if of_slices == "drawn" and isinstance(result, DecisiveSlices):
-            raise InvalidArgumentError(f"'{path}' holds decisive slices: see 'nnslicer explore'.")
+            raise InvalidArgumentError(
+                f"'{path}' contains decisive slices: open it with 'nnslicer explore'."
+            )
         return result
     raise CorruptFileError(
         f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"

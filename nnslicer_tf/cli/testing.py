@@ -243,7 +243,7 @@ def _points(
         if len(values) != size:
             raise InvalidArgumentError(
                 f"{option} has {counted(len(values), 'value')}; a sample of the model has {size}. "
-                "For a sample's index, give --data."
+                "To use the index of a sample, pass --data."
             )
         points.append(values.reshape(im.input_shape))
     return points

@@ -72,7 +72,7 @@ def load_data(
     if not is_file and (path.suffix or os.sep in str(spec)):
         problem = "is not of a kind that can be read" if path.exists() else "does not exist"
         raise InvalidArgumentError(
-            f"'{spec}' {problem}. Data is a folder of images, an image, an .npz, .npy or .csv "
+            f"'{spec}' {problem}. Data must be a folder of images, an image, an .npz, .npy or .csv "
             "file, or a data set such as 'cifar10:test[:100]'."
         )
     if is_file and not path.exists():
@@ -88,8 +88,8 @@ def load_data(
         data = load(name, named_split or split, normalise=normalise)
     if labels and not len(data.y):
         raise InvalidArgumentError(
-            f"'{spec}' has no labels, which are needed here. Give a folder with one folder of "
-            "images for each class, an .npz file with arrays x and y, or a .csv file with a "
+            f"'{spec}' has no labels, which this analysis needs. Pass a folder with one subfolder "
+            "of images for each class, an .npz file with arrays x and y, or a .csv file with a "
             "column 'label'."
         )
     if not classes:
@@ -100,12 +100,12 @@ def load_data(
     # Give the classes these names and this order.
     names = tuple(map(str, classes))
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
+        raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
     if not data.alphabetical:
         if len(data.y) and data.y.max() >= len(names):
             raise InvalidArgumentError(
-                f"'{data.name}' has the label {data.y.max()}; {counted(len(names), 'name')} "
-                "for classes cannot cover it. Name all classes, in the model's order."
+                f"'{data.name}' has the label {data.y.max()}, but classes has only "
+                f"{counted(len(names), 'name')}. Name all classes, in the model's order."
             )
         return replace(data, class_names=names)
     unknown = [name for name in data.class_names if name not in names]
@@ -149,23 +149,24 @@ def _load_arrays(path: Path, labels: bool) -> Dataset:
     needs_y = labels and path.suffix == ".npz"
     if missing := ({"x", "y"} if needs_y else {"x"}) - arrays.keys():
         raise CorruptFileError(
-            f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
-            f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
+            f"'{path}' has no array {' and '.join(sorted(missing))}; it contains {sorted(arrays)}. "
+            "Write it with np.savez(path, x=inputs, y=labels)."
         )
     x: Any = arrays["x"]
     if not isinstance(x, np.ndarray) or x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
         received = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {received}.")
+        raise CorruptFileError(f"'{path}': x must be numbers of shape (N, …). Received: {received}")
     if not needs_y:
         return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
     y = as_class_indices(arrays["y"])
     if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or not len(y):
         raise CorruptFileError(
-            f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."
+            f"'{path}': y must be one integer for each of {len(x)} samples, at least one. "
+            f"Received: {y.dtype} {y.shape}"
         )
     if y.min() < 0 or y.max() >= MAX_CLASSES:
         wrong = y.min() if y.min() < 0 else y.max()
-        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {wrong}.")
+        raise CorruptFileError(f"'{path}': y must be class indices from 0. Received: {wrong}")
     return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
 
 
@@ -177,8 +178,8 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
         if x.shape[1] != int(np.prod(shape)):
             raise InputShapeError(
                 f"'{path}' has {counted(x.shape[1], 'column')} of values, "
-                f"{', '.join(frame)[:200]}; a sample "
-                f"of the model has {int(np.prod(shape))}. A column of labels is called 'label'."
+                f"{', '.join(frame)[:200]}; a sample of the model has {int(np.prod(shape))}. Name "
+                "the column of labels 'label'."
             )
         x = x.reshape(len(x), *shape)
     classes = int(y.max()) + 1 if len(y) else 0
@@ -189,8 +190,9 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
 def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:
     if normalise not in ("unit", "none"):
         raise InvalidArgumentError(
-            f"Images of a folder can be divided by 255 ('unit') or not ('none'), not "
-            f"{normalise!r}: bind other scalings to the model, InstrumentedModel(preprocess=…)."
+            "normalise must be 'unit' (divide by 255) or 'none' for a folder of images. Received: "
+            f"{normalise!r}. Bind other scalings to the model: InstrumentedModel(model, "
+            "preprocess=…)."
         )
     if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise InputShapeError(
@@ -219,7 +221,7 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     if empty:
         raise InvalidArgumentError(
             f"There are no images ({', '.join(_IMAGES)}) in the folder '{empty[0]}' of '{path}', "
-            "where every folder is a class. Remove it, or move it elsewhere."
+            "where every folder must be a class. Remove or move it."
         )
 
     images = [_image(file, shape) for file in files]

@@ -76,9 +76,8 @@ def read_table(path: Path) -> "pd.DataFrame":
     for number, row in zip(numbers, rows, strict=True):
         if any(row[len(names) :]) or len(row) < len(names):
             raise CorruptFileError(
-                f"{what}: line {number} has {counted(len(row), 'value')}, and there "
-                f"{'is' if len(names) == 1 else 'are'} {counted(len(names), 'name')} of columns. "
-                "Text that contains the separator needs quotes."
+                f"{what}: line {number} has {counted(len(row), 'value')}, but the header has "
+                f"{counted(len(names), 'name')}. Text that contains the separator needs quotes."
             )
         del row[len(names) :]
     _check_names(names, rows, what)
@@ -102,8 +101,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
         if column.dtype.kind not in "fiub" and (wrong := numbers.isna() & column.notna()).any():
             raise CorruptFileError(
                 f"{what}: column {name!r} does not hold numbers: row {wrong.argmax() + 1} has "
-                f"{column.iloc[wrong.argmax()]!r}. Leave it out, call it 'label', or turn it into "
-                "numbers as for training (pandas.get_dummies, keras.layers.StringLookup)."
+                f"{column.iloc[wrong.argmax()]!r}. Remove the column, rename it to 'label', or "
+                "encode it as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
         with np.errstate(over="ignore"):
             bad = ~np.isfinite(numbers.to_numpy(np.float64).astype(np.float32))
@@ -112,7 +111,7 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
             has = "no value" if pd.isna(value) else f"{value}, which is no finite float32"
             raise CorruptFileError(
                 f"{what}: column {name!r} has {has} in row {bad.argmax() + 1} of {len(bad)}. Fill "
-                "it in as for training, or leave the row out."
+                "it in as for training, or remove the row."
             )
     x = values.apply(pd.to_numeric).to_numpy(np.float32) if len(values.columns) else values
     x = np.asarray(x, np.float32).reshape(len(frame), -1)
@@ -123,9 +122,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     missing = column.isna().to_numpy()
     if missing.any():
         raise CorruptFileError(
-            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
-            f"{label!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
-            "count as missing."
+            f"{what}: row {missing.argmax() + 1} of {len(column)} has no label (column {label!r}). "
+            "Add it, or remove the row. In files 'NA', 'None' and 'null' count as missing."
         )
     column = column.astype(object).infer_objects()  # replaces categories by their values
     if column.dtype.kind not in "iuf":
@@ -136,8 +134,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     if wrong.any():
         row = wrong.argmax()
         raise CorruptFileError(
-            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
-            f"{label!r} has {labels[row]:g}. Call a column of other values otherwise."
+            f"{what}: labels must be class indices from 0, or names; row {row + 1} of column "
+            f"{label!r} has {labels[row]:g}. If these are no labels, rename the column."
         )
     return x, labels.astype(np.int64), ()
 
@@ -149,8 +147,8 @@ def label_column(frame: "pd.DataFrame", what: str) -> Any:
     columns = columns or [name for name in frame if str(name).lower() == "y"]
     if len(columns) > 1:
         raise CorruptFileError(
-            f"{what}: each of the columns {', '.join(map(repr, columns))} could have the labels. "
-            "Leave all but one out, or call them otherwise."
+            f"{what}: each of the columns {', '.join(map(repr, columns))} could hold the labels. "
+            "Remove or rename all but one."
         )
     return columns[0] if columns else None
 

@@ -147,5 +147,5 @@ def _read(path: Path) -> list[tuple[str, int]]:
         ) from error
     parts = [line.rsplit("\t", 1) for line in lines]
     if not all(len(part) == 2 and part[1] in ("0", "1") for part in parts):
-        raise CorruptFileError(f"'{path}' has lines that are not: sentence, tabulator, 0 or 1.")
+        raise CorruptFileError(f"'{path}': every line must be a sentence, a tab, and 0 or 1.")
     return [(sentence, int(label)) for sentence, label in parts]

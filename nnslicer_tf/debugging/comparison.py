@@ -342,7 +342,7 @@ def compare_layers(
     if (both[:, 0] == both[:, 1]).all():
         raise InvalidArgumentError(
             f"The two models give the same labels on all {counted(len(x), 'sample')}: there is no "
-            "deviation to explain. Give what dflare.find_deviations finds, preprocessed. (Of a "
-            "LiteRT file the reference kernels are compared, which round differently.)"
+            "deviation to explain. Pass inputs found by dflare.find_deviations, preprocessed. (A "
+            "LiteRT file runs with the reference kernels here, which round differently.)"
         )
     return LayerComparison(held, x, both, batch_size, progress)

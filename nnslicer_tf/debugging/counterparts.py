@@ -113,7 +113,7 @@ class _Copy(Counterpart):
                 raise InvalidArgumentError(
                     f"Operation '{operation.name}' {operation.shape} has no counterpart in the "
                     f"compressed model '{other.model.name}', which has {there}. Compare a model "
-                    "with a copy that has its layers."
+                    "with a copy that has the same layers."
                 )
             # A copy that rounds differently from the original would go unnoticed.
             layers = operation.keras_layer, same.keras_layer
@@ -157,7 +157,7 @@ class _QuantisedLayers(Counterpart):
             if operation.layer not in self._layers:
                 raise InvalidArgumentError(
                     f"Layer '{operation.layer}' has no counterpart in the compressed model "
-                    f"'{model.name}'. Compare a model with a copy that has its layers."
+                    f"'{model.name}'. Compare a model with a copy that has the same layers."
                 )
             if operation.kernels:
                 kernels.setdefault(operation.layer, operation.kernels[0].name)

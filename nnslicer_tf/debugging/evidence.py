@@ -23,8 +23,8 @@ _BATCH = 32
 _MAX_PATCHED = 64
 _EXPONENT = 3  # the exponent of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
 _NO_CLASS = (
-    "No failing sample has the right class of a passing one: give passing samples of the failing "
-    "samples' right classes, to compare class by class."
+    "No passing sample has the correct class of a failing one. Classes are compared one by one: "
+    "pass passing samples of the failing samples' correct classes."
 )
 
 

@@ -159,7 +159,9 @@ class LiteRTCounterpart(Counterpart):
         self.im, self._file = im, LiteRTGraph(model, x.shape[1:])
         file = self._file
         if not file.of_one_sample(file.input):
-            raise InvalidArgumentError(f"The TFLite model in {file.name} takes no single samples.")
+            raise InvalidArgumentError(
+                f"The TFLite model in {file.name} does not accept single samples."
+            )
         self._matches = self._recognise(x[:_EXAMPLES])
         self._check()
         order = {name: i for i, name in enumerate(im.graph.operations)}
@@ -285,7 +287,7 @@ class LiteRTCounterpart(Counterpart):
             raise InvalidArgumentError(
                 f"Layer {kernels} has no counterpart in the TFLite model in {file.name}. Layers "
                 f"with one: {known}. Layers of the file that were not recognised: {names}. Compare "
-                "a model, without recurrent layers, with the file that was made of it."
+                "a model without recurrent layers with the file converted from it."
             )
         output = self.im.output_operations[0]
         if output not in matches:

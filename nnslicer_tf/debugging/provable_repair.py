@@ -156,8 +156,9 @@ def _least(
     found = linprog(costs, A_ub=matrix, b_ub=bounds, bounds=limits, method="highs")
     if not found.success:
         raise InfeasibleRepairError(
-            f"No change of these weights of '{kernel}' makes all inputs right with their patterns "
-            f"kept ({found.message.strip()}). Give fewer inputs, more weights, or a later layer."
+            f"No change of these weights of '{kernel}' corrects all inputs and keeps their "
+            f"patterns ({found.message.strip()}). Pass fewer inputs, more weights, or a later "
+            "layer."
         )
     return found.x[:weights] - found.x[weights:] if size == "sum" else found.x[:weights]
 
@@ -175,7 +176,7 @@ class _FixedPattern:
         owners = [o for o in sums if o.params.name == kernel]
         if len(owners) != 1:
             raise UnsupportedLayerError(
-                f"Only kernels that are used once can be repaired, not '{kernel}'."
+                f"Kernel '{kernel}' is used more than once and cannot be repaired."
             )
         (self._owner,) = owners
         self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation
@@ -189,8 +190,8 @@ class _FixedPattern:
             plain = o.kind == "rectify" and (o.params is None or is_relu)
             if not plain and o.kind != "maximum":
                 raise UnsupportedLayerError(
-                    f"Operation '{o.name}' ({o.kind}) is neither affine, a ReLU nor a max pooling: "
-                    "a repair needs these behind the layer. Choose a later layer."
+                    f"Operation '{o.name}' ({o.kind}) is neither affine nor a ReLU nor a max "
+                    "pooling; a repair allows only these after the layer. Choose a later layer."
                 )
             self._bends.add(o.name)
             self.conditions += o.size * (o.params.taps.shape[1] if o.kind == "maximum" else 1)

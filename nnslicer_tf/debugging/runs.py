@@ -64,8 +64,8 @@ class Runs:
             if len(unfit):
                 raise InvalidArgumentError(
                     f"The model classifies {len(unfit)} of the {len(part)} {name} samples "
-                    f"{'correctly' if wrong else 'wrongly'}, the first at index {unfit[0]}. "
-                    "Runs.split(im, x, y) divides samples."
+                    f"{'correctly' if wrong else 'wrongly'}, the first at index {unfit[0]}. Divide "
+                    "samples with Runs.split(im, x, y)."
                 )
         return runs
 
@@ -87,7 +87,7 @@ class Runs:
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
                 f"The model classifies all {len(whole)} samples "
-                f"{'wrongly' if wrong.all() else 'correctly'}: give failing and passing ones."
+                f"{'wrongly' if wrong.all() else 'correctly'}: pass both failing and passing ones."
             )
         return cls(whole.part(wrong), whole.part(~wrong))
 
@@ -106,7 +106,7 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
         x, y = data
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"The {name} samples must be a pair: samples, and their right classes."
+            f"The {name} samples must be a pair: samples and their correct classes."
         ) from error
     if isinstance(x, Sized) and not len(x):
         raise InvalidArgumentError(f"There are no {name} samples.")

@@ -49,7 +49,7 @@ def static_slice(
     chosen = np.arange(logits.size) if outputs is None else np.asarray(list(outputs))
     if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= logits.size:
         raise InvalidArgumentError(
-            f"outputs are indices in 0 … {logits.size - 1}, one or more. Received: {outputs!r}"
+            f"outputs must be one or more indices in 0 … {logits.size - 1}. Received: {outputs!r}"
         )
     try:
         low, high = (
@@ -58,10 +58,11 @@ def static_slice(
         )
     except ValueError as error:
         raise InvalidArgumentError(
-            f"A box has a least and a largest input of shape {im.input_shape}, or numbers."
+            f"A box must be a lower and an upper bound: inputs of shape {im.input_shape}, or "
+            "numbers."
         ) from error
     if not (low <= high).all():
-        raise InvalidArgumentError("The box is empty: a least value is above the largest one.")
+        raise InvalidArgumentError("The box is empty: a lower bound exceeds the upper one.")
     # Forward: which neurons are not constant.
     bounds = {im.input_operation: (low, high)}
     for operation in im.operations:

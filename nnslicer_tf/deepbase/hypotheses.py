@@ -79,8 +79,8 @@ def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
     y = check_labels(y, len(y))
     if y.max() >= len(names):
         raise InvalidArgumentError(
-            f"{len(names)} names are for labels 0 … {len(names) - 1}. Received labels "
-            f"{y.min()} … {y.max()}"
+            f"{len(names)} names cover the labels 0 … {len(names) - 1}. Received labels {y.min()} "
+            f"… {y.max()}"
         )
     return {name: (y == label).astype(np.float64) for label, name in enumerate(names)}
 
@@ -103,8 +103,8 @@ class HypothesisSet:
         for name, h in self._hypotheses.items():
             if not callable(h) and len(h) != records:
                 raise InvalidArgumentError(
-                    f"Hypothesis {name!r} has {len(h)} behaviours, and the data has {records} "
-                    "records: there must be one for each."
+                    f"Hypothesis {name!r} has {len(h)} behaviours, but the data has {records} "
+                    "records. It must have one for each."
                 )
 
     def check_varies(self, blocks: Iterable[np.ndarray]) -> None:
@@ -123,7 +123,7 @@ class HypothesisSet:
             first += len(x)
         names = ", ".join(f"{name!r} (always {value:g})" for name, value in constant.items())
         raise InvalidArgumentError(
-            f"These hypotheses are constant on the data, so that no affinity is defined: {names}."
+            f"These hypotheses are constant on the data, so their affinity is undefined: {names}."
         )
 
     def evaluate(
@@ -161,9 +161,9 @@ def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> 
     )
     if not fits:
         raise InvalidArgumentError(
-            f"Hypothesis {name!r} has behaviours at positions of shape {shape}, an inspected "
-            f"operation {positions}; each axis must be a multiple. Choose other units, or average "
-            "the hypothesis: deepbase.per_record(function)."
+            f"Hypothesis {name!r} has behaviours at positions of shape {shape}, but an inspected "
+            f"operation has {positions}; each axis must be a multiple. Choose other units, or "
+            "average the hypothesis: deepbase.per_record(function)."
         )
     split = [part for q, p in zip(shape, positions, strict=True) for part in (p, q // p)]
     blocks = values.reshape(len(values), *split)

@@ -55,7 +55,7 @@ class CountedNeurons:
         im = instrumented(im)
         operations = [o for o in im.operations if counts(o)] if of is None else [im[n] for n in of]
         if not operations:
-            raise InvalidArgumentError("No operation is left whose neurons could be counted.")
+            raise InvalidArgumentError("There is no operation whose neurons could be counted.")
         self.im = im
         self.granularity = granularity
         whole = granularity == "activation"
@@ -187,11 +187,11 @@ class Coverage(ShownAsTable, ABC):
         """
         if type(other) is not type(self) or other._options != self._options:
             raise InvalidArgumentError(
-                f"Only coverage of the same kind and settings can be merged. Received: {other!r} "
-                f"for {self!r}"
+                "Only coverage of the same kind and settings can be merged. Received: "
+                f"{type(other).__name__} {other._options} for {type(self).__name__} {self._options}"
             )
         if other.im is not self.im and other.im.fingerprint != self.im.fingerprint:
-            raise ProfileMismatchError("The two coverages are of models with other weights.")
+            raise ProfileMismatchError("The two coverages belong to models with different weights.")
         for name, mask in other.covered.items():
             self.covered[name] |= mask
         self.samples += other.samples
@@ -216,7 +216,7 @@ class Coverage(ShownAsTable, ABC):
             stored = (header["kind"], header["options"], header["fingerprint"])
             if stored != (type(self).__name__, self._options, self.im.fingerprint):
                 raise ProfileMismatchError(
-                    f"'{path}' is the coverage of another model, criterion or settings: "
+                    f"'{path}' belongs to a different model, criterion or settings: "
                     f"{header['kind']} {header['options']}. Expected: {self!r}"
                 )
             samples = file.value("samples", int, least=0)

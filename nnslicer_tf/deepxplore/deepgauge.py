@@ -109,8 +109,8 @@ class NeuronRanges(ShownAsTable):
         with read_archive(path, _FORMAT, "set of neuron ranges") as file:
             if file.value("fingerprint", str) != im.fingerprint:
                 raise ProfileMismatchError(
-                    f"'{path}' has the ranges of another model than '{im.model.name}': "
-                    "architecture or weights differ. Use NeuronRanges.from_data."
+                    f"'{path}' has the ranges of a different model than '{im.model.name}': "
+                    "architecture or weights differ. Compute them with NeuronRanges.from_data."
                 )
             names, granularity = file.names("operations"), file.header["granularity"]
             known = {o.name for o in im.operations}

@@ -212,7 +212,7 @@ def _checked(
 ) -> tuple[np.ndarray, list[NeuronCoverage]]:
     """Check models, seeds and coverage; return float32 seeds and one coverage per model."""
     if len(ims) < 2:
-        raise InvalidArgumentError(f"Give two or more models. Received: {len(ims)}")
+        raise InvalidArgumentError(f"Pass two or more models. Received: {len(ims)}")
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
@@ -236,11 +236,13 @@ def _checked(
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     if len(coverage) != len(ims):
         raise InvalidArgumentError(
-            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
+            f"coverage must have one entry for each of {len(ims)} models. Received: {len(coverage)}"
         )
     for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
         if not isinstance(cov, NeuronCoverage):
             raise InvalidArgumentError(f"coverage[{position}] is not a NeuronCoverage: {cov!r}")
         if cov.im is not im and cov.im.fingerprint != im.fingerprint:
-            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
+            raise InvalidArgumentError(
+                f"coverage[{position}] does not belong to models[{position}]."
+            )
     return seeds, coverage

@@ -31,8 +31,8 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     if rank > len(scores):
         raise InvalidArgumentError(
             f"A false-positive rate of {rate:g} needs at least {int(np.ceil(1 / rate)) - 1} "
-            f"held-out normal inputs. There are {len(scores)}: fit on more, hold out more, or ask "
-            "for a higher rate."
+            f"held-out normal inputs. There are {len(scores)}: fit on more, hold out more, or "
+            "choose a higher rate."
         )
     return float(scores[rank - 1])
 

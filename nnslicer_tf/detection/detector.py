@@ -171,7 +171,9 @@ class Detector(BaseEstimator):
         arrays |= {f"state/{name}": array for name, array in self.state().items()}
         parameters = self._parameters()
         if isinstance(parameters.get("rng"), np.random.Generator):
-            raise InvalidArgumentError("A detector is saved with an int as rng, not a Generator.")
+            raise InvalidArgumentError(
+                "To save a detector, create it with an int as rng, not a Generator."
+            )
         header = {"class": type(self).__name__, "parameters": parameters}
         write_archive(path, _FORMAT, header | {"identity": self.identity()}, arrays)
 
@@ -194,7 +196,7 @@ class Detector(BaseEstimator):
             detector = cls._with_parameters(source, parameters)
             if file.value("identity", str) != detector.identity():
                 raise ProfileMismatchError(
-                    f"The detector in '{path}' was fitted on another model than "
+                    f"The detector in '{path}' was fitted on a different model than "
                     f"'{detector.im.model.name}', or with another profile or other options."
                 )
             detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")

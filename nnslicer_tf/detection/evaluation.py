@@ -41,7 +41,7 @@ def evaluate(
         if not len(originals) or len(originals) != len(adversarial):
             raise InvalidArgumentError(
                 f"'{name}' has {len(adversarial)} adversarial inputs and {len(originals)} "
-                "originals: give the successful examples, at least one, with theirs."
+                "originals: pass at least one successful example, and the original of each."
             )
     rows = []
     cache: dict[str, float] = {}

@@ -90,7 +90,7 @@ def _changed(
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(
             f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
-            "has no get_config of its own, from which Keras makes another one."
+            "does not define get_config, which Keras needs to rebuild it."
         )
     for name in layers or ():
         check_name("layer", name, [layer.name for layer in model.layers])
@@ -120,7 +120,7 @@ def _converted(
     from tensorflow.lite.python.convert import ConverterError
 
     if isinstance(keep, str):
-        raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
+        raise InvalidArgumentError(f"keep must be a list of names. Received: the string {keep!r}")
     calibration = None
     if method != "dynamic":  # activations are calibrated
         _check_one_output(model, several=True)
@@ -131,7 +131,9 @@ def _converted(
                 "be rounded to steps. The method 'dynamic' takes this model."
             )
         if samples is None:
-            raise InvalidArgumentError("Integers need samples: a few hundred preprocessed inputs.")
+            raise InvalidArgumentError(
+                "Integer quantisation needs samples: pass a few hundred preprocessed inputs."
+            )
         calibration = Samples(samples, model.input_shape[1:]).array()
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -190,7 +192,9 @@ def _quantised_by_recipe(
         if quantizer.need_calibration:
             rows = np.zeros(0) if samples is None else as_array(samples).astype(np.float32)
             if not len(rows):
-                raise InvalidArgumentError("This recipe needs samples: one preprocessed input.")
+                raise InvalidArgumentError(
+                    "This recipe needs samples: pass at least one preprocessed input."
+                )
             signatures = LiteRTModel(content).interpreter.get_signature_list()
             ((name, signature),) = signatures.items()
             (tensor,) = signature["inputs"]
@@ -214,7 +218,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
         classes = InstrumentedModel(model, sizes if len(sizes) > 1 else sizes[0]).classes
     except UnsupportedLayerError as error:
         raise UnsupportedLayerError(
-            f"It is not known whether '{model.name}' ends in probabilities. {error} If it ends in "
+            f"Cannot determine whether '{model.name}' ends in probabilities. {error} If it ends in "
             "logits, append keras.layers.Softmax() yourself."
         ) from error
     if not classes.are_logits:
@@ -263,8 +267,8 @@ def distill(
     check_number("temperature", temperature, "(0, inf)")
     if teacher.output_shape[1:] != student.output_shape[1:]:
         raise InvalidArgumentError(
-            "Teacher and student need outputs of one size. "
-            f"Received: {teacher.output_shape}, {student.output_shape}"
+            "Teacher and student must have outputs of the same size. Received: "
+            f"{teacher.output_shape}, {student.output_shape}"
         )
 
     def soften(probabilities: Any) -> Any:
@@ -291,7 +295,7 @@ def distill(
 def _check_built(model: keras.Model) -> None:
     if not model.built:
         raise InvalidArgumentError(
-            f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
+            f"Model '{model.name}' is not built: its weights do not exist yet. Start it with "
             "keras.Input, or call it once."
         )
 

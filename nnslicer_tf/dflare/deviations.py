@@ -204,11 +204,11 @@ class DeviationSet(ShownAsTable):
         """
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(
-                "There is nothing to draw: no deviation was found, or its seed is not known."
+                "There is nothing to draw: no deviation was found, or its seed is unknown."
             )
         if _are_sentences(self.seeds):
             raise InvalidArgumentError(
-                "Sentences are read, not drawn: decode `images` and `seeds` with their vocabulary."
+                "Sentences cannot be drawn: decode `images` and `seeds` with their vocabulary."
             )
         order = np.argsort(self._of_found()["L∞"], kind="stable")[:most]
         seeds, images = self.seeds[self.found][order], self.images[order]

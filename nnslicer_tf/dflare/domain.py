@@ -83,7 +83,7 @@ class Domain(ABC):
         self.operators = {operator.name: operator for operator in operators}
         if not operators or len(self.operators) != len(operators):
             names = [operator.name for operator in operators]
-            raise InvalidArgumentError(f"Operators need different names. Received: {names}")
+            raise InvalidArgumentError(f"Operators must have unique names. Received: {names}")
         self._limits: tuple[np.ndarray, np.ndarray] | None = None
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Domain(ABC):
         for mutation in trace:
             if mutation.operator not in self.operators:
                 raise InvalidArgumentError(
-                    f"The trace uses the operator '{mutation.operator}'. Known here: "
+                    f"Unknown operator '{mutation.operator}' in the trace. Expected one of: "
                     f"{', '.join(self.operators)}"
                 )
             mutant = self.operators[mutation.operator].apply(x, mutation.parameters)

@@ -199,8 +199,8 @@ def _checked(
     """Return the seeds as an array, and the pair with its domain; reject invalid seeds."""
     if not isinstance(pair, ModelPair):
         raise InvalidArgumentError(
-            "The models are given as one pair: find_deviations(ModelPair(original, compressed), "
-            f"seeds). Received: {type(pair).__name__}"
+            "Pass the models as one pair: find_deviations(ModelPair(original, compressed), seeds). "
+            f"Received: {type(pair).__name__}"
         )
     x = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
     if x.ndim == 0:
@@ -212,8 +212,8 @@ def _checked(
     limit, is_integer = search.max_distance, x.dtype.kind in "iu"
     if limit is not None and isinstance(pair.domain, TextDomain):
         raise InvalidArgumentError(
-            "max_distance limits the change of a value, which words do not have. Leave it out, "
-            "and minimise what is found."
+            "max_distance limits the change of a value, and words have no values. Omit it, and "
+            "minimise the deviations."
         )
     if limit is not None:
         check_number("max_distance", limit, "[1, inf]" if is_integer else "(0, inf]")

@@ -94,10 +94,10 @@ class ModelPair:
             domain = SignalDomain(seeds)
         else:
             raise InputShapeError(
-                f"There is no domain for seeds of shape {seeds.shape}; there are some for images "
+                f"No domain accepts seeds of shape {seeds.shape}. There are domains for images "
                 "(seeds, height, width, channels), rows (seeds, columns), signals (seeds, steps, "
-                "…) and sentences (seeds, length) of integers. For others, subclass "
-                "dflare.Domain and pass ModelPair(…, domain=)."
+                "…) and sentences (seeds, length) of integers. For others, subclass dflare.Domain "
+                "and pass ModelPair(…, domain=)."
             )
         pair = copy.copy(self)
         pair._domain = domain

@@ -73,7 +73,7 @@ def repair_data(
     Returns the compressed model's `(pairs, classes)` and the original's labels `(pairs,)` on both.
     """
     if not found.found.any():
-        raise InvalidArgumentError("A repair needs triggering inputs, and none was found.")
+        raise InvalidArgumentError("A repair needs triggering inputs, but none was found.")
     pair = pair.for_seeds(found.known_seeds())
     before, after = pair.ask(found.known_seeds()[found.found]), pair.ask(found.images)
     return before.compressed, after.compressed, before.labels[:, 0], after.labels[:, 0]

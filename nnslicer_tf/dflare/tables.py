@@ -116,7 +116,7 @@ class TableDomain(Domain):
         finite = np.isfinite(seeds).reshape(len(seeds), -1).all(axis=1)
         if not finite.all():
             raise InputShapeError(
-                f"Seed {int(finite.argmin())} has NaN or infinite values. Fill or leave out gaps."
+                f"Seed {int(finite.argmin())} has NaN or infinite values. Fill or remove gaps."
             )
 
     def valid(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -85,14 +85,14 @@ class RayEngine:
                     connection.sendall(_PREFACE)
                     answer = connection.recv(9)
                 if len(answer) < 4 or answer[3] != _SETTINGS:
-                    raise ValueError("another program listens there")
+                    raise ValueError("another program is listening at that address")
         except (OSError, ValueError) as error:
             raise self._no_cluster(error) from error
 
     def _no_cluster(self, error: Exception) -> InvalidArgumentError:
         return InvalidArgumentError(
             f"No Ray cluster answers at ray_address={self._address!r} ({error}). Start one with "
-            "'ray start --head', or leave ray_address out to use the cores of this machine."
+            "'ray start --head', or omit ray_address to use the cores of this machine."
         )
 
     def _start(self) -> None:
@@ -155,8 +155,8 @@ class RayEngine:
             if self._address is not None or not started_here:
                 raise self._no_cluster(error) from error
             warnings.warn(
-                f"Ray could not be started ({error}), so that the work runs on threads of this "
-                "process. workers=0 does so without trying.",
+                f"Ray could not be started ({error}), so the work runs on threads of this process. "
+                "Pass workers=0 to use threads without trying Ray.",
                 stacklevel=2,
             )
             yield from ThreadEngine(self._workers or 1).map(job, items)  # type: ignore[arg-type]

@@ -60,8 +60,8 @@ def integrated_gradients(
     distance = np.linalg.norm(polygon.at(place[None])[0] - x)
     if distance > _OFF * np.ptp(polygon.corners, axis=0).max():
         raise InvalidArgumentError(
-            "x must lie in the plane of the baselines, so that the paths to it do. Received: a "
-            f"point {distance:.3g} away from it"
+            f"x must lie in the plane of the baselines. Received: a point {distance:.3g} away from "
+            "it"
         )
 
     # The regions of the convex hull of the polygon and x, and the weight of each.

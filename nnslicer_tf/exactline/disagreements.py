@@ -90,8 +90,8 @@ def disagreement(
     else:
         if classes > MAX_TAPS:
             raise InvalidArgumentError(
-                f"On a polygon, disagreement takes classifiers of up to {MAX_TAPS} classes, on a "
-                f"line of any number. Received: {counted(classes, 'class')}"
+                f"On a polygon, disagreement supports classifiers of up to {MAX_TAPS} classes; on "
+                f"a line, of any number. Received: {counted(classes, 'class')}"
             )
         walker = PlaneWalker(models)
         plane = walker.plane(corners, max_regions=max_regions, progress=progress)

@@ -55,7 +55,7 @@ class Plane:
         points = check_points(polygon, "polygon", shape, 1)
         flat = points.reshape(len(points), int(np.prod(shape)))
         if flat.shape[1] < 2:
-            raise InputShapeError(f"Planes need inputs of two values or more. Received: {shape}")
+            raise InputShapeError(f"Planes need inputs of at least two values. Received: {shape}")
         # Corners that repeat the one before, or close the ring, are left out; the first is kept, as
         # coordinates are relative to it.
         flat = flat[np.append(True, np.any(flat[1:] != flat[:-1], axis=1))[: len(flat)]]
@@ -63,7 +63,7 @@ class Plane:
             flat = flat[:-1]
         if len(flat) < 3:
             raise InvalidArgumentError(
-                f"polygon must have three different corners or more. Received: {len(points)} "
+                f"polygon must have at least three different corners. Received: {len(points)} "
                 f"points, {len(flat)} of them different from the one before"
             )
         steps = flat - flat[0]
@@ -179,7 +179,7 @@ class Faces(Plane):
         places = np.ascontiguousarray(places, np.float64)
         if places.ndim != 2 or places.shape[1] != 2:
             raise InvalidArgumentError(
-                "Places are plane coordinates (n, 2); `coordinates` returns those of inputs. "
+                "Places must be plane coordinates (n, 2); `coordinates` computes them from inputs. "
                 f"Received shape: {places.shape}"
             )
         slack = _SLACK * float(np.ptp(self.corners, axis=0).max())

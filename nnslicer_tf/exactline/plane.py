@@ -97,8 +97,8 @@ class PlaneWalker:
                 values = taps + int(np.isfinite(floors).any())
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
-                        f"Operation '{step.name}' is a maximum of {values} values. Planes take "
-                        f"{MAX_TAPS} at most, including one for a ReLU unless fuse=False."
+                        f"Operation '{step.name}' is a maximum of {values} values. Planes support "
+                        f"at most {MAX_TAPS}, including one for a ReLU unless fuse=False."
                     )
 
     def plane(

@@ -56,8 +56,8 @@ def ablated_model(
     donors = len(next(iter(base.values())))
     if donors > 1:
         raise InvalidArgumentError(
-            f"A model has one reference; Samples has {donors} donors. Take one: "
-            "Samples(x[:1]), or the mean of all."
+            f"A model has one reference, but Samples has {donors} donors. Use one: Samples(x[:1]), "
+            "or the mean of all."
         )
     single = {name: value[0] for name, value in base.items()}
     if ablation.level == "synapse" and all(
@@ -127,9 +127,9 @@ def with_constants(
         if masked and not (operation.kind == "weighted_sum" and has_activation):
             raise UnsupportedLayerError(
                 f"Kernel '{masked[0]}' belongs to "
-                f"{with_article(type(operation.keras_layer).__name__)} layer, "
-                "after which no constant can be added: only after layers with one kernel and an "
-                "activation. Leave the kernel out, or leave the means out."
+                f"{with_article(type(operation.keras_layer).__name__)} layer, after which no "
+                "constant can be added: this needs a layer with one kernel and an activation. Omit "
+                "the kernel, or the means."
             )
         # A separable convolution is two weighted sums: the second reads the first.
         is_second = operation.kernels and operation.kernels[0].name.endswith("/pointwise")
@@ -188,7 +188,7 @@ def with_constants(
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}'. Perhaps a nested model is called more than once, with different "
-                "means. Leave the means out, or build the model without nested models."
+                "means. Omit the means, or build the model without nested models."
             )
     return copy
 

@@ -51,7 +51,7 @@ def maskable(model: ModelLike) -> InstrumentedModel:
     for operation in computed(im):
         raise UnsupportedLayerError(
             f"The kernel of layer '{operation.layer}' ({type(operation.keras_layer).__name__}) is "
-            "computed, so that it cannot be masked: only variables can. Replace the layer by one "
+            "computed, so it cannot be masked: only variables can be. Replace the layer by one "
             "that stores the computed kernel, such as a Dense layer."
         )
     return im

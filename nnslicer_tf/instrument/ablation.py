@@ -102,7 +102,7 @@ class Ablation:
         by_weight = level == WEIGHT or (level == "synapse" and isinstance(self.reference, Weights))
         if level == WEIGHT and not isinstance(self.reference, (Zero, Weights)):
             raise InvalidArgumentError(
-                "Units 'weight' have the references Zero() and Weights(model). Received: "
+                "Level 'weight' supports the references Zero() and Weights(model). Received: "
                 f"{type(self.reference).__name__}; use level='synapse'."
             )
         self.im = maskable(model) if level in ("synapse", WEIGHT) else instrumented(model)

@@ -185,7 +185,7 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
                 "nnslicer_tf.register_layer; otherwise register operations that compute it."
             )
             raise UnsupportedLayerError(
-                f"{what} '{call.path}' ({type(call.layer).__name__}) computes something else "
-                "than the operations that are known for it: its output differs by "
-                f"{worst:.3g} on the same input. {remedy}"
+                f"{what} '{call.path}' ({type(call.layer).__name__}) does not compute what its "
+                f"registered operations compute: its output differs by {worst:.3g} on the same "
+                f"input. {remedy}"
             )

@@ -111,8 +111,8 @@ def check_copy(
         )
     name, layer = _first_difference(model, copy, x)
     raise UnsupportedLayerError(
-        f"The {what} of model '{model.name}' gives other outputs than the model; the first layer "
-        f"that differs is '{name}' ({type(layer).__name__}). It keeps something that is neither a "
+        f"The {what} of model '{model.name}' gives outputs that differ from the model's; the first "
+        f"layer that differs is '{name}' ({type(layer).__name__}). It has state that is neither a "
         "variable nor in its config: create it in build() with add_weight, or return it from "
         "get_config()."
     )
@@ -273,9 +273,9 @@ def transfer(
     if len(own) != len(other) or (not merged and len(layer.weights) != len(copy.weights)):
         raise UnsupportedLayerError(
             f"Layer '{layer.name}' ({type(layer).__name__}) cannot be copied: created from its "
-            f"config, it has {len(copy.weights)} variables instead of {len(layer.weights)}. "
-            "Return everything that it is made from in get_config(), and create variables in "
-            "__init__ or build()."
+            f"config, it has {len(copy.weights)} variables instead of {len(layer.weights)}. Return "
+            "all arguments of __init__ from get_config(), and create variables in __init__ or "
+            "build()."
         )
     for part, twin in zip(own, other, strict=True):
         if part is not layer and twin.name != part.name:  # Keras has numbered it

@@ -362,8 +362,8 @@ def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") 
     if len(names) != count:
         raise InvalidArgumentError(
             f"'{data.name}' has {len(names)} different labels ({', '.join(names)[:100]}), the "
-            f"model {count} classes, so that it is not known which label is which class. Name all "
-            f"classes in the model's order: {option + ' A,B,…' if option else 'classes=[…]'}."
+            f"model {count} classes, so labels cannot be matched to classes. Name all classes in "
+            f"the model's order: {option + ' A,B,…' if option else 'classes=[…]'}."
         )
     predicted = im.classes.from_outputs(im.predict(data.x))
     return warn_of_class_order(predicted, data.y, names, order_remedy(names, option))
@@ -389,12 +389,12 @@ def aligned(data: Any, columns: Sequence[str]) -> Any:
     if missing or unknown or len(set(names)) < len(names):
         raise InputShapeError(
             f"The profile was made from a table with the columns {', '.join(columns)[:200]}. "
-            f"Missing here: {missing}, unknown: {unknown}. Name the columns as there, or pass an "
-            "array in that order."
+            f"Missing here: {missing}, unknown: {unknown}. Use these names, or pass an array in "
+            "that order."
         )
     warnings.warn(
-        "The columns were put into the order of the table that was profiled: "
-        f"{', '.join(columns)[:200]}. Received: {', '.join(names)[:200]}",
+        f"The columns were reordered to match the profiled table: {', '.join(columns)[:200]}. "
+        f"Received: {', '.join(names)[:200]}",
         stacklevel=4,
     )
     order = [names.index(name) for name in columns]
@@ -497,7 +497,7 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
     )
     if x is None:
         raise InputShapeError(
-            f"Data has the keys {', '.join(map(str, element))}; samples are looked for under "
+            f"Data has the keys {', '.join(map(str, element))}; samples must be under one of "
             f"{', '.join(KEYS)}."
         )
     return _dense(x), y

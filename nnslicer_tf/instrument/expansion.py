@@ -157,8 +157,8 @@ def expand(
         batched = value.ndim > 0 and value.shape[0] == batch
         if batched and not (value == value[:1]).all():
             raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(layer).__name__}) adds other values to each sample of a "
-                "batch. Analyses need a model that treats each sample alike."
+                f"Layer '{path}' ({type(layer).__name__}) adds different values to each sample of "
+                "a batch. Analyses need a model that treats each sample alike."
             )
         finite = np.clip(value, -_LIMIT, _LIMIT) if value.dtype.kind == "f" else value
         same = value.shape == other.shape and np.array_equal(value, other) and not follows

@@ -61,7 +61,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
             "model from its code, copy the weights from tf.saved_model.load, and save it as .keras."
         )
     if path.suffix not in (".keras", ".h5", ".hdf5"):
-        raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")
+        raise InvalidArgumentError(f"A model must be a .keras or .h5 file. Received: '{path}'")
     if not path.is_file():
         raise InvalidArgumentError(f"There is no model file '{path}'.")
     try:

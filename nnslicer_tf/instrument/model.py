@@ -152,8 +152,8 @@ class InstrumentedModel(ShownAsTable):
         if len(self.graph.inputs) > 1:
             raise SeveralInputsError(
                 f"Model '{self.model.name}' has {len(self.graph.inputs)} inputs "
-                f"({', '.join(self.graph.inputs)}), and this analysis takes models with one. Join "
-                "the inputs in a wrapping model, which cuts one tensor into them."
+                f"({', '.join(self.graph.inputs)}), but this analysis needs a model with one. Join "
+                "the inputs in a wrapping model, which splits one tensor into them."
             )
         return self.graph.inputs[0]
 
@@ -609,7 +609,7 @@ def _range(bounds: Any) -> Bounds:
         valid = False
     if not valid:
         raise InvalidArgumentError(
-            f"bounds are the least and the largest value of an input. Received: {bounds!r}"
+            f"bounds must be the smallest and the largest value of an input. Received: {bounds!r}"
         )
     return low, high
 
@@ -620,7 +620,7 @@ def _preprocessed(
     """Return a model with the same layers that preprocesses its inputs first."""
     if len(model.inputs) > 1:
         raise InvalidArgumentError(
-            "preprocess is for models with one input. Put the step into the model."
+            "preprocess needs a model with one input. Put the preprocessing into the model."
         )
     inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
     try:

@@ -218,14 +218,15 @@ def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = Fal
         )
     if exclusive and classes.is_multi_label:
         raise InvalidArgumentError(
-            f"This needs classes that exclude each other; '{name}' has a sigmoid for each of "
-            f"{classes.count} labels. Give a model that ends in logits, a softmax or one sigmoid. "
-            f"{classes.remark}"
+            f"This analysis needs classes that exclude each other; '{name}' has a sigmoid for each "
+            f"of {classes.count} labels. Pass a model that ends in logits, a softmax or one "
+            f"sigmoid. {classes.remark}"
         )
     if one_output and len(im.output_operations) > 1:
         raise InvalidArgumentError(
-            f"This needs a model with one output; '{name}' has {len(im.output_operations)}: "
-            f"{', '.join(im.outputs)}. Choose one: keras.Model(model.inputs, model.outputs[0])."
+            f"This analysis needs a model with one output; '{name}' has "
+            f"{len(im.output_operations)}: {', '.join(im.outputs)}. Choose one: "
+            "keras.Model(model.inputs, model.outputs[0])."
         )
     return classes.count
 

@@ -102,9 +102,9 @@ def warn_of_scale(
         )
         if sees_black and recognises(scaled(1), scaled(1)(images)):
             warn(
-                "After preprocess the original model answers as for black images, always with "
-                f"class {int(probabilities[0].argmax())}; without it (0 to 255) it gives several "
-                "classes. If it scales images by itself, pass preprocess=None."
+                "After preprocess the original model answers as it does for black images, always "
+                f"with class {int(probabilities[0].argmax())}; without it (0 to 255) it gives "
+                "several classes. If it scales images by itself, pass preprocess=None."
             )
         return
     # A model that standardises each image by itself takes any scale.

@@ -204,8 +204,8 @@ def as_reference(reference: Any, profile: Any = None) -> Reference:
             )
         return Samples(profile.rows)
     raise InvalidArgumentError(
-        "A reference is 'mean', 'zero', 'samples', a Profile, or one of Mean(profile), Zero(), "
-        f"Samples(x), Weights(model). Received: {reference!r}"
+        "A reference must be 'mean', 'zero', 'samples', a Profile, or one of Mean(profile), "
+        f"Zero(), Samples(x), Weights(model). Received: {reference!r}"
     )
 
 

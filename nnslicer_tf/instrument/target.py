@@ -136,5 +136,5 @@ def _neurons(chosen: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
             f"{name} has neurons of shape {shape}. Give an index, or 'all'. Received: {chosen!r}"
         ) from error
     if not np.size(indexed):
-        raise InvalidArgumentError(f"{name}: no neuron is chosen by {chosen!r}.")
+        raise InvalidArgumentError(f"{chosen!r} selects no neuron of {name}.")
     return tuple(np.unique(indexed).tolist())

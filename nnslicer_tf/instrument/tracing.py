@@ -172,7 +172,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         outputs = visitor.ids(visitor.run(model, sources, prefix=""))
     except ValueError as error:  # Keras's, such as of images that are too small
         raise InputShapeError(
-            f"'{model.name}' takes no inputs of shape {shapes}: {error}"
+            f"'{model.name}' does not accept inputs of shape {shapes}: {error}"
         ) from error
 
     # Calls that no output depends on are dropped, such as masks that Keras computes itself.
@@ -319,7 +319,7 @@ class _Visitor:
                 raise UnsupportedLayerError(
                     f"Layer '{name}' ({type(part).__name__}) is called with training=True, so that "
                     f"it {why} at inference, too. Analyses need a model that treats each sample "
-                    "alike: build it without that argument, and set_weights of this model."
+                    "alike: build it without that argument, and copy the weights with set_weights."
                 )
         # Symbolic outputs that stand for the call's
         symbolic = _tensors((args, kwargs))

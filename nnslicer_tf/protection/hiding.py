@@ -268,5 +268,5 @@ def simulate_attacks(
 def _check_budget(budget: int, samples: int) -> None:
     if not is_int(budget) or not 0 < budget <= samples:
         raise InvalidArgumentError(
-            f"budget is a number of samples, 1 to {samples}. Received: {budget!r}"
+            f"budget must be a number of samples from 1 to {samples}. Received: {budget!r}"
         )

@@ -97,8 +97,8 @@ def imitate(
     teacher, of_teacher, _ = _opened(teacher, x, batch_size)
     if functional.output_shape != of_teacher.output_shape:
         raise InvalidArgumentError(
-            "A model imitates a teacher with outputs of the same shape. "
-            f"Received: {functional.output_shape}, {of_teacher.output_shape}"
+            "Model and teacher must have outputs of the same shape. Received: "
+            f"{functional.output_shape}, {of_teacher.output_shape}"
         )
     generator = as_generator(rng)
     draw_dropout_seeds(model, generator)

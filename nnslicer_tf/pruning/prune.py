@@ -60,8 +60,8 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
     """
     if not isinstance(scores, Mapping):
         raise InvalidArgumentError(
-            "scores maps the names of kernels to arrays, as pruning.scores returns them. Received: "
-            f"{type(scores).__name__}"
+            "scores must map the names of kernels to arrays, as pruning.scores returns them. "
+            f"Received: {type(scores).__name__}"
         )
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
     for value in ratios.values():
@@ -74,7 +74,7 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
                 f"{', '.join(ratios)}."
             )
         if np.isnan(score).any():
-            raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
+            raise InvalidArgumentError(f"The scores of kernel '{name}' contain NaN.")
         keep[name] = ~smallest(np.abs(score), _count(ratios[name], np.size(score)))
     return keep
 
@@ -125,7 +125,7 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     samples = Samples(x, im.input_shape, im.bounds).array()
     if len(samples) < 2:
         raise InvalidArgumentError(
-            f"Statistics need two samples at least. Received: {len(samples)}"
+            f"Statistics need at least two samples. Received: {len(samples)}"
         )
     momentum = {
         id(o.keras_layer): {"momentum": 0.0}

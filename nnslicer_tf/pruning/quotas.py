@@ -127,7 +127,7 @@ class Candidates:
             left = self._shares(stays_at(0.0))[0]
             raise InvalidArgumentError(
                 f"Cannot remove that many parameters: {left:.1%} of them remain when every layer "
-                f"keeps an eighth. Use a smaller ratio. Received: ratio={ratio!r}"
+                f"keeps an eighth of its units. Use a smaller ratio. Received: ratio={ratio!r}"
             )
         low, high = 0.0, 1.0
         for _ in range(_STEPS):

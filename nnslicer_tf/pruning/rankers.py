@@ -123,7 +123,7 @@ class ClassRanker(Ranker):
         """Return the sum of the target classes' scores."""
         if x is None or y is None:
             raise InvalidArgumentError(
-                f"{type(self).__name__} ranks by samples: give x and y, the labelled samples."
+                f"{type(self).__name__} ranks by samples: pass labelled samples x and y."
             )
         return self.by_class(im, x, y, classes).total()
 

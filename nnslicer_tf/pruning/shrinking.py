@@ -92,7 +92,7 @@ class Shrunk(ShownAsTable):
         path = as_path(path)
         if path.suffix not in (".keras", ".tflite", ".onnx", ""):
             raise InvalidArgumentError(
-                "A model is written as .keras, .tflite or .onnx, or as a folder without an "
+                "A model can be written as .keras, .tflite or .onnx, or as a folder without an "
                 f"ending (SavedModel). Received: '{path}'"
             )
         try:
@@ -192,8 +192,8 @@ def shrink(
     for operation in im.operations:
         if not first[groups.of[operation.name]].any():
             raise UnsupportedLayerError(
-                f"Layer '{operation.layer}' computes only classes that are not needed, so that it "
-                "would have no units. Leave it out: keras.Model(inputs, the other outputs)."
+                f"Layer '{operation.layer}' computes only classes that are not needed, so no unit "
+                "of it would be left. Remove it: keras.Model(inputs, the other outputs)."
             )
     candidates = Candidates(im, groups, first)
     if not len(candidates.numbers):
@@ -268,7 +268,7 @@ def _check(
         )
     if len(targets) + other < 2:
         raise InvalidArgumentError(
-            f"A classifier needs two classes at least, or one and other=True. Received: {targets}"
+            f"A classifier needs at least two classes, or one and other=True. Received: {targets}"
         )
     return targets
 

@@ -191,7 +191,8 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         sizes = {layer: len(mask) for layer, mask in self.items()}
         if sizes != {layer: len(mask) for layer, mask in other.items()}:
             raise InvalidArgumentError(
-                f"Only critical neurons of one model can be combined. Received: {self!r}, {other!r}"
+                f"Only critical neurons of the same model can be combined. Received: {self!r}, "
+                f"{other!r}"
             )
         return CriticalNeurons({layer: mask | other[layer] for layer, mask in self.items()})
 
@@ -308,7 +309,8 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
             "layer, no convolution, no attention with heads and no recurrent layer; grouped "
-            "convolutions, gates and wrapped recurrent layers are left out. Give a model that has."
+            "convolutions, gates and wrapped recurrent layers are not considered. Use a model that "
+            "has one."
         )
     return layers | ({output.layer: _neuron_layer(output, (output,))} if classes else {})
 

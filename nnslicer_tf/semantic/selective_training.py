@@ -117,13 +117,13 @@ def develop(
     check_critical(critical, dict(hidden))
     if im.classes.is_binary:
         raise InvalidArgumentError(
-            f"Model '{im.model.name}' tells two classes apart with one sigmoid and has no output "
-            "for new classes. Give a classifier with one output for each class, new ones included."
+            f"Model '{im.model.name}' separates two classes with one sigmoid and has no output for "
+            "new classes. Pass a classifier with one output for each class, new ones included."
         )
     old = sorted(set(learned))
     if not old or old[0] < 0 or old[-1] >= last.units:
         raise InvalidArgumentError(
-            f"learned must be classes of 0 … {last.units - 1}, one at least. Received: {old}"
+            f"learned must be one or more classes of 0 … {last.units - 1}. Received: {old}"
         )
     neurons = {layer: ~np.asarray(mask) for layer, mask in critical.items()}
     neurons[name] = ~np.isin(np.arange(last.units), old)
@@ -248,7 +248,7 @@ def parameter_masks(
             free[:, weights.start : weights.stop] &= ~channels[source][:, None]
     masks = {key: mask & unread.get(key, True) for key, mask in masks.items()}
     if not any(mask.any() for mask in masks.values()):
-        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
+        raise InvalidArgumentError("No neuron is selected: there is nothing to train.")
     return masks
 
 

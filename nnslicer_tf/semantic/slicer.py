@@ -93,7 +93,7 @@ class SemanticSlicer:
             if len(missing):
                 raise InvalidArgumentError(
                     f"There are no samples of categories {missing.tolist()}. The labels have "
-                    f"{present.tolist()}; give samples of them, or other categories."
+                    f"{present.tolist()}; pass samples of them, or other categories."
                 )
             self.categories = np.unique(categories)
         values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))

@@ -130,7 +130,7 @@ def _indices(
     if isinstance(chosen, str):
         if chosen != ALL:
             raise CriterionError(
-                f"Neurons of '{name}' are given as indices or 'all'. Received: {chosen!r}"
+                f"Neurons of '{name}' must be indices or 'all'. Received: {chosen!r}"
             )
         return np.arange(size)
     given = list(chosen) if isinstance(chosen, Iterable) else chosen
@@ -138,9 +138,7 @@ def _indices(
     if indices.size == 0:
         raise CriterionError(f"The criterion names no neuron of '{name}'.")
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
-        raise CriterionError(
-            f"Neurons of '{name}' are given as integer indices. Received: {given!r}"
-        )
+        raise CriterionError(f"Neurons of '{name}' must be integer indices. Received: {given!r}")
     if indices.min() < 0 or indices.max() >= size:
         indexed = "indexed 0" if size == 1 else f"indexed 0 to {size - 1}"
         hint = (

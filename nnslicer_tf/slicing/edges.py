@@ -33,8 +33,8 @@ def edges(one: "Slice", model: ModelLike) -> "pd.DataFrame":
         check_name("kernel", name, im.kernels)
         if values.shape != im.kernels[name].shape:
             raise ProfileMismatchError(
-                f"The slice is of another model than '{im.model.name}': its kernel '{name}' has "
-                f"shape {values.shape}, the model's {im.kernels[name].shape}."
+                f"The slice belongs to a different model than '{im.model.name}': its kernel "
+                f"'{name}' has shape {values.shape}, the model's {im.kernels[name].shape}."
             )
     if not one.synapses:
         raise InvalidArgumentError(

@@ -119,7 +119,7 @@ def explain(
 
 def _check_names(names: Sequence[str], classes: int | None) -> None:
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"The names of the classes must differ. Received: {names}")
+        raise InvalidArgumentError(f"Class names must be unique. Received: {names}")
     if names and classes is not None and len(names) != classes:
         raise InvalidArgumentError(
             f"The model has {counted(classes, 'class')}; received {counted(len(names), 'name')}."
@@ -201,8 +201,8 @@ def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[A
     checked = im.check(x)
     if len(checked) != 1:
         raise InvalidArgumentError(
-            f"One sample is explained at a time. Received: {len(checked)}; pass x[i], or "
-            "look at many with slicer.slice_each(x) and nnslicer_tf.explore."
+            f"explain takes one sample. Received: {len(checked)}; pass x[i], or look at many with "
+            "slicer.slice_each(x) and nnslicer_tf.explore."
         )
     return checked, columns
 
@@ -214,8 +214,8 @@ def explained_target(
     if isinstance(target, Criterion):
         if not isinstance(target.outputs, Mapping) or target.until is not None:
             raise CriterionError(
-                "A criterion that is explained names neurons, without `until`: "
-                "Criterion({'operation': [indices]})."
+                "explain needs a criterion that names neurons and has no `until`: "
+                f"Criterion({'operation': [indices]})."
             )
         target = target.outputs
     if target is None:

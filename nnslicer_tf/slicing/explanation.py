@@ -215,7 +215,7 @@ class Explanation(ShownAsTable):
         """
         if self.frequencies is None:
             raise InvalidArgumentError(
-                "There is nothing to differ from: pass usual samples of the class, "
+                "There are no usual samples to compare with: pass some of the class, "
                 "slicer.explain(x, usual=x_train[y_train == label])."
             )
         rows = []

@@ -154,8 +154,8 @@ def patch(
     ]
     if np.isclose(scores[0], scores[1], rtol=1e-6, atol=1e-12):
         raise InvalidArgumentError(
-            f"The target's score is {scores[0]:.4g} in both runs, so that there is nothing to "
-            "explain. Choose samples, or a target, that differ."
+            f"The target's score is {scores[0]:.4g} in both runs: there is nothing to explain. "
+            "Choose samples, or a target, that differ."
         )
     keys, groups = [], {}
     for name in names:

@@ -173,8 +173,8 @@ class Profile(ShownAsTable):
         """Raise ProfileMismatchError unless the model has the profiled weights and operations."""
         if self.fingerprint != im.fingerprint:
             raise ProfileMismatchError(
-                f"The profile is of another model (fingerprint {self.fingerprint[:12]}…) than "
-                f"'{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
+                f"The profile belongs to a different model (fingerprint {self.fingerprint[:12]}…) "
+                f"than '{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
                 "Profile this model with Profile.from_data."
             )
         before, now = self.own_code.split(), im.own_code.split()

@@ -140,8 +140,8 @@ class Slice(ShownAsTable):
         fits = all(name in shapes for name in own)
         if not fits or (self.level == "synapse" and own.items() - shapes.items()):
             raise ProfileMismatchError(
-                f"The slice is of another model than '{im.model.name}': its {self.level}s are "
-                f"{own}, the model has {shapes}."
+                f"The slice belongs to a different model than '{im.model.name}': its {self.level}s "
+                f"are {own}, the model has {shapes}."
             )
         ablation = Ablation(im, reference, self.level, of=list(own))
         return ablation.model({name: values != 0 for name, values in self.members.items()})
@@ -299,7 +299,7 @@ class Slice(ShownAsTable):
         )
         if self.level != other.level or shapes_differ or not common:
             raise ProfileMismatchError(
-                "The slices are of different models, granularities or levels: their neurons and "
+                "The slices have different models, granularities or levels: their neurons and "
                 "synapses have different names or shapes."
             )
 

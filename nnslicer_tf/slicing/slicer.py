@@ -130,8 +130,8 @@ class Slicer:
         self.im = im = instrumented(im, profile)
         if not isinstance(profile, Profile):
             raise InvalidArgumentError(
-                "profile is a Profile, from Profile.from_data(model, x_train), or the path of a "
-                f"saved one. Received: {type(profile).__name__}"
+                "profile must be a Profile, from Profile.from_data(model, x_train), or the path of "
+                f"a saved one. Received: {type(profile).__name__}"
             )
         self.profile = profile
         profile.check_model(im)

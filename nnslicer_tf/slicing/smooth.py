@@ -46,8 +46,8 @@ class SmoothSlices(CountWalk):
         plan = slicer.at_theta(0.0).plan(outputs)
         if any("float" not in tensor.dtype for tensor in slicer.im.functional.inputs):
             raise InvalidArgumentError(
-                "Smooth slices are functions of real inputs, but "
-                f"'{slicer.im.model.name}' takes integers. Give the model of the layers after them."
+                f"Smooth slices are functions of real inputs, but '{slicer.im.model.name}' takes "
+                "integers. Pass the model of the layers after the conversion."
             )
         if not applies(slicer.im, plan, 1):
             raise InvalidArgumentError(

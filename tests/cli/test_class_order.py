@@ -71,7 +71,7 @@ def test_the_names_are_those_of_the_models_classes(nnslicer, table):
         named = ("--classes", "mal,ben", "--target", target)
         assert nnslicer("explain", *given, *named)[1] == out
     code, _, error = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "[0")
-    assert code == 2 and "--target is a class such as" in error
+    assert code == 2 and "--target must be a class such as" in error
     _, other, _ = nnslicer("explain", *given, "--classes", "mal,ben", "--target", "ben")
     assert re.search(r"The model answers mal with [\d.]+%, ben with 0.0%", other)
     code, _, errors = nnslicer("explain", *given, "--classes", "mal,good")
@@ -101,7 +101,7 @@ def test_in_python(table):
     x, y = im.labelled(data)
     assert np.array_equal(y, (x[:, 0] > 0).astype(int))
     assert data.class_names == ("mal", "ben") and data.classes == 2
-    with pytest.raises(InvalidArgumentError, match="1 name for classes"):
+    with pytest.raises(InvalidArgumentError, match="classes has only 1 name"):
         path = table / "n.csv"
         pd.read_csv(table / "t.csv").assign(label=[0, 1] * 20).to_csv(path, index=False)
         datasets.load_data(path, classes=["mal"])

@@ -196,7 +196,7 @@ def test_other_bad_input(nnslicer, files, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.full((9, 8, 8, 1), -0.5))
     pair = ("--original", files / "model.keras", "--compressed", files / "model.keras")
     code, _, errors = nnslicer("deviations", *pair, "--data", tmp_path / "x.npz")
-    assert code == 2 and "as they were before preprocessing" in errors
+    assert code == 2 and "Pass them before preprocessing" in errors
     model = ("--model", files / "model.keras")
     code, _, errors = nnslicer("planes", *model, "--corner", "0,1")
     assert code == 2 and "--corner has 2 values; a sample of the model has 64" in errors

@@ -225,7 +225,7 @@ def test_what_cannot_be_compared(im, samples, linear, tmp_path):
         compare_layers(im, to_litert(linear), samples, progress=False)
     four = keras.Input(im.input_shape, batch_size=4)
     batches = to_litert(keras.Model(four, im.model(four)))
-    with pytest.raises(InvalidArgumentError, match=r"batches of 4 inputs only"):
+    with pytest.raises(InvalidArgumentError, match=r"only batches of 4 inputs"):
         compare_layers(im, batches, samples, progress=False)
 
 

@@ -39,7 +39,7 @@ def test_classes_that_cannot_be_compared(im, runs):
     one = failing.right == failing.right[0]
     other = passing.right != failing.right[0]
     for method in ("contrast", "gradient_contrast", "patching"):
-        with pytest.raises(InvalidArgumentError, match="class by class"):
+        with pytest.raises(InvalidArgumentError, match="one by one"):
             suspicious(
                 im,
                 (failing.x[one], failing.right[one]),

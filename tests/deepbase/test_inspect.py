@@ -346,7 +346,7 @@ def test_image_hypotheses():
     }
     one_hot = classes(np.eye(2)[[0, 1, 0]], "ab")
     assert list(one_hot["a"]) == [1, 0, 1]
-    with pytest.raises(InvalidArgumentError, match="2 names are for labels 0 … 1"):
+    with pytest.raises(InvalidArgumentError, match="2 names cover the labels 0 … 1"):
         classes([0, 2], "ab")
     with pytest.raises(InvalidArgumentError, match=r"one class index for each of 2 samples"):
         classes([[0, 0], [1, 1]], "ab")
@@ -406,7 +406,7 @@ def test_findings():
 
 
 BAD = {
-    "long": ({"a": np.arange(31)}, "relu1", "31 behaviours, and the data has 30"),
+    "long": ({"a": np.arange(31)}, "relu1", "31 behaviours, but the data has 30"),
     "short": ({"a": lambda x: x[1:, 0, 0, 0]}, "relu1", "29 behaviours for 30 records"),
     "constant": ({"a": np.ones(30), "b": np.arange(30)}, "relu1", r"constant.*'a' \(always 1\)"),
     "constant function": ({"a": lambda x: 0 * x[:, 0, 0, 0]}, "relu1", "constant on the data"),
@@ -451,7 +451,7 @@ def test_other_wrong_input(im, digits):
     with pytest.raises(InvalidArgumentError, match="empty"):
         inspect(im, x[:0], bright)
     for data in ([x[:20], x[20:]], (part for part in (x[:20], x[20:]))):
-        with pytest.raises(InvalidArgumentError, match="300 behaviours, and the data has 30"):
+        with pytest.raises(InvalidArgumentError, match="300 behaviours, but the data has 30"):
             inspect(im, data, {"a": np.arange(300)}, units="relu1", progress=False)
     stream = (part for part in (x[:20], x[20:]))
     with pytest.raises(InvalidArgumentError, match="gives 0 behaviours for 10 records"):

@@ -361,7 +361,7 @@ def test_heads_are_retrained_as_their_logits(digits, activation):
         ({"max_iterations": 0}, "max_iterations must be at least 1"),
         ({"constraint": "rain"}, "light, occlusion, blackout"),
         ({"rng": -1}, "rng must be"),
-        ({"coverage": []}, "One coverage is needed for each of 2"),
+        ({"coverage": []}, "one entry for each of 2"),
     ],
 )
 def test_wrong_arguments(ims, digits, arguments, message):
@@ -396,7 +396,7 @@ def test_wrong_models_and_seeds(ims, digits):
         generate([identity_model(5), identity_model(5)], np.zeros((2, 5)), "blackout")
     with pytest.raises(InputShapeError, match="must return inputs of shape"):
         generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
-    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] is not of models\[1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] does not belong to models\[1\]"):
         generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
     with pytest.raises(InvalidArgumentError, match="leave out samples without a class"):
         retrain(ims[0].model, x, np.array([1, -1, 2]))

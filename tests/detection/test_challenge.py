@@ -396,8 +396,8 @@ def test_bad_input_is_refused(im, data, normal):
             challenge(detector, im, x, y, progress=False, **(QUICK | given))
 
     refused(NotFittedError, "not fitted", detector=LogitMargin(im))
-    refused(InvalidArgumentError, "has decision_function", SimpleNamespace(score=lambda x: x))
-    refused(InvalidArgumentError, "A detector has", detector=object())
+    refused(InvalidArgumentError, "must have decision_function", SimpleNamespace(score=lambda x: x))
+    refused(InvalidArgumentError, "A detector must have", detector=object())
     refused(InvalidArgumentError, "Class labels", y=data.y + 5)
     refused(InputRangeError, "0 … 1|range", x=data.x * 2)
     refused(InvalidArgumentError, "norm", norms=["l1"])
@@ -405,7 +405,9 @@ def test_bad_input_is_refused(im, data, normal):
     refused(InvalidArgumentError, "substitute", attacks=["transfer"])
     refused(InvalidArgumentError, "ascending", norms=["linf"], budgets={"linf": [0.2, 0.1]})
     refused(InvalidArgumentError, "steps", steps=0)
-    refused(InvalidArgumentError, "wrong on all", y=(im.logits(data.x).argmax(axis=1) + 1) % 10)
+    refused(
+        InvalidArgumentError, "misclassifies all", y=(im.logits(data.x).argmax(axis=1) + 1) % 10
+    )
     refused(InvalidArgumentError, "in l2 must be", norms=["l2"], budgets={"linf": [0.2]})
     refused(InvalidArgumentError, "rng", rng=-1)
     refused(InvalidArgumentError, "rng must be an int", rng=np.random.default_rng(0))

@@ -157,7 +157,7 @@ def test_what_needs_distances_of_values_is_refused(embedding):
     with pytest.raises(InvalidArgumentError, match="max_distance"):
         find(*pair, seeds, domain=domain, max_distance=3, progress=False)
     found = find(*pair, seeds, domain=domain, max_queries=2_000, progress=False)
-    with pytest.raises(InvalidArgumentError, match="read, not drawn"):
+    with pytest.raises(InvalidArgumentError, match="cannot be drawn"):
         found.figure()
 
 

@@ -1,4 +1,4 @@
-"""The outcomes of the gauntlet: run everything, write outcomes.csv and the table in the docs.
+"""The outcomes of the gauntlet: run everything, write outcomes.csv and the lists in the docs.
 
 python tests/gauntlet/outcomes.py
 """
@@ -19,7 +19,7 @@ from gauntlet.models import CASES  # noqa: E402
 from nnslicer_tf.errors import NNSlicerError, PlausibilityWarning  # noqa: E402
 
 OUTCOMES = HERE / "outcomes.csv"
-DOCS = HERE.parents[1] / "docs/supported.md"
+DOCS = HERE.parents[1] / "docs/kinds-of-models.md"
 BEGIN, END = "<!-- gauntlet -->", "<!-- /gauntlet -->"
 VERIFIED = "verified"
 
@@ -36,11 +36,20 @@ def outcome(subject: Subject, analysis: str) -> str:
 
 
 def table(outcomes: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the outcomes as a table of Markdown, ✓ for verified, – for refused."""
-    lines = [f"| model | {' | '.join(ANALYSES)} |", "|---|" + ":-:|" * len(ANALYSES)]
-    for name, row in outcomes.items():
-        marks = ["✓" if row[analysis] == VERIFIED else "–" for analysis in ANALYSES]
-        lines.append(f"| {name} | {' | '.join(marks)} |")
+    """Return the outcomes in Markdown: the models that nothing refuses, and a table of refusals."""
+    refusals = {
+        name: [analysis for analysis in ANALYSES if row[analysis] != VERIFIED]
+        for name, row in outcomes.items()
+    }
+    everywhere = "; ".join(name for name, refused in refusals.items() if not refused)
+    lines = [f"All analyses accept: {everywhere}.", "", "| model | refused by |", "|---|---|"]
+    for name, refused in refusals.items():
+        accepted = [f"`{analysis}`" for analysis in ANALYSES if analysis not in refused]
+        text = ", ".join(f"`{analysis}`" for analysis in refused)
+        if len(accepted) <= 1:
+            text = "all analyses" + "".join(f" but {analysis}" for analysis in accepted)
+        if refused:
+            lines.append(f"| {name} | {text} |")
     return "\n".join(lines)
 
 

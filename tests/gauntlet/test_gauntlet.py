@@ -1,7 +1,7 @@
 """Every kind of model × every analysis: verified, or refused with a clear error.
 
 `outcomes.csv` holds what is expected; `python tests/gauntlet/outcomes.py` writes it anew, with the
-table in docs/supported.md.
+lists in docs/kinds-of-models.md.
 """
 
 import csv
@@ -26,7 +26,7 @@ def test_every_analysis_is_verified_or_refused(name, tmp_path):
         assert text == VERIFIED or "'" in text or "=" in text or "`" in text, text
 
 
-def test_the_table_in_the_docs_is_this_one():
+def test_the_docs_list_these_outcomes():
     assert table(EXPECTED) in DOCS.read_text(encoding="utf-8")
 
 

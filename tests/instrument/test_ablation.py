@@ -351,9 +351,9 @@ def test_what_does_not_fit_is_refused():
             ablation.outputs(mask, np.zeros((2, 4), np.float32))
     with pytest.raises(nns.errors.InvalidArgumentError, match="Unknown level 'layer'"):
         Ablation(model, profile, "layer")
-    with pytest.raises(nns.errors.InvalidArgumentError, match="A reference is"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="A reference must be"):
         Ablation(model, "median")
-    with pytest.raises(nns.errors.InvalidArgumentError, match="'weight' have the references"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'weight' supports the references"):
         Ablation(model, profile, "weight")
     with pytest.raises(nns.errors.ProfileMismatchError):
         Ablation(network("dense", 1)[0], profile)

@@ -89,7 +89,7 @@ def test_shapes_are_remembered_and_bounds_are_not():
         ((6, 6, 2), "has inputs of shape .*not"),
         ((6, 6), "has inputs of shape .*not"),
         ([(6, 6, 1), (3,)], "has inputs of shape .*not"),
-        ((2, 2, 1), "takes no inputs of shape .*2, 2, 1"),  # smaller than the kernel
+        ((2, 2, 1), "does not accept inputs of shape .*2, 2, 1"),  # smaller than the kernel
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shape, message):

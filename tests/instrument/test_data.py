@@ -65,8 +65,8 @@ def test_lists_of_rows_are_samples_not_pairs():
         ([X[:2], X[:2, :2]], "element of shape"),
         ((x for x in [X[:1], X[:1, :2]]), "element of shape"),
         ([[1, 2], [3]], "element of shape"),
-        ([X[0], X[0, :2]], "of one shape each"),
-        ({"sound": X}, "samples are looked for under"),
+        ([X[0], X[0, :2]], "must have the same shape"),
+        ({"sound": X}, "samples must be under one of"),
         (np.array(["a"]), "real numbers.*Turn text into numbers"),
         (["good", "bad"], "real numbers.*Turn text into numbers"),
     ],
@@ -256,8 +256,8 @@ def test_labels_of_tables(tmp_path, labels, y, names):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["cat", "cow", "dog", "", "cow"], "no label in row 4 of 5"),
-        ([*range(11), ""], "no label in row 12 of 12"),
+        (["cat", "cow", "dog", "", "cow"], "row 4 of 5 has no label"),
+        ([*range(11), ""], "row 12 of 12 has no label"),
         ([0, 0.5, 1], "row 2 of column 'label' has 0.5"),
         ([0, 1, "inf"], "row 3 of column 'label' has inf"),
         ([0, -1, 1], "row 2 of column 'label' has -1"),
@@ -275,7 +275,7 @@ def test_the_column_of_labels(tmp_path):
     points = datasets.load_data(tmp_path / "points.csv")
     assert points.x.tolist() == [[1, 2], [3, 4]] and points.y.tolist() == [0, 1]
     (tmp_path / "two.csv").write_text("x,label,target\n1,2,0\n")
-    with pytest.raises(CorruptFileError, match="'label', 'target' could have the labels"):
+    with pytest.raises(CorruptFileError, match="'label', 'target' could hold the labels"):
         datasets.load_data(tmp_path / "two.csv")
 
 
@@ -319,7 +319,7 @@ def test_damaged_images_are_named(tmp_path):
 
 
 def test_results_are_written_to_npz_files_only(tmp_path):
-    with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
+    with pytest.raises(InvalidArgumentError, match=r"end in \.npz"):
         write_archive(tmp_path / "p.json", "kind", {}, {})
     assert not list(tmp_path.iterdir())
 

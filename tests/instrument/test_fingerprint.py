@@ -164,7 +164,7 @@ def test_an_own_function_with_a_name_of_keras_has_another(tmp_path):
     model.save(tmp_path / "model.keras")
     profile.save(tmp_path / "profile.npz")
     other = keras.models.load_model(tmp_path / "model.keras")
-    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="different model"):
         nns.Slicer(other, nns.Profile.load(tmp_path / "profile.npz"))
     assert nns.Profile.load(tmp_path / "profile.npz").fingerprint == own
 

@@ -136,7 +136,7 @@ def test_a_dict_of_samples_and_labels_goes_into_one_input(key):
     x = np.ones((3, 2), np.float32)
     np.testing.assert_array_equal(im.predict({"y": [0, 0, 0], key: 2 * x}), im.predict(2 * x))
     with pytest.raises(
-        nns.errors.InputShapeError, match="keys sound, y; samples are looked for under x"
+        nns.errors.InputShapeError, match="keys sound, y; samples must be under one of x"
     ):
         im.predict({"sound": x, "y": x})
 
@@ -269,6 +269,6 @@ def test_coverage_and_class_profiles_take_several_inputs(im, x):
     coverage.update(x)
     assert 0 < coverage.total() <= 1
     with pytest.raises(
-        nns.errors.InvalidArgumentError, match="preprocess is for models with one input"
+        nns.errors.InvalidArgumentError, match="preprocess needs a model with one input"
     ):
         nns.InstrumentedModel(im.model, preprocess=lambda x: x / 2)

@@ -191,9 +191,9 @@ def test_samples_come_in_as_pairs_too(digits, hidden):
     [
         ([], [10], "set of target classes is empty"),
         ([10], [10], "no class 10"),
-        ([1], [0], "number of samples, 1 to 1437"),
-        ([1], [2_000], "number of samples, 1 to 1437"),
-        ([1], [1.5], "number of samples, 1 to 1437"),
+        ([1], [0], "number of samples from 1 to 1437"),
+        ([1], [2_000], "number of samples from 1 to 1437"),
+        ([1], [1.5], "number of samples from 1 to 1437"),
     ],
 )
 def test_bad_attacks_are_refused_before_any_training(digits, hidden, targets, budgets, message):
@@ -204,5 +204,5 @@ def test_bad_attacks_are_refused_before_any_training(digits, hidden, targets, bu
 
 def test_budgets_that_do_not_exist_are_refused(digits, hidden):
     model, train, _ = digits
-    with pytest.raises(nns.errors.InvalidArgumentError, match="number of samples, 1 to 1437"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="number of samples from 1 to 1437"):
         protection.steal(model, hidden, train, 1_438, QUIET)

@@ -96,7 +96,7 @@ def test_bad_scores_are_refused(digits):
     for scores, message in [
         ({"nosuch": np.ones(3)}, "Unknown kernel 'nosuch'"),
         ({"conv1": np.ones(3)}, "has shape"),
-        ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' are NaN"),
+        ({"conv1": np.full_like(weight["conv1"], np.nan)}, "scores of kernel 'conv1' contain NaN"),
     ]:
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             pruning.prune(im.model, scores, 0.5)
@@ -230,7 +230,7 @@ def test_wrong_samples_count_if_wanted(digits):
     ("arguments", "message"),
     [
         ({"method": "magic"}, "Unknown ranker 'magic'"),
-        ({"method": "nnslicer"}, "give x and y"),
+        ({"method": "nnslicer"}, "pass labelled samples"),
         ({"classes": []}, "set of target classes is empty"),
         ({"classes": [3, 10]}, "no class 10: its classes are 0 … 9"),
         ({"classes": [-1]}, "no class -1"),

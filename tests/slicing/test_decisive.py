@@ -374,7 +374,7 @@ def test_bad_arguments(network):
         slicer.decisive(x, level="layer")
     with pytest.raises(nns.errors.InvalidArgumentError, match="max_share"):
         slicer.decisive(x, max_share=0)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="A reference is 'mean', 'zero'"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="A reference must be 'mean', 'zero'"):
         slicer.decisive(x[:1], reference="resample")
     for name, value in {"others": 2.5, "rng": "a", "together": "yes"}.items():
         with pytest.raises(nns.errors.InvalidArgumentError, match=f"{name} must be"):

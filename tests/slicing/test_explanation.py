@@ -125,13 +125,13 @@ def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
 
 
 def test_bad_questions_are_refused(slicer, digits):
-    with pytest.raises(InvalidArgumentError, match="One sample is explained"):
+    with pytest.raises(InvalidArgumentError, match="explain takes one sample"):
         slicer.explain(digits.x[:2])
     with pytest.raises(InvalidArgumentError, match="Unknown attribution 'lime'"):
         slicer.explain(digits.x[0], compare=["lime"])
     with pytest.raises(InvalidArgumentError, match="received 2 names"):
         slicer.explain(digits.x[0], classes=["a", "b"])
-    with pytest.raises(InvalidArgumentError, match="must differ"):
+    with pytest.raises(InvalidArgumentError, match="must be unique"):
         slicer.explain(digits.x[0], classes=["a"] * 10)
     with pytest.raises(InvalidArgumentError, match="Give an index, or 'all'"):
         slicer.explain(digits.x[0], {next(iter(slicer.im.outputs)): True})

@@ -12,7 +12,7 @@ def test_profile_of_another_model(im, profile):
     assert other.fingerprint == im.fingerprint
     kernel = other.model.get_layer("inner").kernel
     kernel.assign(np.asarray(kernel) * 1.001)
-    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="different model"):
         nns.Slicer(other, profile)
 
 

@@ -159,5 +159,5 @@ def test_edges_of_recurrent_layers_and_embeddings():
     recurrent = table[table["kernel"] == "lstm/recurrent_kernel"]
     assert set(recurrent["from"]) == {"lstm:h[t-1][0]", "lstm:h[t-1][1]"}
     assert set(table[table["kernel"] == "words"]["from"]) == {f"token {i}" for i in range(7)}
-    with pytest.raises(nns.errors.ProfileMismatchError, match="another model"):
+    with pytest.raises(nns.errors.ProfileMismatchError, match="different model"):
         nns.Slice({}, {"last": np.ones((3, 3))}, {}).edges(im)

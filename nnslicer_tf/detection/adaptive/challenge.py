@@ -95,12 +95,14 @@ def challenge(
     chosen = [ADAPTIVE_ATTACKS[name] for name in names]
     if substitute is None:
         if attacks is not None and any(attack.kind == TRANSFER for attack in chosen):
-            raise InvalidArgumentError("transfer needs a substitute: a detector fitted elsewhere.")
+            raise InvalidArgumentError(
+                "The attack 'transfer' needs substitute=: another fitted detector."
+            )
         chosen = [attack for attack in chosen if attack.kind != TRANSFER]
     elif not isinstance(substitute, Detector) or not substitute.differentiable:
         raise InvalidArgumentError("The substitute must be a differentiable detector.")
     if not chosen:
-        raise InvalidArgumentError("There is no attack to run: give names, or None for all.")
+        raise InvalidArgumentError("There is no attack to run: pass names, or None for all.")
     limits: dict[str, np.ndarray | None] = dict.fromkeys(norms)
     for norm in norms:
         check_name("norm", norm, NORMS)
@@ -121,8 +123,8 @@ def challenge(
     x = im.check(x)
     if x.min() < low or x.max() > high:
         raise InputRangeError(
-            f"Attacks need the range of the inputs, here {low:g} … {high:g}; x has values from "
-            f"{x.min():g} to {x.max():g}. Give InstrumentedModel its bounds."
+            f"x ranges from {x.min():g} to {x.max():g}, outside the attacks' bounds {low:g} … "
+            f"{high:g}. Pass the range of the inputs: InstrumentedModel(model, bounds=…)."
         )
     # Keep the images that the model classifies correctly.
     logits = im.classes.scores(im.logits(x))
@@ -130,14 +132,14 @@ def challenge(
     y = check_labels(y, len(x), logits.shape[1])
     index = np.flatnonzero(logits.argmax(axis=1) == y)
     if not len(index):
-        raise InvalidArgumentError("The model is wrong on all the given inputs: none to attack.")
+        raise InvalidArgumentError("The model misclassifies all inputs: there is none to attack.")
     x, y = x[index], y[index]
     clean = pair.excess(x)
     false_positives = float(np.mean(clean > 0))
     if false_positives > 0.5:
         raise InvalidArgumentError(
-            f"The detector flags {false_positives:.0%} of the unchanged inputs: no attack could "
-            "tell anything. Set its threshold by a false-positive rate."
+            f"The detector flags {false_positives:.0%} of the unchanged inputs: attacks on it "
+            "prove nothing. Set its threshold by a false-positive rate."
         )
     spread = _spread(clean)
     problem = Problem(

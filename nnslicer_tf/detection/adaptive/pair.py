@@ -171,8 +171,8 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
         scores = np.asarray(scores, np.float64)
         if scores.shape != (len(x),) or np.isnan(scores).any():
             raise InvalidArgumentError(
-                f"A detector must give one number for each of {len(x)} inputs. It gave "
-                f"shape {scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
+                f"A detector must return one number for each of {len(x)} inputs. Received: shape "
+                f"{scores.shape}{', with NaN' * bool(np.isnan(scores).any())}."
             )
         return scores
 
@@ -186,6 +186,6 @@ def _excess_of(detector: Any) -> Callable[[np.ndarray], np.ndarray]:
     if callable(getattr(detector, "decision_function", None)):
         return lambda x: checked(detector.decision_function(x), x)
     raise InvalidArgumentError(
-        "A detector has decision_function(x), above 0 for flagged inputs. Received: "
+        "A detector must have decision_function(x), above 0 for flagged inputs. Received: "
         f"{type(detector).__name__}"
     )

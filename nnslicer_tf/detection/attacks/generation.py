@@ -161,7 +161,7 @@ def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None)
     if im.classes.is_multi_label:
         raise InvalidArgumentError(
             f"Attacks need classes that exclude each other: '{model.name}' ends in "
-            f"{im.classes.count} sigmoids. Give a model that ends in logits or in a softmax."
+            f"{im.classes.count} sigmoids. Pass a model that ends in logits or in a softmax."
         )
     if im.logit_operation in im.output_operations:
         return model
@@ -181,7 +181,7 @@ def _checked(model: keras.Model, x: Any) -> np.ndarray:
         raise InvalidArgumentError(f"Attacks need one input, '{model.name}' has {len(inputs)}.")
     if inputs and "float" not in inputs[0].dtype:
         raise InvalidArgumentError(
-            f"Attacks need a model of real inputs; '{model.name}' takes {inputs[0].dtype}. Give "
+            f"Attacks need a model of real inputs; '{model.name}' takes {inputs[0].dtype}. Pass "
             "the model of the layers after the conversion."
         )
     if inputs and not shape_fits(x.shape, inputs[0].shape):
@@ -195,7 +195,7 @@ def _checked(model: keras.Model, x: Any) -> np.ndarray:
     if not (low >= 0 and high <= 1):
         raise InvalidArgumentError(
             f"Attacks need values in [0, 1]; x has values from {low:g} to {high:g}. Load it with "
-            'normalise="unit", and give the model\'s own normalisation as `normalise`.'
+            'normalise="unit", and pass the model\'s own normalisation as `normalise`.'
         )
     return x
 

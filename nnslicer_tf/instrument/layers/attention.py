@@ -106,8 +106,8 @@ def _score_masks(
     """
     if call.arguments.get("return_attention_scores"):
         raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
-            f"operation '{call.path}/probabilities' has them."
+            f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Do not return them: "
+            f"the operation '{call.path}/probabilities' has them."
         )
     # Pairs that count in all samples
     row, column = np.arange(extents[0])[:, None], np.arange(extents[1])

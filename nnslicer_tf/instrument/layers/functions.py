@@ -182,8 +182,8 @@ def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
     axes = sorted(range(rank) if axis is None else (int(a) % rank for a in np.ravel(axis)))
     if 0 in axes:
         raise UnsupportedLayerError(
-            f"Operation '{call.path}' ({type(operation).__name__}) reduces the batch axis, so that "
-            "it mixes samples; the analyses require samples to be independent."
+            f"Operation '{call.path}' ({type(operation).__name__}) reduces the batch axis and thus "
+            "mixes samples; the analyses require samples to be independent."
         )
     kept = [a for a in range(1, rank) if a not in axes]
     extents = tuple(shape[a - 1] for a in axes)
@@ -378,17 +378,17 @@ def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
         )
     if not call.is_token:
         raise UnsupportedLayerError(
-            f"Operation '{call.path}' (OneHot) takes integers that are computed from activations. "
-            "An index has no meaningful change, so that no rule can share it among the inputs."
+            f"Operation '{call.path}' (OneHot) takes integers computed from activations. An index "
+            "has no meaningful change that a rule could share among the inputs."
         )
     return (lookup_step(call, np.eye(operation.num_classes, dtype=np.float32)),)
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     raise UnsupportedLayerError(
-        f"Operation '{call.path}' ({type(operation).__name__}) gives indices of activations. An "
-        "index has no meaningful change, so that no rule can share it among the inputs. Leave it "
-        "to the analysis of the outputs, or use the values: keras.ops.max."
+        f"Operation '{call.path}' ({type(operation).__name__}) returns indices of activations. An "
+        "index has no meaningful change that a rule could share among the inputs. Compute it "
+        "outside the model, or use the values: keras.ops.max."
     )
 
 

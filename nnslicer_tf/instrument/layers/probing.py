@@ -128,7 +128,7 @@ def _is_elementwise(function: Function, shape: Shape, name: str) -> bool:
         if first == 0 and not _equal(function(x), y):
             raise UnsupportedLayerError(
                 f"Operation '{name}' gives different values for the same input. Analyses need a "
-                "model without chance: leave out noise at inference."
+                "deterministic model: disable noise at inference."
             )
         if few:
             changed = np.arange(size) == (row // len(CHANGES) % size)[:, None]

@@ -58,7 +58,7 @@ class Projection:
         )
         if not (is_projection and self._summed and self._free):
             raise UnsupportedLayerError(
-                f"Layer '{name}' (EinsumDense) computes '{layer.equation}', which is no "
+                f"Layer '{name}' (EinsumDense) computes '{layer.equation}', which is not a "
                 "projection: every axis of the kernel must be summed over, or be an axis of the "
                 "output, and the batch axis must come first."
             )

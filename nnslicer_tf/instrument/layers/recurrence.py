@@ -234,9 +234,9 @@ def _add_cell(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
         return x
     if name not in _CELLS or not type(cell).__module__.startswith("keras."):
         raise UnsupportedLayerError(
-            f"Layer '{path}' has the cell {name}, for which there are no operations. There are "
-            f"some for Keras's {', '.join(_CELLS)}; write others as calls of layers at each time, "
-            "or register the whole layer with nnslicer_tf.register_layer."
+            f"Layer '{path}' has the cell {name}, which has no operations. Keras's "
+            f"{', '.join(_CELLS)} have them; write others as calls of layers at each time step, or "
+            "register the whole layer with nnslicer_tf.register_layer."
         )
     return _CELLS[name](cell, into, path, prefix, x)
 

@@ -125,8 +125,8 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
             )
         if getattr(part, "lora_enabled", False):
             raise UnsupportedLayerError(
-                f"Layer '{name}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
-                "a sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
+                f"Layer '{name}' ({type(part).__name__}) has a LoRA adapter, so its kernel is a "
+                "sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
                 "sum, as do save_weights() and load_weights() into a model without an adapter."
             )
     return tuple(operations_fn(layer, call))

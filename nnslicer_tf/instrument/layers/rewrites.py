@@ -165,8 +165,8 @@ def _sorted(x: Any, axis: int) -> Any:
     if size > MAX_SORTED:
         raise UnsupportedLayerError(
             f"A sort, top_k or median of {size} values along an axis has no rule; only one of at "
-            f"most {MAX_SORTED} values is computed by comparisons. Leave it to the analysis of the "
-            "outputs, or use keras.ops.max."
+            f"most {MAX_SORTED} values is computed by comparisons. Compute it outside the model, "
+            "or use keras.ops.max."
         )
     parts = ops.unstack(x, axis=axis)
     for step in range(size):
@@ -327,7 +327,7 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
                 return NotImplemented
             return ops.einsum(f"{a},{b}->{outputs}", x, y)
         raise UnsupportedLayerError(
-            f"'{op.subscripts}' does not keep the batch axis in front, so that it mixes samples."
+            f"'{op.subscripts}' does not keep the batch axis first, so it mixes samples."
         )
     # A constant
     extents = dict(zip(a, x.shape, strict=True)) | dict(zip(b, y.shape, strict=True))

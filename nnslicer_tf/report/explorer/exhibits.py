@@ -58,7 +58,7 @@ def named_results(slices: Any) -> dict[str, Any]:
             name = type(one).__name__ if theta is None else f"θ = {theta:g}"
             results[f"{name} ({place + 1})" if place else name] = one
     if not results:
-        raise InvalidArgumentError("There is nothing to explore: no slice was given.")
+        raise InvalidArgumentError("There is nothing to explore: pass at least one slice.")
     return results
 
 
@@ -131,8 +131,8 @@ def read_exhibit(
     expected = len(parts) if each else parts[0].samples
     if x is not None and expected and len(x) != expected:
         raise InvalidArgumentError(
-            f"'{name}' is of {counted(expected, 'sample')}; x has {len(x)}. Give the samples that "
-            "were sliced, in order."
+            f"'{name}' is of {counted(expected, 'sample')}; x has {len(x)}. Pass the sliced "
+            "samples, in the same order."
         )
     return Exhibit(name, facts, parts, each, im, x, means)
 

@@ -175,7 +175,7 @@ def _by_name(what: str, given: Any, name: str) -> Any:
         return given
     if name not in given:
         raise InvalidArgumentError(
-            f"{what} has nothing for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
+            f"{what} has no entry for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
         )
     return given[name]
 
