@@ -188,9 +188,9 @@ class DecisiveSlices(ShownAsTable):
             )
         if "scope kept" in row:
             text += (
-                f" When inactive {level}s take the values of {row['scope donors']} other samples, "
-                f"the answer is kept for {100 * row['scope kept']:.0f} % of them; for at least "
-                f"{100 * row['scope bound']:.0f} % of all such samples, with 95 % confidence."
+                f" With the values of {row['scope donors']} other samples in the inactive "
+                f"{level}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
+                f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
             )
         elif self.info.get("untested"):
             text += f" It was not tested with other samples' values: {self.info['untested']}."
