@@ -59,9 +59,10 @@ _GROWTH = 0.25  # of a slice that is not needed yet
 _BATCH = 256
 _ROUND = 3  # forward passes that a forward and a backward pass cost
 # With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
-# multiples of the one that was chosen.
+# multiples of the one that was chosen; for slices of classes, which are smaller, more before.
 _LOST = 0.75
-_TESTED = (4.0, 2.5, 1.6, 1.25, 1.0, 0.85)
+_TESTED = (1.6, 1.25, 1.0, 0.85)
+_TESTED_BEFORE = (4.0, 2.5)
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ class _Search:
         if self.test is not None:
             self.members, self.is_minimal = np.arange(units), False
             self.tested = self.answers.full[self.samples[self.test.index]]
-            for factor in _TESTED:
+            for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
                 size = max(1, int(factor * len(best)))
                 if size >= units:
                     continue
