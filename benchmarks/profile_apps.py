@@ -60,7 +60,7 @@ KINDS = {
     "importlib": "imports",
     "/numba/": "compiling kernels",
     "/_training.py": "training",
-    "/zoo/training.py": "training",
+    "/zoo/recipes.py": "training",
     "/nnslicer_tf/slicing/": "slicing",
     "/nnslicer_tf/_kernels/": "slicing",
     "/nnslicer_tf/instrument/": "forward and gradients",

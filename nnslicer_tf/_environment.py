@@ -63,6 +63,10 @@ class LazyModule:
         return getattr(importlib.import_module(self._name), attribute)
 
 
+keras: Any = LazyModule("keras")
+ops: Any = LazyModule("keras.ops")
+
+
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported, without importing it."""
     spec = find_spec(package)

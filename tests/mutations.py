@@ -106,7 +106,7 @@ TESTS = {
         f"{COUNTS} tests/slicing/test_strides.py tests/slicing/test_recurrence.py "
         "-k 'conv or dense or depthwise or transposed or equal or channel or table'"
     ),
-    "kinds/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
+    "instrument/windows": f"{COUNTS} tests/slicing/test_strides.py -k 'pool or conv or equal'",
     "slicing/": SLICES,
     "slicing/_batches": f"tests/slicing/test_unusual_inputs.py {SLICES}",
     "slicing/_reference": (

@@ -120,13 +120,6 @@ def test_damaged_npz_files_are_refused(tmp_path, damage):
         datasets.load_data(path)
 
 
-def test_to_tf_gives_all_in_order():
-    data = datasets.load("digits", "test[:50]")
-    batches = list(data.to_tf(batch_size=20))
-    assert [len(x) for x, _ in batches] == [20, 20, 10]
-    assert np.array_equal(np.concatenate([y.numpy() for _, y in batches]), data.y)
-
-
 def test_a_set_that_is_nowhere_says_what_to_do(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("no route to host")

@@ -1,6 +1,5 @@
 """The names that the package promises: each resolves, is documented and annotated."""
 
-import ast
 import importlib
 import inspect
 import pkgutil
@@ -13,6 +12,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import errors
+from support.faces import past_the_faces, shared_names
 
 
 def public_modules():
@@ -149,21 +149,13 @@ def test_slicing_does_not_load_exact_lines():
     assert done.stdout.strip() == "[]"
 
 
-def test_no_package_imports_what_is_private_in_another():
-    """Modules and names with a leading underscore are for their own package."""
-    root, offences = Path(nns.__file__).parent, []
-    for path in root.rglob("*.py"):
-        package = path.relative_to(root).parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
-                "nnslicer_tf."
-            ):
-                continue
-            _, other, *inner = node.module.split(".")
-            names = [*inner, *(alias.name for alias in node.names)]
-            if other != package and any(name.startswith("_") for name in names):
-                offences.append(f"{path.relative_to(root)}:{node.lineno} {node.module}")
-    assert not offences
+def test_packages_import_what_is_public_or_shared():
+    """The names of a package's face, or those that nnslicer_tf/README.md lists, and no more."""
+    imports = {(package, module, name): where for package, module, name, where in past_the_faces()}
+    shared = shared_names()
+    assert {key: where for key, where in imports.items() if key not in shared} == {}
+    assert shared - imports.keys() == set()
+    assert not [name for *_, name in shared if name.startswith("_")]
 
 
 def test_tests_of_the_package_import_no_experiment():

@@ -82,8 +82,6 @@ def test_sentences_as_a_data_set(glue):
     assert data.x.shape == (2, texts.LENGTH)
     assert data.classes == 2
     assert texts.vocabulary().decode(data.x[0]) == ["a", "funny", "film", "."]
-    batches = list(data.to_tf(batch_size=1).as_numpy_iterator())
-    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), data.x)
 
 
 def test_the_zoos_vocabulary_is_that_of_the_training_sentences(shared, monkeypatch):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf import datasets, dflare, pruning, semantic, zoo
+from nnslicer_tf import datasets, dflare, pruning, semantic
 from nnslicer_tf._training import compile_classifier
 from nnslicer_tf.pruning.fine_tuning import imitate
 
@@ -25,40 +25,33 @@ def data():
     return datasets.Dataset(x, rng.integers(0, 3, 128), "made", "", "none", 3)
 
 
-def _by_labels(data, folder):
+def _by_labels(data):
     pruning.fine_tune(_dense(0), data.x, data.y, progress=False)
 
 
-def _by_a_teacher(data, folder):
+def _by_a_teacher(data):
     imitate(_dense(0), _dense(9), data.x, progress=False)
 
 
-def _by_distillation(data, folder):
+def _by_distillation(data):
     teacher, student = _dense(9, "softmax"), _dense(0, "softmax")
     dflare.distill(teacher, student, data.x, epochs=1, progress=False)
 
 
-def _some_neurons(data, folder):
+def _some_neurons(data):
     chosen = {"hidden": np.array([True, False, True, False, True])}
     semantic.train_neurons(_dense(0), chosen, data.x, data.y, epochs=1)
 
 
-def _by_a_recipe(data, folder):
-    recipe = zoo.Recipe(epochs=1, batch_size=32)
-    zoo.train(_dense(0), data, recipe, rng=0, folder=folder, progress=False)
-
-
-@pytest.mark.parametrize(
-    "train", [_by_labels, _by_a_teacher, _by_distillation, _some_neurons, _by_a_recipe]
-)
-def test_training_leaves_no_graphs(data, tmp_path, train):
+@pytest.mark.parametrize("train", [_by_labels, _by_a_teacher, _by_distillation, _some_neurons])
+def test_training_leaves_no_graphs(data, train):
     def graphs():
         gc.collect()
         return sum(type(found).__name__ == "FuncGraph" for found in gc.get_objects())
 
     counts = []
-    for run in range(3):
-        train(data, tmp_path / str(run))
+    for _ in range(3):
+        train(data)
         counts.append(graphs())
     assert counts[0] == counts[1] == counts[2]
 
@@ -82,12 +75,3 @@ def test_steps_are_those_of_keras(data, frozen):
         bool(np.abs(a - b).max() > 1e-3) for a, b in zip(start, ours.get_weights(), strict=True)
     ]
     assert moved == [not frozen, not frozen, True, True]
-
-
-def test_a_model_without_weights_gets_them(data, tmp_path):
-    """A sequential model without an input has no weights for the optimiser before it is called."""
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.layers.Dense(3)])
-    recipe = zoo.Recipe(epochs=1, batch_size=32)
-    (row,) = zoo.train(model, data, recipe, rng=0, folder=tmp_path, progress=False)
-    assert np.isfinite(row["mean_loss"]) and model.get_weights()[0].shape == (4, 3)

@@ -238,8 +238,8 @@ def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Ta
 
 def fingerprints() -> pd.DataFrame:
     """Return the SHA-256 of every file of weights, and of the models of the zoo."""
-    from nnslicer_tf import zoo
     from nnslicer_tf.instrument.fingerprint import model_fingerprint
+    from reproduction.zoo.models import zoo
 
     rows = []
     installed, weights = Path(zoo.__file__).parent / "weights", DATA / "weights"

@@ -7,9 +7,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from nnslicer_tf import zoo
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument.loading import load_model
+from reproduction.zoo.models import zoo
 
 
 def choose(data: Dataset, rows: np.ndarray | slice) -> Dataset:

@@ -97,7 +97,6 @@ def effective_paths(
                 folded[operation.name] = takers[0].name, np.resize(factor, channels)
 
     def walk(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return which synapses of each kernel are on the path of one sample."""
         used = {name: np.zeros(matrix.shape, bool) for name, matrix in matrices.items()}
 
         def expand(operation: Operation, path: np.ndarray) -> Sequence[np.ndarray]:

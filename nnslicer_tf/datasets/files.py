@@ -237,7 +237,6 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
-    """Return an image `(height, width, channels)` float32, 0 … 255."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -10,7 +10,6 @@ reads all training images once per process, which takes seconds.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from nnslicer_tf._checks import check_name, counted, did_you_mean
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 NORMALISATIONS = ("none", "unit", "standard")
 
@@ -97,12 +93,6 @@ class Dataset:
             f"{self.x.dtype}, {counted(self.classes, 'class')}, normalise={self.normalise!r})"
         )
 
-    def to_tf(self, batch_size: int = 256) -> "tf.data.Dataset":
-        """Return the batches (x, y), in order, as a `tf.data.Dataset`."""
-        import tensorflow as tf
-
-        return tf.data.Dataset.from_tensor_slices((self.x, self.y)).batch(batch_size)
-
 
 def names() -> tuple[str, ...]:
     """Return the names of the data sets that `load` knows."""
@@ -168,7 +158,6 @@ def normalisation(name: str, kind: str) -> Normalisation:
 
 @cache
 def _training_statistics(name: str) -> tuple[list[float], list[float]]:
-    """Return every channel's mean and standard deviation over the training images."""
     images, _ = _images(name, "train")
     # In float64, because float32 sums over 50,000 images lose a third of the mean.
     count, total, squares = 0, np.zeros(1), np.zeros(1)

@@ -138,7 +138,6 @@ def load(name: str = "sst2", split: str = "train") -> Sentences:
 
 
 def _read(path: Path) -> list[tuple[str, int]]:
-    """Return the sentences and labels in one of GLUE's files."""
     try:
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
     except OSError as error:

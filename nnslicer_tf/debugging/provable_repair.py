@@ -24,8 +24,8 @@ from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, Unsu
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.outputs import check_classifier
+from nnslicer_tf.instrument.windows import windows
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
-from nnslicer_tf.kinds.windows import windows
 
 _SIZES = ("largest", "sum")
 _MAX_ENTRIES = 50_000_000  # entries of the linear program: 400 MB

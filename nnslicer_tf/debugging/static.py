@@ -10,9 +10,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Lookup
+from nnslicer_tf.instrument.windows import windows
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
-from nnslicer_tf.kinds.windows import windows
 from nnslicer_tf.slicing import Slice
 
 Box = tuple[np.ndarray | float, np.ndarray | float]

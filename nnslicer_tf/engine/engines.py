@@ -99,7 +99,6 @@ class AdaptiveEngine:
         end = time.monotonic() + PATIENCE_SECONDS
 
         def first() -> Iterator[Item]:
-            """Yield items up to the first one that finishes too late."""
             for item in stream:
                 yield item
                 if time.monotonic() > end:

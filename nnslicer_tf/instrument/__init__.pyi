@@ -1,10 +1,10 @@
 from .ablation import Ablation
 from .copies import copy_model
+from .data import DataLike
+from .layers import register_layer
 from .layers.embeddings import adds_table
-from .layers.registry import register_layer
-from .layers.support import layer_support
 from .loading import load_model
-from .model import InstrumentedModel, instrumented
+from .model import InstrumentedModel, ModelLike, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
 from .references import Mean, Samples, Weights, Zero
 
@@ -12,10 +12,12 @@ __all__ = [
     "KINDS",
     "Ablation",
     "Affine",
+    "DataLike",
     "Elementwise",
     "InstrumentedModel",
     "MaskOf",
     "Mean",
+    "ModelLike",
     "Operation",
     "Pooling",
     "Samples",
@@ -26,7 +28,6 @@ __all__ = [
     "adds_table",
     "copy_model",
     "instrumented",
-    "layer_support",
     "load_model",
     "register_layer",
 ]

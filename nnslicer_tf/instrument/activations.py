@@ -1,6 +1,6 @@
 """`Activations`: captured values by operation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,20 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Activations(ShownAsTable, Mapping[str, np.ndarray]):
+class Activations(ShownAsTable, dict[str, np.ndarray]):
     """Captured values: operation name → array `(samples, *operation shape)` float32."""
-
-    def __init__(self, values: Mapping[str, np.ndarray]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per operation: shape and summary statistics."""

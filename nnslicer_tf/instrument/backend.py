@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import WorkerError
-
-keras: Any = LazyModule("keras")
 
 _lost: list[int] = []  # this process, if TensorFlow's threads stayed behind in its parent
 

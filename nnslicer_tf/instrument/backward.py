@@ -9,9 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf._environment import ops
 
 
 class Expandable(Protocol):
@@ -38,19 +36,13 @@ def propagate(
     """Propagate values backwards; return the values that each operation received.
 
     Each operation is expanded once, after its consumers, with the sum of the values received from
-    them. A node with `members` represents several operations that are expanded together.
+    them, `(batch, *shape)` by name, to which `seed` belongs. `order` has consumers first, and
+    `shapes` are without the batch axis.
 
-    Args:
-        order: The operations to expand, consumers first.
-        seed: Operation name → initial values `(batch, *shape)`.
-        rule: Maps an operation and its values to one array for each of its inputs, of the input's
-            shape or one that it was broadcast to, or None. For a node with members, it maps
-            their values by name to a pair: the arrays for the inputs, and the final values of
-            members that received more.
-        shapes: Operation name → its shape without the batch axis.
-
-    Returns:
-        Operation name → `(batch, *shape)`, including the seed.
+    `rule` maps an operation and its values to one array for each of its inputs, of the input's
+    shape or one that it was broadcast to, or None. A node with `members` represents several
+    operations: the rule maps their values by name to a pair, the arrays for the inputs, and the
+    final values of members that received more.
     """
     received = dict(seed)
     for node in order:

@@ -46,15 +46,15 @@ def compare_with_original(
         shape, tokens = (samples, *graph.operations[name].shape), graph.vocabulary(name)
         x.append(random_input(rng, shape, tensor.dtype, tokens, bounds, padded, name))
     structure = structure_of(functional, "input")
+
+    def outputs() -> list[Any]:
+        return keras.tree.flatten(model(keras.tree.pack_sequence_as(structure, x), training=False))
+
     try:
-        expected = keras.tree.flatten(
-            model(keras.tree.pack_sequence_as(structure, x), training=False)
-        )
+        expected = outputs()
     except Exception:  # integers may be indices, such as positions
         x = [v % 2 if v.dtype.kind in "iu" else v for v in x]
-        expected = keras.tree.flatten(
-            model(keras.tree.pack_sequence_as(structure, x), training=False)
-        )
+        expected = outputs()
     tensors = [keras.ops.convert_to_tensor(one.astype(np.float32)) for one in x]
     values = graph.run(tensors, graph.outputs)
     # In half precision the original rounds coarsely.
@@ -151,7 +151,7 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
             continue
         # What the layer itself computes
         tensors = []
-        for tensor, dtype, mask in zip(call.inputs, call.input_dtypes, call.masks, strict=True):
+        for tensor, dtype, mask in zip(call.inputs, call.dtypes, call.masks, strict=True):
             tensors.append(keras.ops.cast(values[graph.names[tensor]], dtype))
             if mask is not None:
                 tensors[-1]._keras_mask = keras.ops.cast(values[graph.names[mask]], "bool")
@@ -176,7 +176,7 @@ def _explain(graph: Graph, trace: Trace, inputs: Sequence[Any], tolerance: float
             ours, original = map(keras.ops.convert_to_numpy, (ours, original))
             worst = float(np.abs(ours - original.astype(np.float64)).max())
             what = "Layer" if isinstance(call.layer, keras.layers.Layer) else "Operation"
-            integers = [t for t in (*call.input_dtypes, original.dtype.name) if "int" in t]
+            integers = [t for t in (*call.dtypes, original.dtype.name) if "int" in t]
             remedy = (
                 f"The model computes in {integers[0]} there, without fractions; cast to float32 "
                 "before."

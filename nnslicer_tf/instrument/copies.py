@@ -11,6 +11,7 @@ import inspect
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -172,25 +173,22 @@ def has_graph(model: keras.Model) -> bool:
     return isinstance(model, (keras.Sequential, functional_class()))
 
 
+@dataclass
 class _Builder:
     """Builds a copy; see `rebuild`."""
 
-    def __init__(
-        self,
-        values: Mapping[int, np.ndarray],
-        configs: Mapping[int, Mapping[str, Any]],
-        copies: dict[int, keras.Operation],
-        after: After | None,
-    ) -> None:
-        self._values, self._configs, self._after = values, configs, after
-        self._copies = copies
-        self._replaced = frozenset(map(id, copies.values()))
+    _values: Mapping[int, np.ndarray]
+    _configs: Mapping[int, Mapping[str, Any]]
+    _copies: dict[int, keras.Operation]
+    _after: After | None
+
+    def __post_init__(self) -> None:
+        self._replaced = frozenset(map(id, self._copies.values()))
         self._filled: set[int] = set()
 
     def model(
         self, model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None
     ) -> keras.Model:
-        """Return a copy of a functional or sequential model for inputs of some shapes."""
         if isinstance(model, keras.Sequential) and self._after is None:
             value = entry = inputs_like(model, shapes)
             stack = []
@@ -233,7 +231,6 @@ class _Builder:
         return y if self._after is None else self._after(layer, copy, y, args)
 
     def _copy(self, layer: keras.Operation, args: tuple) -> keras.Operation:
-        """Return the copy of a layer, which is made at its first call."""
         if id(layer) in self._copies:
             return self._copies[id(layer)]
         copy: keras.Operation = layer
@@ -254,7 +251,6 @@ class _Builder:
         return copy
 
     def _fill(self, layer: keras.Operation, copy: keras.Operation) -> None:
-        """Give a copied layer the state of the original, once it is built."""
         is_own = copy is not layer and id(copy) not in self._replaced
         if is_own and id(copy) not in self._filled and not has_graph(copy):
             self._filled.add(id(copy))
@@ -396,7 +392,6 @@ def _agree(expected: Sequence[Any], values: Sequence[Any]) -> bool:
 def _first_difference(
     model: keras.Model, copy: keras.Model, x: Any
 ) -> tuple[str, keras.layers.Layer]:
-    """Return the name of the first layer whose output differs, and the layer."""
     same = {layer.name: layer for layer in copy.layers}
     for layer in model.layers if has_graph(model) else ():
         if layer.name not in same or isinstance(layer, keras.layers.InputLayer):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_count, check_labels, shape_fits
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.datasets.files import order_remedy
 from nnslicer_tf.errors import (
@@ -93,7 +93,6 @@ def check_array(
         array = np.ascontiguousarray(array, dtype=np.float32)
 
     def sample_of(bad: np.ndarray) -> int:
-        """Return the place of the first sample with a bad value."""
         return int(np.argmax(bad.any(axis=tuple(range(1, array.ndim)))))
 
     if not np.isfinite(array).all():
@@ -123,14 +122,10 @@ def check_array(
 
 
 def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> list[Any] | None:
-    """Return the shapes of the samples in data, for inputs with axes of unknown size.
+    """Return the shape of the samples, or of a profile, for each input with axes of unknown size.
 
-    Args:
-        data: Samples in one of the forms of `DataLike`, or a profile.
-        inputs: Name → shape of one sample, with None for unknown sizes.
-
-    Returns:
-        One shape for each input; None if the data does not tell, or fits no input.
+    `inputs` maps names to shapes, with None for unknown sizes. Returns None if the data does not
+    tell, or does not fit.
     """
     sources: Any = data
     if isinstance(means := getattr(data, "means", None), Mapping):  # a profile
@@ -157,10 +152,7 @@ def shapes_at_hand(data: Any, inputs: Mapping[str, Sequence[int | None]]) -> lis
             return None
         extents = tuple(part.shape) if hasattr(part, "shape") else np.shape(part)
         extents = extents[len(extents) - len(shape) :]
-        fits = len(extents) == len(shape) and all(
-            a is None or a == b for a, b in zip(shape, extents, strict=True)
-        )
-        if not fits or None in extents:
+        if not shape_fits(extents, tuple(shape)) or None in extents:
             return None
         shapes.append(tuple(map(int, extents)))
     return shapes if len(shapes) == len(inputs) else None
@@ -441,7 +433,6 @@ def _loaded(data: Any, shape: tuple[int, ...], labels: bool) -> Any:
 
 
 def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return samples as an array or iterable, and their labels or None."""
     if isinstance(data, Dataset):
         return _dense(data.x), data.y
     if isinstance(data, Mapping):
@@ -489,7 +480,6 @@ class _Items(Iterable):
 
 
 def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
-    """Return the samples in a dictionary, and the labels if it has any, otherwise None."""
     entries = {str(key).lower(): value for key, value in element.items()}
     x, y = (
         next((value for key, value in entries.items() if key in keys), None)
@@ -504,7 +494,6 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return an element's samples `(batch, *shape)`, and its labels or None."""
     y: Any = None
     if isinstance(element, Mapping):
         x, y = _from_mapping(element)

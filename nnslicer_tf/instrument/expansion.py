@@ -42,9 +42,7 @@ _BATCHES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 7
 class Constant:
     """A value that depends on no input of the model, but perhaps on variables.
 
-    Attributes:
-        shape: Its shape; if `batched`, the first axis is the batch's, of size 1.
-        batched: Whether it has a batch axis.
+    If it is `batched`, the first axis of its `shape` is the batch's, of size 1.
     """
 
     def __init__(self, read: Callable[[], Any], shape: Sequence[int], batched: bool) -> None:
@@ -82,19 +80,12 @@ class InnerCall:
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """The calls inside a layer, in topological order.
+    """The calls inside a layer, in topological order."""
 
-    Attributes:
-        batch: The size of the batch with which `call` ran.
-        entries: The symbolic tensors with which it was called.
-        calls: The calls.
-        outputs: What it returned, flat: symbolic tensors and constants.
-    """
-
-    batch: int
-    entries: tuple[Any, ...]
+    batch: int  # the size of the batch with which `call` ran
+    entries: tuple[Any, ...]  # the symbolic tensors with which it was called
     calls: tuple[InnerCall, ...]
-    outputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]  # what it returned, flat: symbolic tensors and constants
 
     def leaves(self) -> list[Any]:
         """Return all arguments of all calls and the outputs, in a fixed order."""
@@ -110,30 +101,18 @@ def expand(
     values: set[int],
     path: str,
 ) -> Expansion | None:
-    """Return the calls that a function makes for a layer or operation.
+    """Return the calls that a function, such as a layer's `call`, makes, with `Constant`s.
 
-    Args:
-        layer: The layer or operation.
-        call: The function, such as the layer's `call`.
-        structure: Its arguments, `(args, kwargs)`.
-        masks: The masks of its tensors, symbolic or None.
-        values: Ids of the boolean tensors that are values, not masks.
-        path: Its name, for messages.
-
-    Returns:
-        The calls, with `Constant`s; None if the function returns NotImplemented.
-
-    Raises:
-        UnsupportedLayerError: if the function fails on symbolic tensors.
+    `structure` are its arguments `(args, kwargs)`, `masks` those of its tensors, and `values` the
+    ids of boolean tensors that are no masks. Returns None if the function returns NotImplemented;
+    raises UnsupportedLayerError if it fails on symbolic tensors.
     """
     leaves = keras.tree.flatten(structure)
     weights = getattr(layer, "weights", [])
     sizes = {n for x in (*leaves, *weights) for n in getattr(x, "shape", ())}
     batch = next(n for n in _BATCHES if n not in sizes)
 
-    def run() -> Expansion | None:
-        return _run(layer, call, structure, masks, values, batch, path)
-
+    run = partial(_run, layer, call, structure, masks, values, batch, path)
     expansion = run()
     if expansion is None:
         return None
@@ -216,17 +195,12 @@ def user_line(error: BaseException) -> str:
     """Return the last line of the user's own code that an error passed, "file:line", or ""."""
     libraries = ("keras", "keras_hub", "tensorflow", "optree", "nnslicer_tf", "numpy", "tree")
     inside = tuple(f"{name}/" for name in libraries)
-    lines = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(part in frame.filename.replace("\\", "/") for part in inside)
+    places = [
+        f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
     ]
+    lines = [p for p in places if not any(part in p.replace("\\", "/") for part in inside)]
     # A layer of a library has no line of the user's: its own is shown.
-    own = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "keras_hub/" in frame.filename
-    ]
+    own = [place for place in places if "keras_hub/" in place]
     return (own or lines or [""])[-1]
 
 
@@ -292,7 +266,6 @@ def _run(
 
 
 def _calls_before(outputs: Sequence[Any], known: set[int]) -> tuple[InnerCall, ...]:
-    """Return the calls that compute symbolic outputs from `known` tensors, in order."""
     calls: list[InnerCall] = []
     done: set[int] = set()
     waiting: list[tuple[Any, bool]] = [(tensor, False) for tensor in reversed(outputs)]
@@ -331,15 +304,13 @@ class _CallOf(keras.Operation):
         return self.layer(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> list[Any]:
-        dense = keras.tree.map_structure(_dense, (args, kwargs))
-        self.result = super().compute_output_spec(*dense[0], **dense[1])
+        def dense(x: Any) -> Any:  # some functions of Keras call tensors sparse by mistake
+            is_sparse = isinstance(x, keras.KerasTensor) and x.sparse
+            return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x
+
+        args, kwargs = keras.tree.map_structure(dense, (args, kwargs))
+        self.result = super().compute_output_spec(*args, **kwargs)
         return [x for x in keras.tree.flatten(self.result) if isinstance(x, keras.KerasTensor)]
-
-
-def _dense(x: Any) -> Any:
-    """Return a symbolic tensor that is not sparse, which some functions of Keras say by mistake."""
-    is_sparse = isinstance(x, keras.KerasTensor) and x.sparse
-    return keras.KerasTensor(x.shape, dtype=x.dtype) if is_sparse else x
 
 
 def _own_operators(variable: keras.Variable) -> keras.Variable:
@@ -442,7 +413,6 @@ def _stand_ins(layer: keras.Operation) -> Iterator[None]:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Whether an attribute is a layer or a variable, or holds any."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

@@ -18,7 +18,6 @@ from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers.derivatives import is_own_function, with_own_derivative
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
 from nnslicer_tf.instrument.operations import (
     NO_MASK,
     Lookup,
@@ -29,6 +28,7 @@ from nnslicer_tf.instrument.operations import (
     Step,
 )
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
+from nnslicer_tf.instrument.registry import layer_steps
 from nnslicer_tf.instrument.tracing import Call, Trace
 
 
@@ -130,6 +130,7 @@ class Graph:
                 later.add(operation.name)
         return tuple(o for o in self.ancestors(names) if o.name in later)
 
+    @one_run()
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
     ) -> dict[str, Any]:
@@ -141,12 +142,6 @@ class Graph:
         change = change or (lambda name, value: value)
         inputs = x if isinstance(x, (list, tuple)) else (x,)
         values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
-        with one_run():
-            return self._run_from(values, wanted, change)
-
-    def _run_from(
-        self, values: dict[str, Any], wanted: Iterable[str], change: Callable[[str, Any], Any]
-    ) -> dict[str, Any]:
         through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
             name, params = operation.name, operation.params
@@ -238,26 +233,15 @@ def build_graph(trace: Trace) -> Graph:
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
     """Add a call's operations, given its tensors' `names`; return the names of its results."""
     inputs = tuple(names[tensor] for tensor in call.inputs)
-    view = LayerCall(
-        call.path,
-        call.input_shapes,
-        call.output_shapes,
-        call.constants,
-        call.arguments,
-        masks=[None if mask is None else names[mask] for mask in call.masks],
-        paddings=[None if mask is None else names[mask] for mask in call.paddings],
-        dtypes=call.input_dtypes,
-        dtype=call.dtype,
-        is_value=call.is_value,
-        is_token=call.is_token,
+    masks, paddings = (
+        [None if mask is None else names[mask] for mask in of] for of in (call.masks, call.paddings)
     )
+    view = replace(call, masks=masks, paddings=paddings)
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
 
     def named(source: Source) -> str:
-        """Return the name of the operation that a source of a step refers to."""
         if isinstance(source, (MaskOf, PaddingOf)):
-            masks = view.masks if isinstance(source, MaskOf) else view.paddings
-            mask = masks[source.input]
+            mask = (masks if isinstance(source, MaskOf) else paddings)[source.input]
             assert mask is not None, base
             return mask
         return inputs[source] if isinstance(source, int) else base + source

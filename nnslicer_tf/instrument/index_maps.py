@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
-
-keras: Any = LazyModule("keras")
 
 INSERTED = -1
 
@@ -45,7 +43,6 @@ def sources_of(
     count = sum(sizes)
 
     def send(values: np.ndarray) -> np.ndarray:
-        """Return the function's values for rows `(batch, count)`, float64."""
         parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
         tensors = [
             keras.ops.convert_to_tensor(part.reshape(len(part), *shape))

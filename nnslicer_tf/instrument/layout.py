@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf._environment import ops
 
 # The meaning of the last two axes of a kernel.
 INPUTS_OUTPUTS = "inputs, outputs"

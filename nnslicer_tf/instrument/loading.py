@@ -90,7 +90,6 @@ def _unreadable(path: Path, error: Exception) -> CorruptFileError:
 
 
 def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayerError:
-    """Return the error for a model that this version of Keras cannot rebuild."""
     wrote = f"It was written by Keras {version}; this is Keras {keras.__version__}."
     missing = _MISSING.search(str(error))
     if missing:
@@ -120,7 +119,6 @@ def _read_keras(path: Path) -> tuple[Any, str, Any]:
 
 
 def _read_h5(path: Path) -> tuple[Any, str, Any]:
-    """Return the config in an .h5 file, the version of Keras that wrote it, and of training."""
     import h5py
 
     with h5py.File(path, "r") as file:

@@ -6,7 +6,7 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -240,8 +240,8 @@ class InstrumentedModel(ShownAsTable):
     def __reduce__(self) -> tuple:
         """Pickle and copy the model and the arguments, without what was traced and compiled."""
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        options = {"bounds": self.bounds, "task": self.given_task}
-        return _instrumented_again, (self.model, shape, options, self.columns)
+        rebuilt = partial(InstrumentedModel, bounds=self.bounds, task=self.given_task)
+        return rebuilt, (self.model, shape), {"columns": self.columns}
 
     def copy(self) -> "InstrumentedModel":
         """Return an instrumented copy of the model, whose weights can be changed."""
@@ -481,22 +481,19 @@ class InstrumentedModel(ShownAsTable):
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        rows = [[*row[:-1], f"{row[-1]:,}" if row[-1] else ""] for row in self._rows()]
-        return text_table(_COLUMNS, rows)
+        frame = self.to_frame()
+        frame["synapses"] = [f"{count:,}" if count else "" for count in frame["synapses"]]
+        return text_table(list(frame), frame.itertuples(index=False))
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the operations as a table: name, kind, layer, shape, synapses."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
-
-    def _rows(self) -> list[list[Any]]:
-        """Return the rows of the table; a layer's entry is its class."""
-        rows: list[list[Any]] = []
+        rows = []
         for o in self.operations:
             layer = type(o.keras_layer).__name__ if o.keras_layer else "Input"
-            rows.append([o.name, o.kind, layer, "×".join(map(str, o.shape)), o.synapses])
-        return rows
+            rows.append((o.name, o.kind, layer, "×".join(map(str, o.shape)), o.synapses))
+        return pd.DataFrame(rows, columns=["operation", "kind", "layer", "shape", "synapses"])
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -523,7 +520,6 @@ class InstrumentedModel(ShownAsTable):
 ModelLike = TypeAliasType("ModelLike", InstrumentedModel | keras.Model)
 """An instrumented model, or a Keras model, which will be instrumented."""
 
-_COLUMNS = ("operation", "kind", "layer", "shape", "synapses")
 _INSTRUMENTED = "_nnslicer_instrumented"
 # Attributes of models that training changes.
 _OF_TRAINING = ("optimizer", "loss", "loss_weights", "history", "stop_training", "compiled")
@@ -564,24 +560,15 @@ def instrumented(model: ModelLike, data: Any = None) -> InstrumentedModel:
 
 def _open_shapes(model: keras.Model, data: Any) -> Shapes | None:
     """Return the shapes of samples for a model with axes of unknown size, None for others."""
-    if not has_graph(model) or not model.built:
-        if has_graph(model) or model.built:
-            return None
-        shapes = [np.shape(data)[1:]] if hasattr(data, "shape") else [()]
-        return shapes[0] or None
+    if has_graph(model) != model.built:
+        return None
+    if not model.built:  # a subclassed one
+        return (np.shape(data)[1:] or None) if hasattr(data, "shape") else None
     inputs = {input_name(tensor): tuple(tensor.shape[1:]) for tensor in model.inputs}
     if not any(None in shape for shape in inputs.values()):
         return None
     shapes_found = shapes_at_hand(data, inputs)
     return shapes_found[0] if shapes_found and len(inputs) == 1 else shapes_found
-
-
-def _instrumented_again(
-    model: keras.Model, shape: Shapes, options: dict[str, Any], columns: tuple[str, ...]
-) -> InstrumentedModel:
-    im = InstrumentedModel(model, shape, **options)
-    im.columns = columns
-    return im
 
 
 def _state_of(model: keras.Model) -> list[Any]:
@@ -601,7 +588,6 @@ def _state_of(model: keras.Model) -> list[Any]:
 
 
 def _range(bounds: Any) -> Bounds:
-    """Return the smallest and the largest value of an input as floats."""
     try:
         low, high = map(float, bounds)
         valid = low < high
@@ -617,7 +603,6 @@ def _range(bounds: Any) -> Bounds:
 def _preprocessed(
     model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
 ) -> keras.Model:
-    """Return a model with the same layers that preprocesses its inputs first."""
     if len(model.inputs) > 1:
         raise InvalidArgumentError(
             "preprocess needs a model with one input. Put the preprocessing into the model."

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import keras
 from nnslicer_tf.instrument.layout import KernelLayout
-
-keras: Any = LazyModule("keras")
 
 KINDS = (
     *("input", "weighted_sum", "average", "maximum", "rectify", "elementwise", "scale"),

@@ -11,15 +11,21 @@ from keras import ops
 from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
+from nnslicer_tf.instrument.index_maps import sources_of
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import Shape
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation, Softmax, Step
+from nnslicer_tf.instrument.registry import Shape
 
 _FAR = 1e4
 _GRID: np.ndarray = np.concatenate([[-_FAR, -50], np.linspace(-8, 8, 33), [50, _FAR]])
 _CLOSE = 1e-3
 _MAX_PROBED = 1 << 22  # values
-_MAX_DEPTH = 8  # of the operations before an output whose ranges are computed
+_PROBABILITIES = {"softmax", "sparsemax", "sigmoid", "hard_sigmoid"}
+# Kinds that turn probabilities into others, such as their means or some of them.
+_COMBINING = (
+    *("routing", "average", "maximum", "maximum_merge", "minimum_merge"),
+    *("add", "multiply", "scale"),
+)
 # Task → losses, by their names without "_" in lower case.
 _LOSSES = {
     "multilabel": ("binarycrossentropy", "binaryfocalcrossentropy"),
@@ -111,7 +117,6 @@ def mark_final(graph: Graph) -> dict[str, Ending]:
     """
 
     def is_read(name: str) -> bool:
-        """Whether an operation other than an identity or a reshape reads a value."""
         return any(not _keeps_values(o) or is_read(o.name) for o in graph.consumers[name])
 
     endings, finals = {}, set()
@@ -170,10 +175,11 @@ def classes_of(
     units = classes.count
     if final is None:
         rows = classes.by_class(example).astype(np.float64)
-        sources: set[str] = set()
-        between_0_and_1 = np.allclose(_range_of(graph, output, sources), (0, 1), atol=_CLOSE)
-        sums_to_1 = (rows >= 0).all() and np.allclose(rows.sum(axis=-1), 1, atol=_CLOSE)
-        excludes = units > 1 and bool("softmax" in sources or sums_to_1)
+        sources = _sources_of(graph, output)
+        are_positive = (rows >= 0).all()
+        between_0_and_1 = are_positive and (rows <= 1 + _CLOSE).all() and sources <= _PROBABILITIES
+        sums_to_1 = are_positive and np.allclose(rows.sum(axis=-1), 1, atol=_CLOSE)
+        excludes = units > 1 and bool(sources & {"softmax", "sparsemax"} or sums_to_1)
         of_loss_alone = of_loss == "multilabel" and not from_logits
         if between_0_and_1 or (units > 1 and sums_to_1) or of_loss_alone:
             function = "distribution"
@@ -203,12 +209,8 @@ def classes_of(
 def check_classifier(im: Any, *, exclusive: bool = False, one_output: bool = False) -> int:
     """Return the number of a model's classes, two for one sigmoid; reject other models.
 
-    Args:
-        im: An `InstrumentedModel`.
-        exclusive: Also reject independent labels, of which a sample can have several.
-        one_output: Also reject a model with several outputs.
-
-    Raises InvalidArgumentError.
+    `exclusive` also rejects independent labels, of which a sample can have several, and
+    `one_output` a model with several outputs.
     """
     name, shape, classes = im.model.name, im[im.logit_operation].shape, im.classes
     if len(shape) != 1 or classes.is_number:
@@ -321,7 +323,6 @@ def _flattening(size: int) -> Step:
 def _added(
     graph: Graph, of: Operation, source: Operation, suffix: str, step: Step, shape: Shape
 ) -> Operation:
-    """Add an operation on the values of `source` to the layer of another; return it."""
     operation = replace(
         of,
         name=of.name.split(":")[0] + suffix,
@@ -397,49 +398,24 @@ def _is_identity(operation: Operation) -> bool:
     return values is not None and np.allclose(values, grid, atol=_CLOSE)
 
 
-def _range_of(
-    graph: Graph, name: str, sources: set[str], depth: int = _MAX_DEPTH
-) -> tuple[float, float]:
-    """Return an operation's range, as far as known; add softmaxes before it to `sources`."""
-    operation = graph.operations[name]
-    kind, params, unknown = operation.kind, operation.params, (-np.inf, np.inf)
-    if getattr(params, "function", "") in ("softmax", "sparsemax"):
-        sources.add("softmax")
-        return 0.0, 1.0
-    kinds = ("routing", "average", "maximum", "maximum_merge", "minimum_merge", "add", "multiply")
-    if not depth or not (kind in kinds or _is_pointwise(operation)):
-        return unknown
-    ranges = [_range_of(graph, source, sources, depth - 1) for source in operation.inputs]
-    if kind in ("add", "multiply") and not np.isfinite(ranges).all():
-        return unknown
-    if kind == "add":
-        low, high = np.sum(ranges, axis=0)
-    elif kind == "multiply":
-        low, high = 1.0, 1.0
-        for other in ranges:
-            products = np.outer((low, high), other)
-            low, high = products.min(), products.max()
-    elif kind in ("elementwise", "rectify", "scale"):
-        low, high = ranges[0]
-        if kind == "scale" and not np.isfinite(ranges[0]).all():
-            return unknown
-        inside = np.linspace(max(low, -_FAR), min(high, _FAR), 9)
-        values = _run([operation], np.clip(np.append(_GRID, inside), low, high))
-        if values is None:
-            return unknown
-        low, high = values.min(), values.max()
-    else:
-        low, high = np.min(ranges), np.max(ranges)
-    return float(low), float(high)
+def _sources_of(graph: Graph, name: str) -> set[str]:
+    """Return the functions that an output combines; "" for what is no function of Keras."""
+    functions, waiting = set(), [name]
+    while waiting:
+        operation = graph.operations[waiting.pop()]
+        function = getattr(operation.params, "function", "")
+        if operation.kind in _COMBINING or function == "clip":
+            waiting += operation.inputs
+        elif operation.kind != "mask":
+            functions.add(function)
+    return functions
 
 
 def _keeps_values(operation: Operation) -> bool:
     """Whether an operation returns its input's values in their order, perhaps reshaped."""
     if operation.kind != "routing" or len(operation.inputs) != 1:
         return False
-    shape = operation.input_shapes[0]
-    if np.prod(shape) != operation.size:
+    if np.prod(operation.input_shapes[0]) != operation.size:
         return False
-    values = np.random.default_rng(0).uniform(1, 2, (1, *shape)).astype(np.float32)
-    moved = ops.convert_to_numpy(operation.compute(ops.convert_to_tensor(values)))
-    return np.array_equal(moved.ravel(), values.ravel())
+    source = sources_of(operation.compute, operation.input_shapes)
+    return source is not None and np.array_equal(source.ravel(), np.arange(operation.size))

@@ -41,13 +41,9 @@ def warn_of_answers(
 ) -> None:
     """Warn if models are wrong on most samples, or disagree on most: these are often unscaled.
 
-    Args:
-        predicted: The models' classes, `(samples, models)`; fewer than 8 samples tell nothing.
-        labels: The true classes, integers or one-hot; None if unknown.
-        names: The models to compare with the labels, in order; later ones may be missing.
-        remedy: What to do about it.
-
-    Raises InvalidArgumentError if there is not one label for each sample.
+    `predicted` are the models' classes, `(samples, models)`, `labels` the true ones, if known, and
+    `names` the models that are compared with them. Raises InvalidArgumentError if there is not one
+    label for each sample.
     """
     truth = None if labels is None else check_labels(labels, len(predicted))
     if len(predicted) < MIN_SAMPLES:
@@ -73,12 +69,8 @@ def warn_of_scale(
     A network trained on scaled images saturates on unscaled ones and is certain of everything. One
     that scales its inputs itself sees images scaled before as black, and gives all the same class.
 
-    Args:
-        answer: Returns the probabilities `(samples, classes)` of inputs.
-        prepare: The preprocessing, from images to inputs; None for images as they are.
-        images: `(samples, height, width, channels) uint8`.
-        probabilities: Those of the images, prepared if there is a preprocessing.
-        labels: Their classes `(samples,)`, if known.
+    `answer` gives the probabilities `(samples, classes)` of inputs, and `prepare` turns images
+    `(samples, height, width, channels) uint8` into inputs, unless it is None.
     """
 
     def scaled(divisor: float, offset: float = 0) -> Callable[[np.ndarray], np.ndarray]:
@@ -133,15 +125,8 @@ def warn_of_class_order(
 ) -> bool:
     """Warn if a model's classes agree better with another order of the labels' names.
 
-    The order that agrees best is found by the Hungarian method.
-
-    Args:
-        predicted: The model's classes, `(samples,)`.
-        y: The labels, `(samples,)`.
-        names: The names of the labels, in the order in which they are numbered.
-        remedy: How to give another order.
-
-    Returns whether it warned.
+    Classes and labels are `(samples,)`, and `names` those of the labels, as they are numbered. The
+    order that agrees best is found by the Hungarian method. Returns whether it warned.
     """
     confusion = np.zeros((len(names), len(names)), np.int64)
     np.add.at(confusion, (y, predicted), 1)
@@ -166,11 +151,8 @@ def warn_of_range(
 ) -> bool:
     """Warn if samples do not fit the profiled ones, in either direction; return whether it did.
 
-    Args:
-        batch: Samples `(samples, …)`, or an `Inputs`.
-        means: The mean of each input, `(…)`; None for models with several inputs.
-        known_range: Smallest and largest value of the profiled samples.
-        known_means: Smallest and largest mean of a profiled sample; None if unknown.
+    The profile has the mean of each input, `(…)` (None for models with several), and the smallest
+    and largest value of its samples, and of their means.
     """
 
     def is_beyond(value: float, known: tuple[float, float]) -> bool:

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import over_time
 from nnslicer_tf.instrument.operations import NO_MASK, Operation, Source, Step, Synapses
-
-ops: Any = LazyModule("keras.ops")
 
 SEQUENCE = "x"
 """Name under which a cell's operations read the sequence's entry at the current time step."""

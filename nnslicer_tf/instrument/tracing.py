@@ -15,7 +15,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -33,29 +33,18 @@ from nnslicer_tf.instrument.expansion import (
     received_dtype,
     why_not,
 )
+from nnslicer_tf.instrument.registry import REASONS, LayerCall, Shape, registered
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of a layer or `keras.ops` operation; tensors by id, shapes without batch axis."""
+@dataclass(eq=False, kw_only=True)
+class Call(LayerCall):
+    """One call of a layer or `keras.ops` operation; tensors and masks by id."""
 
     layer: keras.Operation
-    path: str  # its name, prefixed with the names of the nested models that contain it
     reuse: int  # number of earlier calls of the layer
     inputs: tuple[int, ...]
-    input_shapes: tuple[tuple[int, ...], ...]
     outputs: tuple[int, ...]
-    output_shapes: tuple[tuple[int, ...], ...]
-    constants: dict[int, Any] = field(default_factory=dict)  # positional ones that are no tensors
-    input_dtypes: tuple[str, ...] = ()  # in the model; the graph computes in float32
-    # By name, except propagated masks; tensors are replaced by `TensorAt`.
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    masks: tuple[int | None, ...] = ()  # those that the layer receives with each input
-    paddings: tuple[int | None, ...] = ()  # each input's padding mask
     mask: int | None = None  # the (first) output's padding mask
-    dtype: str = "float32"  # of the (first) output
-    is_value: bool = True  # whether a boolean output depends on numbers, not on tokens and masks
-    is_token: bool = False  # whether all inputs are tokens
     mask_function: Callable[..., Any] | None = None  # from inputs to the mask that the call makes
 
 
@@ -66,7 +55,6 @@ class TensorAt:
     place: int
 
 
-Shape = tuple[int, ...]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
 """The shape of one sample; for a model with several inputs, a list or dict of their shapes."""
 
@@ -193,8 +181,6 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
 
 
 def _example(names: Sequence[str], shapes: Sequence[tuple[int | None, ...]]) -> str:
-    """Return the argument `input_shape` of a model, with words for the axes of unknown size."""
-
     def spelled(shape: tuple[int | None, ...]) -> str:
         words = iter(("height", "width", "depth") if shape.count(None) > 1 else ("length",))
         entries = [str(n) if n is not None else next(words, "size") for n in shape]
@@ -400,8 +386,7 @@ class _Visitor:
             reuse=self._reuse[id(layer)],
             inputs=self.ids(tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
-            input_dtypes=tuple(tensor.dtype for tensor in tensors),
-            constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
+            dtypes=tuple(tensor.dtype for tensor in tensors),
             outputs=tuple(map(id, flat)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in flat),
             arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), named),
@@ -629,15 +614,18 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
 
     A Lambda has them if its function of one tensor is recognised by its values.
     """
-    # Imported here, because the families of layers use this module.
-    from nnslicer_tf.instrument.layers.registry import REASONS, registered
-
     layer_class = type(layer)
     operations = registered(layer_class)
     if isinstance(layer, keras.layers.Lambda) and operations is not None:
         shapes = [tuple(x.shape[1:]) for x in inputs]
-        recognised = _recognised(operations, layer, shapes)
-        return recognised or is_opaque(layer, inputs)
+        if _recognised(operations, layer, shapes):
+            return True
+        entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
+        try:
+            layer.call(entries[0] if len(entries) == 1 else entries)
+        except Exception:  # it cannot be expanded, such as a function of TensorFlow
+            return True
+        return False
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
     return refused or operations is not None
 
@@ -653,24 +641,14 @@ def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequen
 
 def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
     """Whether the operations of a layer with an unknown function have kinds."""
+    # Imported here, because the families of layers use this module.
     from nnslicer_tf.instrument.layers.probing import recognised
-    from nnslicer_tf.instrument.layers.registry import LayerCall
 
     try:
         steps = operations(layer, LayerCall(layer.name, shapes, shapes))
         return all(recognised(step, shapes, layer.name) for step in steps)
     except UnsupportedLayerError:
         return False
-
-
-def is_opaque(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
-    """Whether a layer cannot be called on symbolic tensors, such as a function of TensorFlow."""
-    entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
-    try:
-        layer.call(entries[0] if len(entries) == 1 else entries)
-    except Exception:  # whatever a user's function raises
-        return True
-    return False
 
 
 def rewrite_of(operation: keras.Operation) -> Callable[..., Any] | None:
@@ -753,7 +731,6 @@ def attention_takes_masks() -> bool:
 
 
 def _replaced(structure: Any, values: Iterable[Any]) -> Any:
-    """Return `structure` with its tensors replaced by `values`."""
     stream = iter(values)
     return keras.tree.map_structure(
         lambda x: next(stream) if isinstance(x, keras.KerasTensor) else x, structure

@@ -1,12 +1,15 @@
-"""Tables of taps: the input position that each tap of a window reads, for every output position.
+"""Tables of taps: the input position that each tap of a window reads, and what windows read.
 
 Positions are row-major indices over the spatial axes; taps are row-major over the kernel.
 A table takes 4 bytes times output positions times taps; it is built on first use.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from nnslicer_tf._environment import ops
 
 _PADDING = -1
 Sizes = Sequence[int]  # by spatial axis
@@ -77,3 +80,19 @@ def _combine(axes: Sequence[np.ndarray], space: Sequence[int]) -> np.ndarray:
         index = np.where(inside, earlier * extent + taps, _PADDING)
         combined = index.reshape(index.shape[0] * index.shape[1], -1)
     return combined.astype(np.int32)
+
+
+def flat(x: np.ndarray) -> np.ndarray:
+    """Return `(batch, *shape, channels)` as `(batch, positions, channels)`, contiguous."""
+    return np.ascontiguousarray(x).reshape(len(x), -1, x.shape[-1])
+
+
+def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
+    """Return what the taps read, `(batch, positions, taps, channels)`, 0 for padding."""
+    channels = shape[-1]
+    by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
+    padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])
+    last = int(np.prod(shape[:-1]))
+    index = np.where(taps < 0, last, taps).ravel()
+    read = ops.take(padded, index, axis=1)
+    return ops.reshape(read, (ops.shape(x)[0], *taps.shape, channels))

@@ -4,7 +4,7 @@ Operations of Keras's layers are covered by tests. Those of users' layers, and f
 checked on two random samples, one as reference for the other, before the first walk.
 """
 
-from collections.abc import Iterable
+import math
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.comparison import random_input
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.kinds.kind import kind_of
@@ -24,7 +24,18 @@ SIZE = 1 << 20  # values of the operations that are checked at most
 
 def check_amounts(im: InstrumentedModel) -> None:
     """Raise UnsupportedLayerError for an operation whose contributions do not add up."""
-    checked = list(_to_check(im.operations))
+
+    def is_known(layer: Any) -> bool:
+        of_keras = type(layer).__module__.startswith("keras.")
+        is_layer = isinstance(layer, keras.layers.Layer)
+        return of_keras and is_layer and not isinstance(layer, keras.layers.Lambda)
+
+    checked = [
+        o
+        for o in im.operations
+        if o.inputs and o.kind not in ("mask", "lookup") and not isinstance(o.params, Member)
+        if not is_known(o.keras_layer) and sum(map(math.prod, o.input_shapes)) <= SIZE
+    ]
     if not checked:
         return
     rng = np.random.default_rng(0)
@@ -66,22 +77,3 @@ def check_amounts(im: InstrumentedModel) -> None:
                 "describe what it computes: register it as another kind, or write it with Keras's "
                 "layers and keras.ops."
             )
-
-
-def _to_check(operations: Iterable[Operation]) -> Iterable[Operation]:
-    for operation in operations:
-        layer = operation.keras_layer
-        of_keras = isinstance(layer, keras.layers.Layer) and type(layer).__module__.startswith(
-            "keras."
-        )
-        is_known = of_keras and not isinstance(layer, keras.layers.Lambda)
-        skipped: Any = ("mask", "lookup")
-        size = sum(int(np.prod(shape)) for shape in operation.input_shapes)
-        if (
-            operation.inputs
-            and not is_known
-            and operation.kind not in skipped
-            and not isinstance(operation.params, Member)
-            and size <= SIZE
-        ):
-            yield operation

@@ -10,12 +10,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
-
-ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(eq=False, repr=False)
@@ -301,13 +299,27 @@ def kind_of(operation: Operation) -> Kind:
     return _KINDS.get(operation.kind) or Kind(operation.kind)
 
 
-def register_kind(kind: Kind) -> None:
+def register_kind(
+    kind: Kind,
+    exclusion: Rule | None = None,
+    at_zero: AtZero | None = None,
+    multipliers: MultiplierRule | None = None,
+) -> None:
     """Register a kind of operation, or replace a registered one.
 
     Args:
         kind: Its `name` is the `kind` of the `Step`s that a `register_layer` function returns.
+        exclusion: Its rule in `EXCLUSION`; None leaves the table as it is.
+        at_zero: Its rule in `AT_ZERO`.
+        multipliers: Its rule in `MULTIPLIERS`.
     """
     _KINDS.register(kind.name, kind)
+    if exclusion is not None:
+        EXCLUSION.register(kind.name, exclusion)
+    if at_zero is not None:
+        AT_ZERO.register(kind.name, at_zero)
+    if multipliers is not None:
+        MULTIPLIERS.register(kind.name, multipliers)
 
 
 def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None = None) -> None:

@@ -9,29 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 
 
 def _rule(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the contributions of the tokens' positions and of the table."""
     table: KernelLayout = node.table
     samples = len(signs)
     tokens = inputs[0].captured.astype(np.int64)
@@ -78,8 +64,10 @@ def _table(operation: Operation, layout: Layout) -> KernelLayout:
     return operation.params.layout
 
 
-register_kind(Kind("lookup", by_change=False))
-EXCLUSION.register("lookup", Rule(_rule, _rule, synapses=True, table=_table))
-AT_ZERO.register("lookup", AtZero(_at_zero, _kernels_at_zero, _samples_at_zero))
 # The difference between two tokens has no meaning.
-MULTIPLIERS.register("lookup", lambda *_: [None])
+register_kind(
+    Kind("lookup", by_change=False),
+    Rule(_rule, _rule, synapses=True, table=_table),
+    AtZero(_at_zero, _kernels_at_zero, _samples_at_zero),
+    lambda *_: [None],
+)

@@ -9,23 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
+from nnslicer_tf.kinds.kind import AtZero, Kind, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
-
-ops: Any = LazyModule("keras.ops")
 
 
 def sign(x: np.ndarray) -> np.ndarray:
@@ -97,10 +85,12 @@ def _merge_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -
 
 
 for _name, _multipliers in (("rectify", quotient), ("elementwise", quotient), ("scale", scale)):
-    register_kind(Kind(_name, reach="element", one_to_one=True))
-    EXCLUSION.register(_name, Rule(one_to_one, one_to_one))
-    AT_ZERO.register(_name, AtZero(_at_zero))
-    MULTIPLIERS.register(_name, _multipliers)
+    register_kind(
+        Kind(_name, reach="element", one_to_one=True),
+        Rule(one_to_one, one_to_one),
+        AtZero(_at_zero),
+        _multipliers,
+    )
 
 _smallest = partial(largest, further=lambda a, b: ops.minimum(a, b))
 for _name, _rule, _multipliers in (
@@ -110,7 +100,9 @@ for _name, _rule, _multipliers in (
     ("maximum_merge", Rule(_extreme, _channel_extreme), largest),
     ("minimum_merge", Rule(_extreme, _channel_extreme), _smallest),
 ):
-    register_kind(Kind(_name, reach="element", multiplies=_name == "multiply"))
-    EXCLUSION.register(_name, _rule)
-    AT_ZERO.register(_name, AtZero(_merge_at_zero))
-    MULTIPLIERS.register(_name, _multipliers)
+    register_kind(
+        Kind(_name, reach="element", multiplies=_name == "multiply"),
+        _rule,
+        AtZero(_merge_at_zero),
+        _multipliers,
+    )

@@ -5,27 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
+from nnslicer_tf.instrument.windows import flat, windows
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
-from nnslicer_tf.kinds.windows import flat, windows
-
-ops: Any = LazyModule("keras.ops")
 
 
 def _average(
@@ -79,7 +66,9 @@ def _table(operation: Operation, layout: Layout) -> np.ndarray:
 
 
 for _name, _rule, _multipliers in (("average", _average, midpoint), ("maximum", _maximum, largest)):
-    register_kind(Kind(_name, reach="channel"))
-    EXCLUSION.register(_name, Rule(_rule, one_to_one, table=_table))
-    AT_ZERO.register(_name, AtZero(_at_zero))
-    MULTIPLIERS.register(_name, _multipliers)
+    register_kind(
+        Kind(_name, reach="channel"),
+        Rule(_rule, one_to_one, table=_table),
+        AtZero(_at_zero),
+        _multipliers,
+    )

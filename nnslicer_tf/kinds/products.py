@@ -11,26 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import products
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum
 from nnslicer_tf.kinds import rescale
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    register_kind,
-)
-
-ops: Any = LazyModule("keras.ops")
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +83,6 @@ def _product_table(operation: Operation, layout: Layout) -> ProductTable:
 def _products(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Return the CONTRIB of both inputs."""
     table: ProductTable = node.table
     sides = list(zip(inputs, (table.a, table.b), strict=True))
     first, second = [(order.apply(x.factor), order.apply(x.delta)) for x, order in sides]
@@ -135,7 +121,6 @@ def _softmax_table(operation: Operation, layout: Layout) -> Arrangement:
 def _softmax(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Return the CONTRIB of the input, None for masks."""
     rows: Arrangement = node.table
     x, *masks = inputs
     received = products.softmax(
@@ -160,12 +145,16 @@ def _softmax_at_zero(operation: Operation, g: Any, signs: list, values: Mapping)
     return [received, *(None for _ in signs[1:])]
 
 
-register_kind(Kind("product_sum", multiplies=True))
-EXCLUSION.register("product_sum", Rule(_products, _products, table=_product_table))
-AT_ZERO.register("product_sum", AtZero(_product_at_zero))
-MULTIPLIERS.register("product_sum", rescale.midpoint)
+register_kind(
+    Kind("product_sum", multiplies=True),
+    Rule(_products, _products, table=_product_table),
+    AtZero(_product_at_zero),
+    rescale.midpoint,
+)
 
-register_kind(Kind("softmax"))
-EXCLUSION.register("softmax", Rule(_softmax, _softmax, table=_softmax_table))
-AT_ZERO.register("softmax", AtZero(_softmax_at_zero))
-MULTIPLIERS.register("softmax", rescale.softmax)
+register_kind(
+    Kind("softmax"),
+    Rule(_softmax, _softmax, table=_softmax_table),
+    AtZero(_softmax_at_zero),
+    rescale.softmax,
+)

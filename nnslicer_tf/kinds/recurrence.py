@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import over_time
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Operation
@@ -35,7 +35,6 @@ from nnslicer_tf.instrument.recurrence import (
 from nnslicer_tf.kinds.kind import (
     AT_ZERO,
     EXCLUSION,
-    MULTIPLIERS,
     AtZero,
     Kind,
     MultiplierRule,
@@ -48,8 +47,6 @@ from nnslicer_tf.kinds.kind import (
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.kinds.weighted_sum import GatesAtZero, expand_gates, gates_node
-
-ops: Any = LazyModule("keras.ops")
 
 Passes = Callable[[Kind], bool]
 """Whether CONTRIB passes unchanged through operations of a kind."""
@@ -214,7 +211,6 @@ def unwind(
     synapses: dict[str, np.ndarray] = {}
 
     def expand(t: int, node: Node, contribution: Any) -> Any:
-        """Propagate contributions through an operation of the cell."""
         if node.kind.name == HELD:
             present = at_times.present_at(t, contribution.ndim)
             return [None, contribution * (1 - present), contribution * present]
@@ -439,7 +435,9 @@ def _zeroed(node: Node, theta: float, contribution: Any, *_: Any) -> list[Any]:
 
 
 # The walk in this module replaces the rules of gates, held states and whole layers.
-register_kind(Kind(ZEROED, reach="element", moves=True))
-EXCLUSION.register(ZEROED, Rule(_zeroed, _zeroed))
-AT_ZERO.register(ZEROED, AtZero(lambda operation, contribution, *_: [contribution, None]))
-MULTIPLIERS.register(ZEROED, lambda *values: [midpoint(*values)[0], None])
+register_kind(
+    Kind(ZEROED, reach="element", moves=True),
+    Rule(_zeroed, _zeroed),
+    AtZero(lambda operation, contribution, *_: [contribution, None]),
+    lambda *values: [midpoint(*values)[0], None],
+)

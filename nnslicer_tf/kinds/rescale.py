@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Pooling, Statistics
 from nnslicer_tf.kinds.kind import MULTIPLIERS
-
-ops: Any = LazyModule("keras.ops")
 
 # If an input changes by less, rounding dominates the quotient, so the gradient is used.
 SMALL = 1e-5

@@ -5,24 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Node,
-    Rule,
-    register_kind,
-)
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
-
-ops: Any = LazyModule("keras.ops")
 
 
 class _Links(NamedTuple):
@@ -82,12 +70,8 @@ def _stop(node: Node | Operation, *_: Any) -> list[None]:
     return [None] * len(node.inputs)
 
 
-register_kind(Kind("routing", moves=True))
-EXCLUSION.register("routing", Rule(_move, _move, table=_table))
-AT_ZERO.register("routing", AtZero(_at_zero))
-MULTIPLIERS.register("routing", midpoint)
+register_kind(
+    Kind("routing", moves=True), Rule(_move, _move, table=_table), AtZero(_at_zero), midpoint
+)
 
-register_kind(Kind("mask", moves=True))
-EXCLUSION.register("mask", Rule(_stop, _stop))
-AT_ZERO.register("mask", AtZero(_stop))
-MULTIPLIERS.register("mask", _stop)
+register_kind(Kind("mask", moves=True), Rule(_stop, _stop), AtZero(_stop), _stop)

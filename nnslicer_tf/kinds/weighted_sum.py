@@ -13,29 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.recurrence import Weights
-from nnslicer_tf.kinds.kind import (
-    AT_ZERO,
-    EXCLUSION,
-    MULTIPLIERS,
-    AtZero,
-    Kind,
-    Layout,
-    Neurons,
-    Node,
-    Rule,
-    kind_of,
-    register_kind,
-)
+from nnslicer_tf.instrument.windows import flat, windows
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
-from nnslicer_tf.kinds.windows import flat, windows
-
-ops: Any = LazyModule("keras.ops")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +51,6 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
 def _exclusion(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: list[Neurons], each: bool
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the contributions of the input and of the synapses."""
     table: SumTable = node.table
     (x,) = inputs
     if table.tap_means is None:
@@ -146,10 +131,12 @@ def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
     return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
 
 
-register_kind(Kind("weighted_sum"))
-EXCLUSION.register("weighted_sum", Rule(_exclusion, _exclusion, synapses=True, table=_table))
-AT_ZERO.register("weighted_sum", AtZero(_at_zero, _kernels_at_zero, _samples_at_zero))
-MULTIPLIERS.register("weighted_sum", midpoint)
+register_kind(
+    Kind("weighted_sum"),
+    Rule(_exclusion, _exclusion, synapses=True, table=_table),
+    AtZero(_at_zero, _kernels_at_zero, _samples_at_zero),
+    midpoint,
+)
 
 
 class _Read(NamedTuple):

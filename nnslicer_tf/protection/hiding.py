@@ -9,21 +9,16 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
-from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import kernel_layers
-from nnslicer_tf.report.figures import new_axes
 
 _TRAINED = ("all", "hidden", "known")
 
@@ -161,38 +156,6 @@ def _held(free: np.ndarray, values: np.ndarray, w: Any) -> Any:
     return keras.ops.where(free, keras.ops.convert_to_tensor(w), values)
 
 
-@dataclass(frozen=True)
-class AttackReport(ShownAsTable):
-    """The accuracies that attackers with different budgets reach."""
-
-    targets: tuple[int, ...]  # the target classes
-    budgets: tuple[int, ...]  # the number of samples in each attack
-    figures: tuple[dict[str, float], ...]  # as from `pruning.class_scores.subset_figures`
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row for each budget."""
-        rows = [{"budget": b, **f} for b, f in zip(self.budgets, self.figures, strict=True)]
-        return pd.DataFrame(rows)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the accuracy on the target classes and on all classes by budget."""
-        ax = new_axes(ax)
-        for which in ("targets", "all"):
-            ax.plot(self.budgets, [f[which] for f in self.figures], marker="o", label=which)
-        ax.set_xscale("log")
-        ax.set_xlabel("samples of the attacker")
-        ax.set_ylabel("accuracy")
-        ax.legend()
-        return ax
-
-    def __repr__(self) -> str:
-        reached = ", ".join(
-            f"{b:,}: {f['targets']:.1%} of targets, {f['all']:.1%} of all"
-            for b, f in zip(self.budgets, self.figures, strict=True)
-        )
-        return f"AttackReport(targets {list(self.targets)}; {reached})"
-
-
 def steal(
     model: ModelLike,
     hidden: Mapping[str, np.ndarray],
@@ -236,8 +199,10 @@ def simulate_attacks(
     budgets: Sequence[int] = (1_000, 5_000, 10_000),
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
-) -> AttackReport:
-    """Measure the accuracy that attackers recover from a protected model.
+) -> pd.DataFrame:
+    """Return the accuracies that attackers recover from a protected model, a row for each budget.
+
+    The columns are the budget and those of `pruning.class_scores.subset_figures`.
 
     Args:
         model: The model, with logits as output; it is not changed.
@@ -254,15 +219,15 @@ def simulate_attacks(
     """
     im = instrumented(model)
     samples, (x, y) = im.labelled(train), im.labelled(test)
-    targets = tuple(check_classes(im, y, targets))
+    targets = check_classes(im, y, targets)
     for budget in budgets:
         _check_budget(budget, len(samples[0]))
-    generator, figures = as_generator(rng), []
+    generator, rows = as_generator(rng), []
     for budget in budgets:
         stolen = steal(im, hidden, samples, budget, attacker, copy.deepcopy(generator))
         logits = im.classes.scores(im.like(stolen).logits(x))
-        figures.append(subset_figures(logits, y, targets))
-    return AttackReport(targets, tuple(budgets), tuple(figures))
+        rows.append({"budget": budget} | subset_figures(logits, y, targets))
+    return pd.DataFrame(rows)
 
 
 def _check_budget(budget: int, samples: int) -> None:

@@ -178,7 +178,6 @@ def _width(shape: tuple[int, ...]) -> int:
 
 
 def _routed_channels(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of output and input channels that a routing operation connects."""
     sources = routing_map(operation).reshape(-1, _width(operation.shape))
     first = np.cumsum([0, *map(_width, operation.input_shapes)])
     channel_of = np.concatenate(

@@ -16,8 +16,7 @@ import numpy as np
 
 from nnslicer_tf._environment import hidden_stderr, without_retracing_warnings
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses, instrumented
 from nnslicer_tf.pruning.units import gate_of
 
 _WARM_UP = 5

@@ -16,9 +16,8 @@ from nnslicer_tf._training import (
     train_epochs,
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import DataLike, Samples
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.instrument.tracing import as_functional
 
 

@@ -18,11 +18,10 @@ import numpy as np
 
 from nnslicer_tf._checks import ArrayLike
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks, with_constants
 from nnslicer_tf.instrument.ablated_network import maskable, named_variables
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 
 Variables = Iterable[tuple[keras.Variable, np.ndarray]]

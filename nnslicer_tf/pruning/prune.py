@@ -8,11 +8,10 @@ import numpy as np
 from nnslicer_tf._checks import check_number
 from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.data import DataLike, Samples
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.slicing import Profile
 

@@ -17,8 +17,7 @@ from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED

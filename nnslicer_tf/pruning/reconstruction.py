@@ -136,7 +136,6 @@ def _refit(
     inputs: list[Any],
     targets: list[np.ndarray],
 ) -> None:
-    """Set the weights of a layer to the least-squares solution."""
     kernel = operation.params
     weights = kernel.matrix().astype(np.float64)
     columns, outputs = weights.shape[0] * weights.shape[1] + 1, weights.shape[2]

@@ -20,11 +20,10 @@ from keras import layers
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copy, rebuild
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import units as unit_parts
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
@@ -58,49 +57,58 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a copy in which units or filters are always zero; arguments as in `remove_units`."""
     im = maskable(model)
+    masks, factors = unit_masks(im, keep)
+    copy = MaskPlan(im).apply(masks)
+    twins = dict(zip(map(id, im.functional.weights), copy.weights, strict=True))
+    for variable, factor in factors:
+        twin = twins[id(variable)]
+        twin.assign(keras.ops.convert_to_numpy(twin) * factor)
+    return copy
+
+
+def unit_masks(
+    im: InstrumentedModel, keep: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], list[tuple[keras.Variable, np.ndarray]]]:
+    """Return the masks of kernels by which units are always zero, and factors of other variables.
+
+    These are the candidates' biases in recurrent layers, and the weights that read heads. Arguments
+    and errors are those of `remove_units`.
+    """
     kernels = {
         o.layer: o.params
         for o in im.operations
         if o.kind == "weighted_sum" and not o.name.endswith(":depthwise")
     }
     recurrent = {o.layer: o for o in im.operations if is_removable(o)}
-    heads = {o.layer: o.keras_layer.num_heads for o in im.operations if has_heads(o)}
+    heads = {o.layer: o.keras_layer for o in im.operations if has_heads(o)}
     masks: dict[str, np.ndarray] = {}
-    for name, mask in keep.items():
-        kernel = kernels.get(name)
+    factors: list[tuple[keras.Variable, np.ndarray]] = []
+    for name, values in keep.items():
+        mask = np.asarray(values, bool)
         if name in heads:
-            units = heads[name]
+            units = heads[name].num_heads
         elif name in recurrent:
             units = recurrent[name].shape[-1]
         else:
             check_name("layer with a kernel", name, [*kernels, *recurrent])
             units = kernels[name].matrix().shape[-1]
-        if np.shape(mask) != (units,):
+        if mask.shape != (units,):
             raise InvalidArgumentError(
-                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has "
+                f"The mask for layer '{name}' has shape {mask.shape}; it has "
                 f"{counted(units, 'unit')}."
             )
-        if name in recurrent:
-            masks |= unit_parts.candidate_masks(im, name, np.asarray(mask, bool))
-        elif name not in heads and kernel is not None:
-            whole = np.ones(kernel.matrix().shape, bool)
-            masks[kernel.name] = kernel.to_kernel(whole & np.asarray(mask, bool))
-    copy = MaskPlan(im).apply(masks)
-    # What masks of kernels do not cover: the candidates' biases, and the weights that read heads.
-    copied = im.like(copy) if keep.keys() & (recurrent.keys() | heads.keys()) else im
-    layers_of_copy = {o.layer: o.keras_layer for o in copied.operations}
-    for name, mask in keep.items():
-        layer = layers_of_copy[name]
         if name in heads:
-            variable = layer.output_dense.kernel
-            factor = np.asarray(mask, bool)[:, None, None]
-        elif name in recurrent and layer.cell.bias is not None:
-            variable = layer.cell.bias
-            factor = unit_parts.candidate_bias(layer.cell, np.asarray(mask, bool))
+            kernel = heads[name].output_dense.kernel
+            factors.append((kernel, np.broadcast_to(mask[:, None, None], kernel.shape)))
+        elif name in recurrent:
+            masks |= unit_parts.candidate_masks(im, name, mask)
+            cell = recurrent[name].keras_layer.cell
+            if cell.bias is not None:
+                factors.append((cell.bias, unit_parts.candidate_bias(cell, mask)))
         else:
-            continue
-        variable.assign(keras.ops.convert_to_numpy(variable) * factor)
-    return copy
+            whole = np.ones(kernels[name].matrix().shape, bool)
+            masks[kernels[name].name] = kernels[name].to_kernel(whole & mask)
+    return masks, factors
 
 
 def compact(model: ModelLike) -> keras.Model:

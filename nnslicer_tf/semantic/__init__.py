@@ -12,7 +12,7 @@ layers.
 from nnslicer_tf.semantic.deeparc import remove_layers
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
 from nnslicer_tf.semantic.neurons import CriticalNeurons
-from nnslicer_tf.semantic.restructuring import masked, restructure, restructured_size
+from nnslicer_tf.semantic.restructuring import masked, restructure
 from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
 from nnslicer_tf.semantic.weight_pruning import compress
@@ -30,6 +30,5 @@ __all__ = [
     "readapt",
     "remove_layers",
     "restructure",
-    "restructured_size",
     "train_neurons",
 ]

@@ -14,10 +14,8 @@ import numpy as np
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, Operation, instrumented
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.semantic.neurons import HeadLayer, RecurrentLayer, neuron_layers
 
 

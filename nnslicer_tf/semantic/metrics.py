@@ -7,7 +7,7 @@ through time; `taylor_weights` rejects recurrent layers.
 Cost: a forward pass for `avg`, `var` and `ens`, about three for the Taylor metrics, six for
 DeepLIFT. Data are streamed; memory holds only means and squares.
 
-`Backward` is a backward walk from the logits with multipliers or gradients.
+`backward_walk` is a backward walk from the logits with multipliers or gradients.
 """
 
 import os
@@ -25,11 +25,10 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.attributions.multipliers import gradient, propagate_multipliers
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.instrument.data import DataLike, check_array
+from nnslicer_tf.instrument.data import check_array
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.recurrence import RECURRENCE, consumers_first
 from nnslicer_tf.kinds.kind import MultiplierRule
@@ -248,10 +247,10 @@ def _backward_metric(
         )
     names = {k: layer.sum if of_weights else layer.value for k, layer in layers.items()}
     if metric == "deeplift":
-        backward = Backward(im, list(names.values()), label_logit)
+        backward = backward_walk(im, list(names.values()), label_logit)
     else:
         loss = partial(cross_entropy, sigmoid=im.classes.task != "multiclass")
-        backward = Backward(im, list(names.values()), loss, gradient)
+        backward = backward_walk(im, list(names.values()), loss, gradient)
     # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
     biases = {k: im[name].params.read_bias() if of_weights else None for k, name in names.items()}
 
@@ -273,7 +272,6 @@ def _backward_metric(
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
-    """Reduce `(samples, …, units)` to `(samples, units)` float64."""
     axes = tuple(range(1, values.ndim - 1))
     return reduce(values, axis=axes, dtype=np.float64) if axes else values.astype(np.float64)
 
@@ -289,69 +287,56 @@ def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return np.mean(scaled, axis=0)
 
 
-class Backward:
-    """Computes values, reference values and multipliers of chosen operations, batch by batch.
+def backward_walk(
+    im: InstrumentedModel,
+    wanted: Sequence[str],
+    seed: Callable[[Any, Any], Any],
+    rule: MultiplierRule = multipliers_of,
+) -> Callable[..., dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Return a function of samples, labels and a reference: the walk back from the logits.
 
-    `seed` maps logits and labels to the first multipliers of the logits; `rule` is that of
-    `propagate_multipliers`.
+    It gives operation → (values, reference values, multipliers), `(batch, …)` float32, for those
+    `wanted`. `seed` maps logits and labels to the first multipliers of the logits; `rule` is that
+    of `propagate_multipliers`.
     """
+    logits = im.logit_operation
+    recurrent = {im[name].params.unrolled for name in wanted if im[name].kind == RECURRENCE}
+    members = {o.name for o in im.operations if getattr(o.params, "unrolled", 0) in recurrent}
+    path = {o.name for o in im.graph.between({*wanted, *members}, [logits])}
+    # The walk through time starts in a layer of which a member is wanted.
+    order = consumers_first(o for o in im.operations if o.name in path | members)
+    walked = {name for o in order for name in getattr(o, "members", (o.name,))}
+    needed = tuple({logits, *wanted, *walked})
 
-    def __init__(
-        self,
-        im: InstrumentedModel,
-        wanted: Sequence[str],
-        seed: Callable,
-        rule: MultiplierRule = multipliers_of,
-    ) -> None:
-        self._im = im
-        self._wanted = tuple(wanted)
-        self._seed = seed
-        self._rule = rule
-        recurrent = {im[name].params.unrolled for name in wanted if im[name].kind == RECURRENCE}
-        members = {o.name for o in im.operations if getattr(o.params, "unrolled", 0) in recurrent}
-        path = {o.name for o in im.graph.between({*wanted, *members}, [im.logit_operation])}
-        # The walk through time starts in a layer of which a member is wanted.
-        self._order = consumers_first(o for o in im.operations if o.name in path | members)
-        walked = {name for o in self._order for name in getattr(o, "members", (o.name,))}
-        self._needed = tuple({im.logit_operation, *wanted, *walked})
-        self._run = compiled_function(self._walk)
+    def walk(x: list, y: Any, reference: list) -> tuple[list, list, list]:
+        values = im.compute(x, needed)
+        masks = {name: value for name, value in values.items() if im[name].kind == "mask"}
+        if masks:  # the reference has the padding of the samples
+            reference = [r + ops.zeros_like(v) for r, v in zip(reference, x, strict=True)]
+        usual = im.graph.run(reference, needed, lambda name, value: masks.get(name, value))
+        references = {name: v + ops.zeros_like(values[name]) for name, v in usual.items()} | masks
+        start = {logits: seed(values[logits], y)}
+        found = propagate_multipliers(im, order, start, values, references, rule)
+        return (
+            [values[name] for name in wanted],
+            [references[name] for name in wanted],
+            [found.get(name, ops.zeros_like(values[name])) for name in wanted],
+        )
 
-    def __call__(
-        self, x: np.ndarray | Inputs, y: np.ndarray, reference: np.ndarray | Inputs
+    compiled = compiled_function(walk)
+
+    def run(
+        x: np.ndarray | Inputs, y: np.ndarray, reference: np.ndarray | Inputs
     ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return operation → (values, reference values, multipliers), `(batch, …)` float32."""
         inputs, references = (
             [ops.convert_to_tensor(array) for array in arrays_of(samples)]
             for samples in (x, reference)
         )
-        parts = self._run(inputs, ops.convert_to_tensor(y.astype(np.int32)), references)
+        parts = compiled(inputs, ops.convert_to_tensor(y.astype(np.int32)), references)
         arrays = [[ops.convert_to_numpy(t) for t in part] for part in parts]
-        return dict(zip(self._wanted, zip(*arrays, strict=True), strict=True))
+        return dict(zip(wanted, zip(*arrays, strict=True), strict=True))
 
-    def _walk(self, x: list, y: Any, reference: list) -> tuple[list, list, list]:
-        im, logits = self._im, self._im.logit_operation
-        values = im.compute(x, self._needed)
-
-        masks = {name for name in values if im[name].kind == "mask"}
-        if masks:  # the reference has the padding of the samples
-            reference = [r + ops.zeros_like(v) for r, v in zip(reference, x, strict=True)]
-
-        def change(name: str, value: Any) -> Any:
-            return values[name] if name in masks else value
-
-        references = {
-            name: value + ops.zeros_like(values[name])
-            for name, value in im.graph.run(reference, self._needed, change).items()
-            if name not in masks
-        }
-        references |= {name: values[name] for name in masks}
-        seed = {logits: self._seed(values[logits], y)}
-        found = propagate_multipliers(im, self._order, seed, values, references, self._rule)
-        return (
-            [values[name] for name in self._wanted],
-            [references[name] for name in self._wanted],
-            [found.get(name, ops.zeros_like(values[name])) for name in self._wanted],
-        )
+    return run
 
 
 def label_logit(logits: Any, y: Any) -> Any:

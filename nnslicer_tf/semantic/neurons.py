@@ -10,19 +10,16 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Operation, instrumented
 from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.pruning.units import candidate_bias, candidate_masks, has_heads, is_removable
-from nnslicer_tf.report import plot_bars
+from nnslicer_tf.pruning.units import has_heads, is_removable
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _STATE = ":h"
@@ -40,23 +37,9 @@ class NeuronLayer:
     chain: tuple[Operation, ...]  # the operations from the weighted sum to the value
 
     @property
-    def kernel(self) -> Synapses:
-        """The kernel of the weighted sum."""
-        return self.chain[0].params
-
-    @property
     def mask(self) -> str | None:
         """Name of the operation whose mask is True at data; None without padding."""
         return self.chain[-1].mask
-
-    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return masks that keep only chosen neurons: kernel's name → bools of its shape."""
-        shape = self.kernel.shape
-        return {self.kernel.name: np.broadcast_to(along(neurons, len(shape), self._axis), shape)}
-
-    def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
-        """Return the biases that need a mask of their own, each with bools of its shape."""
-        return []
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return values of `sum` or `value` as `(samples, …, units)`, with zeros at padding."""
@@ -67,11 +50,6 @@ class NeuronLayer:
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the channels of chosen neurons: operation's name → bool `(channels,)`."""
         return {self.sum: np.asarray(neurons, bool)}
-
-    @property
-    def _axis(self) -> int:
-        """The kernel's axis of the neurons."""
-        return _unit_axis(self.chain[0])
 
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
@@ -88,8 +66,6 @@ class NeuronLayer:
 
 class HeadLayer(NeuronLayer):
     """The heads of an attention layer; a masked one's weights in the output projection are zero."""
-
-    _axis = 0  # of the output kernel, `(heads, features, channels)`
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return values as `(samples, positions, features, heads)`, with zeros at padding."""
@@ -120,15 +96,6 @@ class RecurrentLayer(NeuronLayer):
 
     im: InstrumentedModel
 
-    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the masks of the candidates' columns."""
-        return candidate_masks(self.im, self.name, np.asarray(neurons, bool))
-
-    def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
-        """Return the mask of the candidates' biases."""
-        bias = self._cell.bias
-        return [] if bias is None else [(bias, candidate_bias(self._cell, np.asarray(neurons)))]
-
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the chosen units in all operations of the layer."""
         return {
@@ -140,13 +107,9 @@ class RecurrentLayer(NeuronLayer):
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """The columns of all gates, and their biases."""
-        cell = self._cell
+        cell = self.chain[0].keras_layer.cell
         biases = () if cell.bias is None else ((cell.bias, len(cell.bias.shape) - 1),)
         return (cell.kernel, 1), (cell.recurrent_kernel, 1), *biases
-
-    @property
-    def _cell(self) -> keras.Layer:
-        return self.chain[0].keras_layer.cell
 
 
 class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
@@ -221,12 +184,6 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         """Return one row per layer: its neurons, its critical neurons, and their share."""
         rows = [(k, len(m), int(m.sum()), float(m.mean())) for k, m in self.items()]
         return pd.DataFrame(rows, columns=["layer", "neurons", "critical", "share"])
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each layer's share of critical neurons as a bar."""
-        ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
-        ax.set(ylim=(0, 1), ylabel="share of neurons critical")
-        return ax
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an .npz file of a few kilobytes, without pickle."""

@@ -10,13 +10,10 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, Zero
+from nnslicer_tf.instrument import Ablation, ModelLike, Zero
 from nnslicer_tf.instrument.ablated_network import WEIGHT, maskable
-from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.groups import channel_groups
 from nnslicer_tf.pruning.masks import weight_masks
-from nnslicer_tf.pruning.removal import compact, living_groups, mask_units, size_without_groups
+from nnslicer_tf.pruning.removal import compact, mask_units, unit_masks
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
@@ -35,31 +32,9 @@ def masked(
         UnsupportedLayerError: if the model cannot be copied.
     """
     im = maskable(model)
-    layers = neuron_layers(im)
-    check_critical(critical, layers)
-    keep: dict[str, np.ndarray] = {}
-    biases = []
-    for name, mask in critical.items():
-        keep |= layers[name].kernel_masks(mask)
-        biases += layers[name].bias_masks(mask)
-    return Ablation(im, Zero(), WEIGHT).model(weight_masks(im, keep, biases), into)
-
-
-def restructured_size(model: ModelLike, critical: Mapping[str, np.ndarray]) -> int:
-    """Return the number of parameters that `restructure` leaves, without building a model.
-
-    Arguments and errors are those of `masked`; later calls for a model are fast.
-    """
-    im = maskable(model)
-
-    def prepare() -> tuple:
-        copy = masked(im, {})
-        graph = ChannelGraph(im.like(copy))  # analysed without masks
-        return copy, graph, channel_groups(graph)
-
-    copy, graph, groups = im.prepared("restructured size", prepare)
-    masked(im, critical, into=copy)
-    return size_without_groups(graph.im, groups, living_groups(graph, groups))
+    check_critical(critical, neuron_layers(im))
+    masks = weight_masks(im, *unit_masks(im, critical))
+    return Ablation(im, Zero(), WEIGHT).model(masks, into)
 
 
 def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:

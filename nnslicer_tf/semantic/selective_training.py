@@ -7,7 +7,7 @@ neurons. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,12 +15,10 @@ import numpy as np
 from nnslicer_tf._checks import ArrayLike, as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, copy_model, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.units import gate_reads, is_removable
@@ -30,23 +28,13 @@ from nnslicer_tf.semantic.neurons import along, check_critical, neuron_layers
 NeuronMasks = Mapping[str, np.ndarray]
 
 
-class TrainingOptions(TypedDict, total=False):
-    """Further arguments of `train_neurons`."""
-
-    optimizer: keras.optimizers.Optimizer | None
-    epochs: int
-    batch_size: int
-    rng: int | np.random.Generator
-    progress: bool
-
-
 def readapt(
     model: ModelLike,
     critical: NeuronMasks,
     x: np.ndarray,
     y: np.ndarray,
     adversarial: np.ndarray,
-    **options: Unpack[TrainingOptions],
+    **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
@@ -88,7 +76,7 @@ def develop(
     learned: Iterable[int],
     *,
     freeze_outgoing: bool = False,
-    **options: Unpack[TrainingOptions],
+    **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 

@@ -10,7 +10,6 @@ layer), and a float64 matrix samples × samples or values × values. Time: the m
 pass, and about one such matrix product for each category and layer.
 """
 
-import copy
 import math
 from functools import cached_property
 
@@ -20,9 +19,7 @@ from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,
@@ -133,13 +130,6 @@ class SemanticSlicer:
                     features = centre(features) if self.centred else features
                     rows[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(parts) for name, parts in rows.items()}
-
-    def with_centred(self, centred: bool) -> "SemanticSlicer":
-        """Return a slicer with the same scores and centred, or uncentred, landscapes."""
-        other = copy.copy(self)
-        other.__dict__.pop("similarities", None)
-        other.centred = centred
-        return other
 
     def global_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by the scores on all samples of the categories.

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_count, check_name, check_number
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, Zero, instrumented
+from nnslicer_tf.instrument import Ablation, ModelLike, Zero, instrumented
 from nnslicer_tf.instrument.ablated_network import WEIGHT
-from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import apply_masks, weight_masks
-from nnslicer_tf.report.figures import new_axes
 
 COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")
 _MIN_LAST = 0.2  # share of the last kernel that `uniform_plus` keeps
@@ -52,14 +49,6 @@ class Compression(ShownAsTable):
         """Return one row per iteration: its number and accuracy."""
         numbers = range(1, len(self.history) + 1)
         return pd.DataFrame({"iteration": numbers, "accuracy": self.history})
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the accuracy after each iteration; a dashed line marks the iteration of `model`."""
-        ax = new_axes(ax)
-        ax.plot(range(1, len(self.history) + 1), self.history, marker="o")
-        ax.axvline(self.iterations, color="grey", linestyle="--", linewidth=0.8)
-        ax.set(xlabel="iteration", ylabel="accuracy", title=f"{self.rate:.1%} removed")
-        return ax
 
     def __repr__(self) -> str:
         return (

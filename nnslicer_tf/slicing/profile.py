@@ -214,6 +214,7 @@ class Profile(ShownAsTable):
             "columns": list(self.columns),
             "own_code": self.own_code,
             "rows": list(self.rows),
+            "kept": len(next(iter(self.rows.values()), ())),
         }
         means = [np.asarray(mean, np.float64) for mean in self.means.values()]
         arrays = {f"mean{i}": mean for i, mean in enumerate(means)}
@@ -237,11 +238,13 @@ class Profile(ShownAsTable):
             code = file.header.get("own_code", "")
             is_code = isinstance(code, str) and re.fullmatch(r"([0-9a-f]+ [0-9a-f]{64})?", code)
             file.check(is_code, f"its code is {code!r}")
-            inputs = file.names("rows") if "rows" in file.header else []
+            has_rows = "rows" in file.header or "rows0" in file
+            inputs = file.names("rows") if has_rows else []
+            kept = file.value("kept", int, least=0) if has_rows else 0
             file.check(set(inputs) <= set(names), f"it has rows of {inputs!r}")
             rows = {n: file.array(f"rows{i}", np.float32, "rows ...") for i, n in enumerate(inputs)}
             for name, array in rows.items():
-                fits = len(array) and array.shape[1:] == means[name].shape
+                fits = len(array) == kept and array.shape[1:] == means[name].shape
                 file.check(fits, f"its rows of {name!r} have shape {array.shape}")
             pairs = [file.header.get(name) for name in ("input_range", "input_means")]
             for pair in pairs:

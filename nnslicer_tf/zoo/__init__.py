@@ -1,4 +1,4 @@
-"""The papers' models: builders, pretrained weights, and training.
+"""The papers' models: builders and pretrained weights.
 
     model = zoo.load("resnet10")                    # with the weights of this project
     model = zoo.build("lenet5", (32, 32, 3), 7)     # with fresh weights
@@ -13,13 +13,16 @@ from itertools import product
 from pathlib import Path
 
 import keras
+import numpy as np
 
+from nnslicer_tf import _numerics
 from nnslicer_tf._files import load_weights
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.zoo.models import MODELS, SHAPES, entry
-from nnslicer_tf.zoo.training import Recipe, accuracy, train
 
-__all__ = ["MODELS", "Recipe", "accuracy", "build", "load", "train", "weights_path"]
+__all__ = ["MODELS", "accuracy", "build", "load"]
 
 
 def build(
@@ -71,6 +74,20 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
     model = build(name, *SHAPES[dataset])
     load_weights(model, path)
     return model
+
+
+def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
+    """Return the share of samples whose predicted class is their label; reject numbers."""
+    batches = (data.x[i : i + batch_size] for i in range(0, len(data), batch_size))
+    outputs = np.concatenate([np.asarray(model.predict_on_batch(batch)) for batch in batches])
+    if outputs.shape[-1] > 1:  # not instrumented, so that any model can be measured
+        return _numerics.accuracy(outputs.argmax(axis=1), data.y)
+    classes = InstrumentedModel(model, data.x.shape[1:]).classes
+    if classes.is_number:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' predicts numbers, which have no accuracy. {classes.remark}"
+        )
+    return _numerics.accuracy(classes.from_outputs(outputs), data.y)
 
 
 def weights_path(name: str, dataset: str) -> Path:

@@ -78,7 +78,7 @@ def _explored(page):
 
 def test_sentences_are_explored_with_their_words(nnslicer, shared, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUE_DIR", str(shared / "text"))
-    zoo.load("text_lstm").save(tmp_path / "model.keras")
+    zoo.load("text_transformer").save(tmp_path / "model.keras")
     model = ("--model", tmp_path / "model.keras")
     test = ("--data", "sst2:test[:2]")
     assert nnslicer("profile", *model, *test, "--output", tmp_path / "p.npz")[0] == 0

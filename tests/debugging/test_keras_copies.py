@@ -101,8 +101,8 @@ def test_a_twin_has_all_weights_of_a_keras_copy(im, samples):
 
 
 def test_rounding_by_mixed_precision_is_not_overlooked(im, samples):
-    from nnslicer_tf.zoo.training import in_precision
-
-    copy = in_precision(im.model, "mixed_bfloat16")
+    copy = nns.instrument.copy_model(im.model)
+    for layer in copy.layers[:-1]:
+        layer.dtype_policy = "mixed_bfloat16"
     with pytest.raises(InvalidArgumentError, match=r"computes in float32 .* in bfloat16"):
         compare_layers(im, copy, samples, progress=False)

@@ -26,8 +26,7 @@ import numpy as np
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import deepbase, dflare, exactline, zoo
-from nnslicer_tf.datasets import Dataset
+from nnslicer_tf import deepbase, dflare, exactline
 from nnslicer_tf.errors import ProfileMismatchError
 
 SIDES = (0, 1)
@@ -99,15 +98,6 @@ def planes(side, folder):
     return np.concatenate([np.sort(plane.areas), plane.integrate().ravel()])
 
 
-def trainings(side, folder):
-    """Trainings from other initial weights."""
-    model = network(side)
-    data = Dataset(subject()[2][0], np.arange(60) % 3, "rows", "", "none", 3)
-    recipe = zoo.Recipe("sgd", 0.1, epochs=2, batch_size=30)
-    zoo.train(model, data, recipe, rng=1, folder=folder, progress=False)
-    return np.concatenate([np.ravel(w) for w in model.get_weights()])
-
-
 def behaviours(side, folder):
     """A cache, whose keys cover all that an array depends on: both are always right."""
     im, _, x = subject()
@@ -133,12 +123,9 @@ KINDS = {
         sums_of_criteria,
         searches,
         planes,
-        trainings,
         behaviours,
     )
 }
-SLOW = {"trainings": 20}
-"""Kind → one in so many pairs has it."""
 
 
 @cache
@@ -156,7 +143,6 @@ def ending(kind, side, folder):
         return "refused"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    # Training in two threads at once adds up in another order.
     is_right = np.shape(result) == np.shape(expected(kind, side)) and np.allclose(
         result, expected(kind, side), rtol=1e-5, atol=1e-6
     )
@@ -164,10 +150,8 @@ def ending(kind, side, folder):
 
 
 def kind_of(number):
-    """Return the kind of a pair: all in turn, slow ones less often."""
-    kind = list(KINDS)[number % len(KINDS)]
-    every = SLOW.get(kind, 1)
-    return kind if number // len(KINDS) % every == 0 else "rows_of_data"
+    """Return the kind of a pair: all in turn."""
+    return list(KINDS)[number % len(KINDS)]
 
 
 def pair_of_threads(kind, folder):

@@ -10,13 +10,13 @@ from nnslicer_tf._files import atomic_path
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 
-from .shared_folder import KINDS, SLOW, Processes, pair_of_threads
+from .shared_folder import KINDS, Processes, pair_of_threads
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_of_threads(tmp_path, kind):
     ends = []
-    for number in range(1 if kind in SLOW else 5):
+    for number in range(5):
         ends += pair_of_threads(kind, tmp_path / str(number))
     assert set(ends) <= {"right", "refused"}, ends
     assert "right" in ends

@@ -1,6 +1,9 @@
 """The table of all classes of `keras.layers`."""
 
+import importlib.util
 import inspect
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -8,9 +11,13 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument import layer_support
 
-ROWS = {row.name: row for row in layer_support()}
+PAGE = importlib.util.spec_from_file_location(
+    "layer_pages", Path(__file__).parents[2] / "docs" / "layer_pages.py"
+)
+sys.modules[PAGE.name] = pages = importlib.util.module_from_spec(PAGE)
+PAGE.loader.exec_module(pages)
+ROWS = {row.name: row for row in pages.layer_support()}
 CLASSES = {
     value.__name__: value
     for value in vars(layers).values()

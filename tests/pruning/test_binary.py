@@ -85,7 +85,7 @@ def test_semantic_slices_are_restructured_and_trained(twins):
 def test_thieves_are_measured_by_both_classes(twins):
     hidden = protection.select(pruning.scores(twins[0], "weight"), 0.1)
     found = protection.simulate_attacks(twins[0], hidden, (X, Y), (X, Y), [1], budgets=[200])
-    assert 0.3 < found.figures[0]["all"] <= 1
+    assert 0.3 < found["all"][0] <= 1
 
 
 def test_independent_labels_lose_those_that_are_not_wanted():

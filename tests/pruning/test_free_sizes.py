@@ -68,7 +68,6 @@ def test_numbers_of_the_model_with_a_fixed_size():
     free = nns.InstrumentedModel(model((None, None, 2)), SHAPE)
     fixed = nns.InstrumentedModel(model(SHAPE))
     for count in (
-        lambda im: semantic.restructured_size(im, CRITICAL),
         lambda im: semantic.parameter_share(im, CRITICAL),
         lambda im: multiply_adds(im),
     ):

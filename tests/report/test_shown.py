@@ -19,7 +19,6 @@ from nnslicer_tf.exactline import LinearPartition, acas
 from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
-from nnslicer_tf.protection.hiding import AttackReport
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.semantic import CriticalNeurons
 from nnslicer_tf.semantic.weight_pruning import Compression
@@ -34,7 +33,6 @@ PATH = PathGradients(
 FOUND = Deviation(np.eye(4), 12, 0.5, (7, 3), (Mutation("noise", {"scale": 2}, 1),))
 MISSED = SearchOutcome("query_budget", 20, 1.0)
 SEARCHES = DeviationSet([SearchOutcome("found", 12, 0.5, FOUND), MISSED])
-FIGURES = ({"targets": 0.2, "all": 0.4}, {"targets": 0.3, "all": 0.5})
 
 
 def of_the_digits(digits):
@@ -57,7 +55,6 @@ MADE = [
     CriticalNeurons({"a": np.array([True, False]), "b": np.array([True] * 3)}),
     Compression(None, 0.5, 2, 0.9, (0.95, 0.9, 0.7)),
     ClassScores({0: {"k": np.array([1.0, 0])}, 1: {"k": np.array([1.0, 2])}}),
-    AttackReport((1, 2), (100, 200), FIGURES),
     Differences(
         np.zeros((1, 4)),
         np.zeros(1, int),

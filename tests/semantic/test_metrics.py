@@ -9,7 +9,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.semantic import METRICS, Metric, SemanticSlicer, contributions
-from nnslicer_tf.semantic.metrics import Backward, label_logit
+from nnslicer_tf.semantic.metrics import backward_walk, label_logit
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, randomise, samples
 from support.data_forms import LABELLED, SAMPLES, X, Y
@@ -73,7 +73,7 @@ def test_taylor_metrics_against_gradients_by_the_weights(name):
             loss = keras.losses.sparse_categorical_crossentropy(
                 y[i : i + 1], outputs, from_logits=from_logits
             )
-        kernels = {k: layer.kernel.variable() for k, layer in found.items()}
+        kernels = {k: layer.chain[0].params.variable() for k, layer in found.items()}
         gradients = tape.gradient(loss, [v.value for v in kernels.values()])
         for (k, kernel), gradient in zip(kernels.items(), gradients, strict=True):
             terms = (gradient * kernel).numpy()
@@ -141,7 +141,7 @@ def test_deeplift_sums_to_the_change_of_the_logit(model, given):
     im = nns.InstrumentedModel(randomise(model, np.random.default_rng(3)))
     x, y = samples(model, 9)
     reference = x[:1] * 0.5 + 0.1 if given else np.zeros_like(x[:1])
-    backward = Backward(im, ["first"], label_logit)
+    backward = backward_walk(im, ["first"], label_logit)
     values, before, multipliers = backward(x, y, reference)["first"]
     total = ((values - before) * multipliers).reshape(len(x), -1).sum(axis=1)
     rows = np.arange(len(x))
@@ -160,7 +160,7 @@ def test_the_reference_has_the_padding_of_the_sample():
     x, y, rows = rng.normal(size=(7, 6, 2)).astype(np.float32), np.arange(7) % 3, np.arange(7)
     x[::2, 4:] = -1
     baseline = rng.normal(size=(1, 6, 2)).astype(np.float32)
-    values, before, multipliers = Backward(im, ["first"], label_logit)(x, y, baseline)["first"]
+    values, before, multipliers = backward_walk(im, ["first"], label_logit)(x, y, baseline)["first"]
     total = ((values - before) * multipliers).sum(axis=(1, 2))
     change = im.logits(x)[rows, y] - im.logits(np.where(x == -1, x, baseline))[rows, y]
     np.testing.assert_allclose(total, change, rtol=1e-4, atol=1e-5)

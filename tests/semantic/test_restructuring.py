@@ -11,7 +11,6 @@ from nnslicer_tf.semantic import (
     SemanticSlicer,
     masked,
     restructure,
-    restructured_size,
 )
 from nnslicer_tf.semantic.neurons import neuron_layers
 from support.classifiers import MODELS, make, samples
@@ -29,8 +28,6 @@ def test_a_restructured_model_has_the_outputs_of_the_masked_one(name, seed):
     small = restructure(model, critical)
     zeroed = masked(model, critical)
     np.testing.assert_allclose(small(x), zeroed(x), rtol=1e-4, atol=1e-5)
-    assert restructured_size(model, {}) == model.count_params()
-    assert restructured_size(model, critical) == small.count_params()
     assert small.count_params() < model.count_params()
     assert not np.allclose(zeroed(x), model(x), atol=1e-3)
 
@@ -40,7 +37,7 @@ def test_a_size_leaves_the_masked_model_as_it_is():
     x, _ = samples(model, 16)
     zeroed = masked(model, {"a": np.arange(7) < 3})
     outputs = zeroed(x)
-    restructured_size(model, {"b": np.arange(5) < 2})
+    masked(model, {"b": np.arange(5) < 2})
     np.testing.assert_array_equal(zeroed(x), outputs)
 
 
@@ -72,10 +69,3 @@ def test_bad_masks_are_refused():
         restructure(model, {"a": np.zeros(7, bool)})
     with pytest.raises(InvalidArgumentError, match="Unknown layer with neurons 'logits'"):
         masked(model, {"logits": np.ones(3, bool)})
-
-
-def test_the_first_size_is_that_of_the_restructured_model():
-    model = zoo.load("digits_cnn")
-    masks = {"conv1": np.arange(16) < 5}
-    expected = restructure(model, masks).count_params()
-    assert restructured_size(model, masks) == expected < model.count_params()

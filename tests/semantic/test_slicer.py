@@ -72,10 +72,6 @@ def test_batches_and_centring_do_not_change_the_scores(case):
     assert slicer.semantic_slice(0.9) == whole.semantic_slice(0.9)
     assert slicer.global_slice(0.3) == whole.global_slice(0.3)
     assert slicer.category_slice(0.3) == whole.category_slice(0.3)
-    centred = slicer.with_centred(True)
-    expected = SemanticSlicer(im, x, y, "deeplift", centred=True)
-    assert centred.semantic_slice(0.9) == expected.semantic_slice(0.9)
-    assert centred.with_centred(False).semantic_slice(0.9) == slicer.semantic_slice(0.9)
 
 
 def test_slices_grow(case):

@@ -58,7 +58,7 @@ WHOLE_TESTS = (
     "test_compiled.py::test_an_index_with_classes_that_are_gone_counts_as_empty",
     "test_compiled.py::test_kernels_are_compiled_at_the_first_slice_or_by_warmup_and_in_this_process",
     "test_compiled.py::test_two_processes_compile_two_signatures_at_once",
-    "zoo/test_training.py::test_a_run_that_stops_early_goes_on_by_the_same_schedule",
+    "reproduction/zoo/test_recipes.py::test_a_run_that_stops_early_goes_on_by_the_same_schedule",
 )
 
 # Tests with many cases: one in so many runs with each change, the first of them among these.
@@ -103,7 +103,7 @@ SAMPLED = {
         "slicing/test_real_models.py::test_independence_of_batch_size_and_order",
         "slicing/test_slicer.py::test_many_samples_are_the_sum_of_single_ones",
         "test_data_door.py::test_samples",
-        "zoo/test_training.py::test_a_damaged_checkpoint_is_refused",
+        "reproduction/zoo/test_recipes.py::test_a_damaged_checkpoint_is_refused",
         "zoo/test_zoo.py::test_the_mnist_models_read_mnist",
         # Of those that run something whole:
         "instrument/test_applications.py::test_application",
@@ -140,7 +140,7 @@ SAMPLED = {
         "slicing/test_strides.py::test_synapses_equal_those_of_a_walk_that_excludes_nothing",
         "slicing/test_transformers.py::test_contributions_of_the_attention_output",
         "slicing/test_transformers.py::test_slices_add_up_and_reach_the_input",
-        "zoo/test_zoo.py::test_parameters_and_outputs",
+        "reproduction/zoo/test_models.py::test_parameters_and_outputs",
         # Of those that run something whole:
         "test_docs.py::test_the_code_of_a_page_runs",
     ),
@@ -256,10 +256,10 @@ SLOW = (
     "test_classifier_forms.py::test_shrunk_models_are_as_accurate[falling",
     "test_data_door.py::test_labelled[shrink",
     "test_datasets.py::test_cifar10_statistics_are_the_published_ones",
-    "zoo/test_training.py::test_an_interrupted_run_resumes_exactly[changes0]",
-    "zoo/test_training.py::test_an_interrupted_run_resumes_exactly[changes1]",
-    "zoo/test_zoo.py::test_the_cifar10_models_read_cifar10[mobilenet",
-    "zoo/test_zoo.py::test_the_cifar10_models_read_cifar10[resnet18",
+    "reproduction/zoo/test_recipes.py::test_an_interrupted_run_resumes_exactly[changes0]",
+    "reproduction/zoo/test_recipes.py::test_an_interrupted_run_resumes_exactly[changes1]",
+    "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[mobilenet",
+    "reproduction/zoo/test_models.py::test_the_cifar10_models_read_cifar10[resnet18",
     # Of those that run something whole:
     "cli/test_commands.py::test_sentences_are_explored_with_their_words",
     "cli/test_processes.py::test_coverage_of_a_transformer_by_a_new_process",

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
@@ -31,6 +31,7 @@ from reproduction.result import (
 )
 from reproduction.rows import RowStore
 from reproduction.samples import first
+from reproduction.zoo.models import zoo
 
 _MOST_DRAWN = 500  # faults drawn for each one needed
 _EARLY = 0.01  # share of the channels that one would examine first

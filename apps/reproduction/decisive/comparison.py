@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from nnslicer_tf import zoo
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import sigmoid
 from nnslicer_tf.datasets import load, texts
@@ -28,6 +27,7 @@ from nnslicer_tf.slicing.search import counts_left, rounds_of_ablation
 from reproduction.decisive.settings import DecisiveSettings, MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
+from reproduction.zoo.models import zoo
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
 GOAL = 0.95

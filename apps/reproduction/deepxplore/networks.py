@@ -6,11 +6,11 @@ from pathlib import Path
 import keras
 from keras import layers
 
-from nnslicer_tf import zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.zoo.models import zoo
 
 _OF_CIFAR10 = ("resnet10", "resnet10_preactivation", "vit")
 DATASETS = ("mnist", "cifar10")

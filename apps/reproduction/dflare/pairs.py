@@ -16,7 +16,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf import datasets, pruning
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.dflare import Domain, ModelPair, compress, distill, with_softmax
@@ -24,6 +24,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.zoo.models import zoo
 
 PUBLISHED = {
     "lenet1": ("lenet1.h5", "lenet1-quan.lite", "mnist", "unit"),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import as_generator, counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
@@ -29,6 +29,7 @@ from reproduction.exactline.measures import fgsm, random_neighbours, relative_er
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
+from reproduction.zoo.models import zoo
 
 
 def neighbourhoods(s: settings.NeighbourhoodSettings) -> ExperimentResult:

@@ -14,7 +14,7 @@ from functools import partial
 
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
@@ -25,6 +25,7 @@ from reproduction.neusemslice.slicing import curve_rows, plot_curves
 from reproduction.neusemslice.trial import SlicedModel, Trial, zoo_trial
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_frame
 from reproduction.rows import RowStore
+from reproduction.zoo.models import zoo
 
 _HALF = 0.5  # of the parameters that slices remove
 _COMPRESSED = 0.6  # of the parameters that are removed in the end

@@ -9,6 +9,7 @@ repeats are kept in the working folder, from which an interrupted experiment con
 first, as does the centred kernel alignment after which the equation is named.
 """
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,18 +21,21 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.pruning.channels import ChannelGraph
+from nnslicer_tf.pruning.groups import channel_groups
+from nnslicer_tf.pruning.removal import living_groups, size_without_groups
 from nnslicer_tf.semantic import (
     CriticalNeurons,
     SemanticSlicer,
     masked,
-    restructured_size,
 )
 from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import neuron_layers
@@ -41,6 +45,8 @@ from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceS
 from reproduction.result import ExperimentTable
 from reproduction.rows import RowStore
 from reproduction.samples import first, of_classes
+from reproduction.zoo import recipes
+from reproduction.zoo.models import zoo
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +124,14 @@ class Repeats:
             data, which = of_classes(data, classes), "".join(map(str, classes))
         keras.utils.set_random_seed(seed)
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
-        recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
+        recipe = recipes.Recipe(epochs=s.epochs, precision=s.precision)
         if s.recipe == "zoo":
             # Epochs of smaller images are a part of the recipe's own number of epochs.
-            own = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
+            own = recipes.RECIPES.get(s.model, recipes.DEFAULT_RECIPE)
             recipe = replace(own, epochs=s.epochs, precision=s.precision, sizes=())
         name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{s.training_name}"
-        zoo.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)
-        model = zoo.training.in_precision(model, s.precision)
+        recipes.train(model, data, recipe, rng=seed, folder=s.work / "trained" / name)
+        model = recipes.in_precision(model, s.precision)
         warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
@@ -195,7 +201,8 @@ class SlicedModel:
         data = first(trial.train, trial.samples)
         self.model = trial.model
         self.slicer = SemanticSlicer(InstrumentedModel(trial.model), data.x, data.y, metric)
-        centred = self.slicer.with_centred(True)
+        centred = copy.copy(self.slicer)
+        centred.centred = True  # before its similarities are computed
         self._ways: dict[str, Callable[[float], CriticalNeurons]] = {
             "Global": self.slicer.global_slice,
             "Category-wise": self.slicer.category_slice,
@@ -281,3 +288,20 @@ def all_neurons(model: keras.Model) -> dict[str, np.ndarray]:
     """Return masks of all neurons, the classes included."""
     layers = neuron_layers(InstrumentedModel(model), classes=True)
     return {name: np.ones(layer.units, bool) for name, layer in layers.items()}
+
+
+def restructured_size(model: keras.Model, critical: CriticalNeurons) -> int:
+    """Return the number of parameters that `restructure` leaves, without building a model.
+
+    Later calls for a model are fast.
+    """
+    im = maskable(model)
+
+    def prepare() -> tuple:
+        copy = masked(im, {})
+        graph = ChannelGraph(im.like(copy))  # analysed without masks
+        return copy, graph, channel_groups(graph)
+
+    copy, graph, groups = im.prepared("restructured size", prepare)
+    masked(im, critical, into=copy)
+    return size_without_groups(graph.im, groups, living_groups(graph, groups))

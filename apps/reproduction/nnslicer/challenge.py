@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection import Detector, challenge
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult
@@ -27,6 +27,7 @@ from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings, sp
 from reproduction.plots import METHODS
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note, versions
 from reproduction.tables import read_table
+from reproduction.zoo.models import zoo
 
 _NORMS = {"linf": "L∞", "l2": "L2"}
 _GUIDES = 1000  # normal images to move towards

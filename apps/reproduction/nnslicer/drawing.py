@@ -14,7 +14,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from nnslicer_tf import datasets, report, zoo
+from nnslicer_tf import datasets, report
 from nnslicer_tf.datasets.named import CLASSES
 from nnslicer_tf.detection.attacks import generate
 from nnslicer_tf.errors import InvalidArgumentError
@@ -25,6 +25,7 @@ from reproduction.nnslicer.detection import attacks_on, view_of_pairs
 from reproduction.nnslicer.settings import DrawingSettings, OverTimeSettings, PatchSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.zoo.models import zoo
 
 
 def draw(s: DrawingSettings) -> ExperimentResult:

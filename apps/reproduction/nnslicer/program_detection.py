@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.datasets import Dataset
@@ -28,6 +28,7 @@ from reproduction.rows import RowStore
 from reproduction.samples import choose
 from reproduction.settings import DATA
 from reproduction.tables import read_table
+from reproduction.zoo.models import zoo
 
 Vectors = Callable[[np.ndarray], np.ndarray]
 

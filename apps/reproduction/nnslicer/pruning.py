@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf import datasets, pruning
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Zero
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning import NNSlicerRanker
@@ -42,6 +42,7 @@ from reproduction.nnslicer.targets import (
 from reproduction.plots import plot_methods, put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
+from reproduction.zoo.models import zoo
 
 Scores = dict[str, np.ndarray]
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
@@ -27,6 +27,7 @@ from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
+from reproduction.zoo.models import zoo
 
 Masks = dict[str, np.ndarray]
 

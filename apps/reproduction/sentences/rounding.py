@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from nnslicer_tf import zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
@@ -24,6 +23,7 @@ from reproduction.sentences.words import (
     profiled_sentences,
     scorers,
 )
+from reproduction.zoo.models import zoo
 
 METHODS = (
     *(f"slice, θ = {theta}" for theta in (0.0, 0.1, 0.3)),

@@ -15,7 +15,7 @@ from keras import ops
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
-from nnslicer_tf import explore, zoo
+from nnslicer_tf import explore
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import runner_up_margin
@@ -29,6 +29,7 @@ from reproduction.amounts import amounts
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.sentences.settings import SentenceSettings, WordSettings
+from reproduction.zoo.models import zoo
 
 
 def drawn_sentences(s: SentenceSettings, split: str = "test") -> np.ndarray:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from nnslicer_tf import InstrumentedModel, versions
-from reproduction.result import ExperimentResult, ExperimentTable, note
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 from reproduction.versions.scenarios import Scenario, prepared
 from reproduction.versions.settings import FlipSettings, RevertSettings
@@ -100,8 +101,31 @@ def reversions(s: RevertSettings) -> ExperimentResult:
         [
             ExperimentTable("reversions", table, title, head, note("reversions")),
             ExperimentTable("reversions_rows", rows),
-        ]
+        ],
+        [ExperimentFigure("reversions", plot(rows))],
     )
+
+
+def plot(rows: pd.DataFrame) -> Figure:
+    """Draw the new skill over the negative flips of all models between two versions."""
+    names = rows["scenario"].unique()
+    figure = Figure(figsize=(3.1 * len(names), 3.2), layout="constrained")
+    axes = figure.subplots(1, len(names), squeeze=False)[0]
+    ways = {"interpolation": "weights interpolated", "leading directions": "directions removed"}
+    for ax, name in zip(axes, names, strict=True):
+        first = rows[(rows["scenario"] == name) & (rows["seed"] == 0)]
+        for way, label in ways.items():
+            curve = first[first["way"] == way].sort_values("amount")
+            ax.plot(100 * curve["negative flips"], 100 * curve["new skill"], ".-", label=label)
+        at = first[first["way"] == "reversion"].iloc[0]
+        new = first[(first["way"] == "interpolation") & (first["amount"] == 1)].iloc[0]
+        label = "few changes taken back"
+        ax.plot(100 * at["negative flips"], 100 * at["new skill"], "k*", ms=12, label=label)
+        ax.plot(100 * new["negative flips"], 100 * new["new skill"], "ks", label="new version")
+        ax.set(title=name, xlabel="negative flips, %")
+    axes[0].set_ylabel("accuracy in the new domain, %")
+    axes[0].legend(fontsize="small")
+    return figure
 
 
 def _unseen(found: Scenario) -> str:

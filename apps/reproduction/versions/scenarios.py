@@ -8,10 +8,11 @@ import keras
 import numpy as np
 from scipy import ndimage
 
-from nnslicer_tf import InstrumentedModel, datasets, debugging, dflare, zoo
+from nnslicer_tf import InstrumentedModel, datasets, debugging, dflare
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import copy_model
+from reproduction.zoo.models import zoo
 
 _TRAINED = 4000  # samples of a fine-tuning
 _RATE = {"lenet5": 1e-3, "resnet10": 3e-4, "text_transformer": 3e-4}

@@ -36,7 +36,7 @@ class TrainingSettings(Settings):
     @property
     def used_dataset(self) -> str:
         """The requested data set, or the model's default."""
-        from nnslicer_tf import zoo
+        from reproduction.zoo.models import zoo
 
         return self.dataset or zoo.models.entry(self.model).dataset
 

@@ -14,13 +14,15 @@ from pathlib import Path
 import keras
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.backend import device_name
 from reproduction.result import ExperimentResult
 from reproduction.tables import command_line
 from reproduction.weights import keep_weights
+from reproduction.zoo import recipes
+from reproduction.zoo.models import zoo
 from reproduction.zoo.settings import TrainingSettings
 
 _SUMMARY = (
@@ -44,7 +46,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
     # The model's recipe, with the changes from the settings.
-    recipe = zoo.training.RECIPES.get(s.model, zoo.training.DEFAULT_RECIPE)
+    recipe = recipes.RECIPES.get(s.model, recipes.DEFAULT_RECIPE)
     epochs, precision = s.epochs or recipe.epochs, s.precision or recipe.precision
     recipe = dataclasses.replace(recipe, epochs=epochs, precision=precision)
     kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
@@ -54,7 +56,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
     options = {"folder": s.trial_folder, "validation": held_out, "rng": s.seed}
-    history = zoo.train(network, data, recipe, **options)
+    history = recipes.train(network, data, recipe, **options)
     kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
     kept_network.set_weights(network.get_weights())
     keep_weights(kept_network, weights)

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from nnslicer_tf.instrument.layers.registry import register_layer
+from nnslicer_tf.instrument.registry import register_layer
 
 for _family in (
     *("weighted_sums", "pooling", "activations", "normalisation", "merges", "routing", "resizing"),

@@ -10,8 +10,8 @@ from keras import activations, layers
 
 from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.layers.masks import mask_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, registered
 from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, registered
 
 # Inputs at which the piecewise-linear functions change their slope.
 _KNOTS = {

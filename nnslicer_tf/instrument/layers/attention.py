@@ -22,9 +22,9 @@ from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Pooling, Source, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 
@@ -179,7 +179,6 @@ def _split(source: str, suffix: str, shape: Any, heads: int, repeats: int, mask:
 
 
 def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of dot-product or additive attention without projections."""
     places = [tensor.place for tensor in call.arguments["inputs"]]
     query, value = places[:2]
     key = places[2] if len(places) > 2 else value

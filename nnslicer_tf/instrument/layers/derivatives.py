@@ -16,8 +16,8 @@ from keras import ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, sources_of
-from nnslicer_tf.instrument.layers.registry import Shape
 from nnslicer_tf.instrument.operations import Affine, Step
+from nnslicer_tf.instrument.registry import Shape
 
 _STEP = {"float64": 1e-5, "float32": 1e-2}  # of a finite difference
 _MAX_SIZE = 1 << 18
@@ -62,7 +62,6 @@ def with_own_derivative(step: Step, shapes: Sequence[Shape], name: str) -> Step:
 
 
 def _moving(source: np.ndarray) -> Callable[..., Any]:
-    """Return the function that moves values as an index map says."""
     indices = np.where(source == INSERTED, 0, source).ravel()
     present = (source != INSERTED).ravel()
 

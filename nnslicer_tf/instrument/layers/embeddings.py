@@ -13,33 +13,35 @@ from keras import layers, ops
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction
 
 _EXACT = 1 << 24
 
 
-def _embedding(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def lookup_step(call: LayerCall, table: Callable[[], Any], is_constant: bool = False) -> Step:
+    """Return the lookup of tokens in a table; one of constants has no synapses."""
+
     def apply(x: Any, kernel: Any) -> Any:
         return ops.take(kernel, ops.cast(x, "int32"), axis=0)
 
     positions = int(np.prod(call.input_shapes[0]))
-    table = lambda: layer._embeddings  # noqa: E731
     params = matrix_synapses(call.path, table, positions, apply, kind=Lookup)
     if params.shape[0] > _EXACT:
         raise UnsupportedLayerError(
             f"The table '{call.path}' has {counted(params.shape[0], 'row')}. Tokens are kept in "
             f"float32, which is exact up to {_EXACT:,} of them; use a smaller vocabulary."
         )
-    return (Step("lookup", lambda x: apply(x, ops.cast(table(), x.dtype)), params),)
+    params = replace(params, is_constant=is_constant)
+    return Step("lookup", lambda x: apply(x, ops.cast(table(), x.dtype)), params)
 
 
 def _reversible(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     """Return a lookup, or with `reverse=True` a weighted sum with the transposed table."""
     if not call.arguments.get("reverse"):
-        return _embedding(layer, call)
+        return (lookup_step(call, lambda: layer._embeddings),)
     tied, cap = layer.tie_weights, layer.logit_soft_cap
     synapses = matrix_synapses(
         call.path if tied else f"{call.path}/reverse",
@@ -70,6 +72,8 @@ def adds_table(table: Callable[[Any], Any]) -> OperationsFunction:
     return operations_fn
 
 
-LAYERS: LayerTable = {layers.Embedding: _embedding}
+LAYERS: LayerTable = {
+    layers.Embedding: lambda layer, call: (lookup_step(call, lambda: layer._embeddings),)
+}
 if hasattr(layers, "ReversibleEmbedding"):  # Keras 3.13
     LAYERS[layers.ReversibleEmbedding] = _reversible

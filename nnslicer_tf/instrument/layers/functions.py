@@ -20,13 +20,14 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.expansion import Constant, current
 from nnslicer_tf.instrument.index_maps import moves_values
+from nnslicer_tf.instrument.layers.embeddings import lookup_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layers.weighted_sums import convolution, matrix_synapses, sum_step
-from nnslicer_tf.instrument.operations import Elementwise, Lookup, Pooling, Source, Step
+from nnslicer_tf.instrument.operations import Elementwise, Pooling, Source, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 MAX_MATRIX = 1 << 22  # weights of a linear map
@@ -143,16 +144,8 @@ def linear_steps(
     steps: list[Step] = []
     for k, size in enumerate(sizes):
         flat = f"{suffix}:flat{k}"
-        steps.append(
-            Step(
-                "routing",
-                lambda x: ops.reshape(x, (ops.shape(x)[0], -1)),
-                None,
-                flat,
-                (k,),
-                (size,),
-            )
-        )
+        flatten = lambda x: ops.reshape(x, (ops.shape(x)[0], -1))  # noqa: E731
+        steps.append(Step("routing", flatten, None, flat, (k,), (size,)))
         read = partial(matrix, k) if follows else partial(np.asarray, known[k])
         variable = partial(lambda of: ops.convert_to_tensor(of(), "float32"), read)
         synapses = matrix_synapses(f"{call.path}{suffix}", variable, 1)
@@ -201,15 +194,10 @@ def reduction(operation: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:
             return ops.reshape(ops.transpose(x, (0, *axes, *kept)), (-1, *front))
 
         back = call.output_shape
+        pooling = Pooling(lambda: windows.whole((count,)))
         steps = [
             Step("routing", to_front, None, ":front", (0,), front),
-            Step(
-                kind,
-                partial(pool, axis=1),
-                Pooling(lambda: windows.whole((count,))),
-                ":reduced",
-                shape=(channels,),
-            ),
+            Step(kind, partial(pool, axis=1), pooling, ":reduced", shape=(channels,)),
             Step("routing", lambda x: ops.reshape(x, (-1, *back))),
         ]
     if is_sum and count != 1:
@@ -241,9 +229,9 @@ def _where(operation: Any, call: LayerCall) -> tuple[Step, ...]:
             continue
         source: Source = part.place
         if call.input_shapes[part.place] != shape:
-            spread = _spread_step(shape, f":spread{k}", source)
-            steps.append(spread)
-            source = spread.suffix
+            spread = lambda x: ops.broadcast_to(x, (ops.shape(x)[0], *shape))  # noqa: E731
+            steps.append(Step("routing", spread, None, f":spread{k}", (source,), shape))
+            source = f":spread{k}"
         left = 0.0 if isinstance(other, TensorAt) else other
 
         def compute(x: Any, m: Any, k: int = k, left: Any = left) -> Any:
@@ -261,45 +249,27 @@ def _like(value: Any, x: Any) -> Any:
     return ops.cast(current(value), x.dtype)
 
 
-def _spread_step(shape: Shape, suffix: str, source: Source) -> Step:
-    """Return the routing that repeats a tensor to a shape."""
-
-    def compute(x: Any) -> Any:
-        return ops.broadcast_to(x, (ops.shape(x)[0], *shape))
-
-    return Step("routing", compute, None, suffix, (source,), shape)
-
-
 def _matmul(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a product of two tensors, or a weighted sum by a variable or a constant matrix."""
     first, second = call.arguments["x1"], call.arguments["x2"]
     if isinstance(first, TensorAt) and isinstance(second, TensorAt):
         lead = string.ascii_uppercase[: len(call.input_shapes[0]) - 2]
         from nnslicer_tf.instrument.layers.products import product_step
 
         return (product_step(f"b{lead}xy,b{lead}yz->b{lead}xz"),)
-    return _by_matrix(call, second)
-
-
-def _by_matrix(call: LayerCall, kernel: Any) -> tuple[Step, ...]:
     positions = int(np.prod(call.input_shapes[0][:-1]))
-    if isinstance(kernel, keras.Variable):
-        return (sum_step(matrix_synapses(call.path, lambda: kernel, positions)),)
-    synapses = matrix_synapses(
-        call.path, lambda: ops.convert_to_tensor(current(kernel), "float32"), positions
-    )
-    return (sum_step(replace(synapses, is_constant=True)),)
+    read, is_constant = _weights(second)
+    synapses = matrix_synapses(call.path, read, positions)
+    return (sum_step(replace(synapses, is_constant=is_constant)),)
 
 
 def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a product of two tensors, or a projection by a variable."""
-    from nnslicer_tf.instrument.layers.products import einsum_step
+    from nnslicer_tf.instrument.layers.products import product_step
     from nnslicer_tf.instrument.layers.rewrites import spelled
 
     operands = call.arguments["operands"]
     variables = [v for v in operands if isinstance(v, keras.Variable)]
-    if not variables:
-        return (einsum_step(operation, call),)
+    if not variables:  # the rewrite has given it this form
+        return (product_step(operation.subscripts),)
     ranks = [
         len(v.shape) if isinstance(v, keras.Variable) else len(call.input_shapes[v.place]) + 1
         for v in operands
@@ -349,24 +319,14 @@ def _take(operation: Any, call: LayerCall) -> tuple[Step, ...]:
             f"Operation '{call.path}' (Take) looks up in a table of shape {tuple(table.shape)} "
             f"along axis {operation.axis}; only rows of a matrix have a rule."
         )
-    return (lookup_step(call, table),)
+    return (lookup_step(call, *_weights(table)),)
 
 
-def lookup_step(call: LayerCall, table: Any) -> Step:
-    """Return the lookup of tokens in a variable, or in a constant table without synapses."""
-
-    def apply(x: Any, kernel: Any) -> Any:
-        return ops.take(kernel, ops.cast(x, "int32"), axis=0)
-
-    def read() -> Any:
-        if isinstance(table, keras.Variable):
-            return table
-        return ops.convert_to_tensor(current(table), "float32")
-
-    positions = int(np.prod(call.input_shapes[0]))
-    params = matrix_synapses(call.path, read, positions, apply, kind=Lookup)
-    params = replace(params, is_constant=not isinstance(table, keras.Variable))
-    return Step("lookup", lambda x: apply(x, ops.cast(read(), x.dtype)), params)
+def _weights(value: Any) -> tuple[Callable[[], Any], bool]:
+    """Return a function that reads weights, and whether they are constants."""
+    if isinstance(value, keras.Variable):
+        return (lambda: value), False
+    return (lambda: ops.convert_to_tensor(current(value), "float32")), True
 
 
 def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -381,7 +341,7 @@ def _one_hot(operation: Any, call: LayerCall) -> tuple[Step, ...]:
             f"Operation '{call.path}' (OneHot) takes integers computed from activations. An index "
             "has no meaningful change that a rule could share among the inputs."
         )
-    return (lookup_step(call, np.eye(operation.num_classes, dtype=np.float32)),)
+    return (lookup_step(call, *_weights(np.eye(operation.num_classes, dtype=np.float32))),)
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -397,14 +357,14 @@ def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]
     function = bound(operation, call)
     if not call.is_value:
         # The graph holds masks and tokens as floats.
-        return (mask_step(lambda *x: function(*(_as(v, d) for v, d in zip(x, call.dtypes)))),)  # noqa: B905
+        def compare(*x: Any) -> Any:
+            pairs = zip(x, call.dtypes, strict=False)
+            return function(*(is_set(v) if dtype == "bool" else v for v, dtype in pairs))
+
+        return (mask_step(compare),)
     kind = type(operation).__name__
     step = Elementwise(kind.lower(), mixes=False)
     return (Step("elementwise", lambda x: ops.cast(function(x), x.dtype), step),)
-
-
-def _as(x: Any, dtype: str) -> Any:
-    return is_set(x) if dtype == "bool" else x
 
 
 def _cast(operation: Any, call: LayerCall) -> tuple[Step, ...]:

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def mask_step(function: Callable[..., Any], *place: Any) -> Step:
@@ -31,8 +31,6 @@ def is_set(mask: Any) -> Any:
 
 
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
-    """Return a scale whose factors are 1, and 0 at masked positions."""
-
     def compute(x: Any) -> Any:
         present = ops.any(ops.not_equal(x, layer.mask_value), axis=-1, keepdims=True)
         return ops.where(present, x, ops.zeros_like(x))

@@ -12,8 +12,8 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
 _BINARY = {
@@ -59,8 +59,7 @@ def _with_constants(
         before = [Step("routing", spread, None, ":spread", shape=call.output_shape)]
     arrays = [v for v in values if hasattr(v, "shape")]
     name = binary.__name__
-    factors = {"multiply": 1.0, "divide": 1.0, "add": 1.0, "subtract": 1.0}
-    if arrays and name in factors and not isinstance(arrays[0], TensorAt):
+    if arrays and name in ("multiply", "divide", "add", "subtract"):
         step = _affine(values, name)
         if step is not None:
             return (*before, step)
@@ -97,7 +96,6 @@ def _affine(values: Sequence[Any], name: str) -> Step | None:
 
 
 def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return a sum, divided by the number of tensors."""
     count = len(keras.tree.flatten(call.arguments["inputs"]))
     *before, total = _merge("add")(layer, call)
     mean = affine_step(1 / count, compute=lambda x: x / count)

@@ -7,8 +7,8 @@ import numpy as np
 from keras import layers, ops
 from keras.config import epsilon
 
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Affine, Statistics, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 
 def affine_step(

@@ -8,9 +8,9 @@ from keras import layers, ops
 
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.masks import is_set
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.layers.weighted_sums import require_channels_last
 from nnslicer_tf.instrument.operations import MaskOf, Pooling, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def _sliding(layer: Any, call: LayerCall, kind: str) -> tuple[Step, ...]:

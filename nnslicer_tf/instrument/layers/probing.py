@@ -16,8 +16,8 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.index_maps import moves_values
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.normalisation import affine_of, affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.operations import Elementwise, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -71,19 +71,15 @@ def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tu
     return recognised(Step("elementwise", function, Elementwise(what)), [shape], name)
 
 
-def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
-    if len(call.input_shapes) > 1:
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' (Lambda) is a function of several tensors. Write it with Keras's "
-            "layers and operators, or as a layer whose operations you register with "
-            "nnslicer_tf.register_layer."
-        )
-    return own_function(layer, call)
-
-
 def own_function(layer: keras.layers.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of a layer without weights: of what its function does with one tensor."""
     kind = type(layer).__name__
+    if len(call.input_shapes) > 1:
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({kind}) is a function of several tensors. Write it with Keras's "
+            "layers and operators, or as a layer whose operations you register with "
+            "nnslicer_tf.register_layer."
+        )
     return function_steps(layer.call, call.input_shapes[0], call.path, f"the function of a {kind}")
 
 
@@ -253,4 +249,4 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True))
 
 
-LAYERS: LayerTable = {keras.layers.Lambda: _lambda}
+LAYERS: LayerTable = {keras.layers.Lambda: own_function}

@@ -9,8 +9,8 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import ProductSum, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def product_step(equation: str, *place: Any) -> Step:
@@ -41,33 +41,6 @@ def _dot(layer: layers.Dot, call: LayerCall) -> tuple[Step, ...]:
         )
     )
     return (*normalised, replace(step, sources=suffixes))
-
-
-def einsum_step(operation: Any, call: LayerCall) -> Step:
-    """Return the step of an einsum of two activations, with its ellipses spelled out."""
-    subscripts = operation.subscripts
-    left, _, outputs = subscripts.replace(" ", "").partition("->")
-    parts = left.split(",")
-    ranks = [len(shape) + 1 for shape in call.input_shapes]
-    if len(parts) == len(ranks) == 2 and outputs:
-        unused = [a for a in string.ascii_uppercase if a not in subscripts]
-        widths = {
-            rank - len(part.replace("...", ""))
-            for part, rank in zip(parts, ranks, strict=True)
-            if "..." in part
-        }
-        spread = "".join(unused[: max(widths, default=0)])
-        a, b, outputs = (part.replace("...", spread) for part in (*parts, outputs))
-        once = all(len({*part}) == len(part) for part in (a, b, outputs))
-        lone = ({*a} ^ {*b}) - {*outputs}
-        same_batch = a[:1] == b[:1] == outputs[:1]
-        if len(widths) <= 1 and once and not lone and same_batch:
-            return product_step(f"{a},{b}->{outputs}")
-    raise UnsupportedLayerError(
-        f"Operation '{call.path}' computes '{subscripts}', which has no rule: it "
-        "must take two activations, the batch axis first, and every axis must be common to "
-        "both, or be one of the output's."
-    )
 
 
 def _mixing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:

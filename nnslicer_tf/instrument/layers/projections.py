@@ -15,9 +15,10 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerTable, Shape
+from nnslicer_tf.instrument.layers.rewrites import spelled
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
 from nnslicer_tf.instrument.operations import Source, Step, Synapses
+from nnslicer_tf.instrument.registry import LayerTable, Shape
 
 
 class Projection:
@@ -36,12 +37,8 @@ class Projection:
         input_shape: Sequence[int],
         output_shape: Sequence[int],
     ) -> None:
-        left, outputs = layer.equation.replace(" ", "").split("->")
-        inputs, kernel = left.split(",")
-        if "..." in inputs:
-            unused = [a for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if a not in layer.equation]
-            spread = "".join(unused[: len(input_shape) + 1 - len(inputs.replace("...", ""))])
-            inputs, outputs = inputs.replace("...", spread), outputs.replace("...", spread)
+        ranks = (len(input_shape) + 1, len(layer.kernel.shape))
+        (inputs, kernel), outputs = spelled(layer.equation, ranks)
         batch, inputs, begins = inputs[:1], inputs[1:], outputs[:1]
         outputs = outputs[1:]
         self._positions = "".join(a for a in outputs if a in inputs and a not in kernel)

@@ -32,8 +32,7 @@ from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
-from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses
+from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, require_channels_last
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import (
     GATE,
@@ -47,6 +46,7 @@ from nnslicer_tf.instrument.recurrence import (
     before,
     hold,
 )
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 
 class _Cell:
@@ -167,11 +167,7 @@ def _lstm(cell: Any, into: _Cell, path: str, prefix: str, x: str) -> str:
     """Add an `LSTMCell` on vectors, or a `ConvLSTMCell` on feature maps."""
     kernels, shape = _kernels(cell, path), (getattr(cell, "units", 0),)
     if type(cell).__name__ == "ConvLSTMCell":
-        if cell.data_format != "channels_last":
-            raise UnsupportedLayerError(
-                f"Layer '{path}' has data_format='channels_first'. Only channels_last is "
-                "supported: rebuild the model in that format."
-            )
+        require_channels_last(cell, LayerCall(path, [], []))
         entry, size, one = into.shapes[x], tuple(cell.kernel_size), (1,) * cell.rank
         space = tuple(cell.compute_output_shape((None, *entry))[0][1:-1])
         shape = (*space, cell.filters)

@@ -13,9 +13,9 @@ from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.normalisation import affine_step
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.layers.weighted_sums import require_channels_last
 from nnslicer_tf.instrument.operations import Source, Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def _resize(layer: Any, call: LayerCall) -> tuple[Step, ...]:

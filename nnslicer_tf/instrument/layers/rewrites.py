@@ -27,10 +27,6 @@ def _is_tensor(x: Any) -> bool:
     return isinstance(x, keras.KerasTensor)
 
 
-def _is_boolean(x: Any) -> bool:
-    return keras.backend.standardize_dtype(x.dtype) == "bool"
-
-
 def _axes(axis: Any, rank: int) -> list[int]:
     """Return the axes, from 0, that an argument `axis` of a reduction means."""
     return list(range(rank)) if axis is None else sorted(int(a) % rank for a in np.ravel(axis))
@@ -46,15 +42,12 @@ def _where(op: Any, condition: Any, x1: Any = None, x2: Any = None) -> Any:
     if not getattr(condition, "is_value", False):
         return NotImplemented
     c = ops.cast(condition, "float32")
-    parts = [_finite(ops.cast(x, "float32") if hasattr(x, "dtype") else float(x)) for x in (x1, x2)]
-    return c * parts[0] + (1.0 - c) * parts[1]
-
-
-def _finite(x: Any) -> Any:
-    """Limit constants, because 0 · ∞ is not a number."""
-    if _is_tensor(x):
-        return x
-    return ops.clip(ops.convert_to_tensor(x, "float32"), -1e9, 1e9)
+    # Constants are limited, because 0 · ∞ is not a number.
+    a, b = (
+        ops.cast(x, "float32") if _is_tensor(x) else ops.clip(ops.cast(x, "float32"), -1e9, 1e9)
+        for x in (x1, x2)
+    )
+    return c * a + (1.0 - c) * b
 
 
 def _comparison(op: Any, x1: Any, x2: Any) -> Any:
@@ -76,32 +69,17 @@ def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _every(op: Any, x: Any) -> Any:
-    """Return whether all, or any, values are true."""
     reduction = ops.min if type(op).__name__ == "All" else ops.max
     return reduction(ops.cast(x, "float32"), axis=op.axis, keepdims=op.keepdims) > 0.5
-
-
-def _smallest(op: Any, x: Any) -> Any:
-    return -ops.max(-x, axis=op.axis, keepdims=op.keepdims)
 
 
 def _divide(op: Any, x1: Any, x2: Any) -> Any:
     return x1 * ops.reciprocal(x2) if _is_tensor(x1) and _is_tensor(x2) else NotImplemented
 
 
-def _power(op: Any, x1: Any, x2: Any) -> Any:
-    return ops.exp(x2 * ops.log(x1)) if _is_tensor(x2) else NotImplemented
-
-
-def _variance(op: Any, x: Any) -> Any:
-    deviation = x - ops.mean(x, axis=op.axis, keepdims=True)
-    return ops.mean(deviation * deviation, axis=op.axis, keepdims=op.keepdims)
-
-
-def _moments(op: Any, x: Any) -> Any:
-    deviation = x - ops.mean(x, axis=op.axes, keepdims=True)
-    square = ops.mean(deviation * deviation, axis=op.axes, keepdims=op.keepdims)
-    return ops.mean(x, axis=op.axes, keepdims=op.keepdims), square
+def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+    deviation = x - ops.mean(x, axis=axis, keepdims=True)
+    return ops.mean(deviation * deviation, axis=axis, keepdims=keepdims)
 
 
 def _norm(op: Any, x: Any) -> Any:
@@ -142,11 +120,6 @@ def _running_product(op: Any, x: Any) -> Any:
     return ops.stack(parts, axis=op.axis)
 
 
-def _running_sum(op: Any, x: Any) -> Any:
-    size = x.shape[op.axis]
-    return _along(op.axis, x, np.triu(np.ones((size, size), np.float32)))
-
-
 def _difference(op: Any, a: Any) -> Any:
     matrix: np.ndarray = np.eye(a.shape[op.axis], dtype=np.float32)
     for _ in range(op.n):
@@ -155,7 +128,6 @@ def _difference(op: Any, a: Any) -> Any:
 
 
 def _along(axis: int, x: Any, matrix: Any) -> Any:
-    """Multiply an axis by a matrix."""
     return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
 
 
@@ -198,11 +170,6 @@ def _cross(op: Any, x1: Any, x2: Any) -> Any:
     )
     parts = [b * f - c * e, c * d - a * f, a * e - b * d]
     return ops.moveaxis(ops.stack(parts, axis=-1), -1, axes[2])
-
-
-def _normalize(op: Any, x: Any) -> Any:
-    size = ops.norm(x, ord=op.order, axis=op.axis, keepdims=True)
-    return x / ops.maximum(size, keras.config.epsilon() if op.epsilon is None else op.epsilon)
 
 
 def _selected(op: Any, x: Any, indices: Any) -> Any:
@@ -356,18 +323,16 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
     return ops.transpose(total, [(*lone, *free).index(p) for p in outputs])
 
 
-def _logsumexp(op: Any, x: Any) -> Any:
-    return ops.log(ops.sum(ops.exp(x), axis=op.axis, keepdims=op.keepdims))
-
-
 REWRITES: dict[str, Callable[..., Any]] = {
     "All": _every,
-    **dict.fromkeys(("Amin", "Min"), _smallest),
+    **dict.fromkeys(
+        ("Amin", "Min"), lambda op, x: -ops.max(-x, axis=op.axis, keepdims=op.keepdims)
+    ),
     "Any": _every,
     "Average": _average,
     "Cross": _cross,
     "Cumprod": _running_product,
-    "Cumsum": _running_sum,
+    "Cumsum": lambda op, x: _along(op.axis, x, np.tri(x.shape[op.axis], dtype="f").T),
     "Diff": _difference,
     **dict.fromkeys(("Divide", "TrueDivide"), _divide),
     "DotProductAttention": _attention,
@@ -381,22 +346,31 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "LogicalOr": _logical(ops.maximum),
     "LogicalXor": _logical(lambda a, b: ops.abs(a - b)),
     "LogSoftmax": lambda op, x: x - ops.logsumexp(x, axis=op.axis, keepdims=True),
-    "Logsumexp": _logsumexp,
+    "Logsumexp": lambda op, x: ops.log(ops.sum(ops.exp(x), axis=op.axis, keepdims=op.keepdims)),
     "Matmul": _matmul,
     "Median": _median,
-    "Moments": _moments,
+    "Moments": lambda op, x: (
+        ops.mean(x, axis=op.axes, keepdims=op.keepdims),
+        _variance(x, op.axes, op.keepdims),
+    ),
     "Norm": _norm,
-    "Normalize": _normalize,
-    "Power": _power,
+    "Normalize": lambda op, x: (
+        x
+        / ops.maximum(
+            ops.norm(x, ord=op.order, axis=op.axis, keepdims=True),
+            keras.config.epsilon() if op.epsilon is None else op.epsilon,
+        )
+    ),
+    "Power": lambda op, x1, x2: ops.exp(x2 * ops.log(x1)) if _is_tensor(x2) else NotImplemented,
     "Prod": _product,
     "Sort": lambda op, x: _sorted(x, op.axis % len(x.shape)),
-    "Std": lambda op, x: ops.sqrt(_variance(op, x)),
+    "Std": lambda op, x: ops.sqrt(_variance(x, op.axis, op.keepdims)),
     "TakeAlongAxis": _selected,
     "TopK": _largest,
     "Trace": lambda op, x: ops.sum(
         ops.diagonal(x, offset=op.offset, axis1=op.axis1, axis2=op.axis2), axis=-1
     ),
-    "Var": _variance,
+    "Var": lambda op, x: _variance(x, op.axis, op.keepdims),
     "Vdot": lambda op, x1, x2: ops.sum(x1 * x2),
     "Where": _where,
 }

@@ -10,8 +10,8 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable
 from nnslicer_tf.instrument.operations import Step
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 
 def identity(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -29,7 +29,7 @@ def _concatenate(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """Return the step of `x[…]` with constant indices that keep the batch axis."""
-    key = call.constants[1]
+    key = call.arguments["key"]
     if isinstance(key, list) and any(
         part is None or part is Ellipsis or isinstance(part, slice) for part in key
     ):

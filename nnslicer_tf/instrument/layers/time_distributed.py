@@ -13,9 +13,9 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape, layer_steps
 from nnslicer_tf.instrument.operations import Pooling, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import RECURRENCE
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape, layer_steps
 from nnslicer_tf.instrument.tracing import as_functional, trace
 
 
@@ -53,7 +53,7 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
                 "tensors. Distribute each layer of the model by itself."
             )
         name = f"{path}/{call.path}"
-        view = LayerCall(name, call.input_shapes, call.output_shapes, call.constants)
+        view = LayerCall(name, call.input_shapes, call.output_shapes, call.arguments)
         suffix = f"/{call.path}#{call.reuse}" if call.reuse else f"/{call.path}"
         inputs = tuple(sources[tensor] for tensor in call.inputs)
         steps = _written_out(layer_steps(call.layer, view), suffix, inputs, call.output_shapes[0])

@@ -11,9 +11,9 @@ from keras import layers, ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
-from nnslicer_tf.instrument.layers.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Step, Synapses
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.upstream import convolution_without_gaps, transposed_without_gaps
 
 Sum = Callable[[Any, Any], Any]
@@ -100,7 +100,6 @@ def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Return two weighted sums, each with its own kernel."""
     kernel = lambda: layer.depthwise_kernel  # noqa: E731
     depthwise = _depthwise_synapses(layer, call, f"{call.path}/depthwise", kernel)
     pointwise = matrix_synapses(

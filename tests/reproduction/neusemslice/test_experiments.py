@@ -26,6 +26,7 @@ from reproduction.neusemslice.settings import (
 )
 from reproduction.neusemslice.slicing import intervals, layers
 from reproduction.neusemslice.trial import Repeats, SlicedModel
+from reproduction.zoo import recipes
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +123,8 @@ def test_repeats_that_ran_by_themselves_are_read(settings, tmp_path, monkeypatch
 
 
 def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
-    recipes = []
-    monkeypatch.setattr(zoo, "train", lambda model, data, recipe, **_: recipes.append(recipe))
+    used = []
+    monkeypatch.setattr(recipes, "train", lambda model, data, recipe, **_: used.append(recipe))
     monkeypatch.setattr(trial, "warn_of_failure", lambda *_: None)
     for recipe in ("plain", "zoo"):
         s = MaintenanceSettings(
@@ -133,15 +134,15 @@ def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
         repeats.data = Repeats(settings).data
         repeats.trial(0)
         assert recipe == "plain" or "by the zoo's recipe" in repeats.training
-    plain, like_the_zoo = recipes
-    assert plain == zoo.Recipe(epochs=7, precision="mixed_bfloat16")
-    own = zoo.training.RECIPES["plainnet20"]
+    plain, like_the_zoo = used
+    assert plain == recipes.Recipe(epochs=7, precision="mixed_bfloat16")
+    own = recipes.RECIPES["plainnet20"]
     assert own.sizes and own.epochs != 7
     assert like_the_zoo == replace(own, epochs=7, precision="mixed_bfloat16", sizes=())
 
 
 def test_a_model_that_has_not_learned_is_named(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo, "train", lambda *_, **__: None)
+    monkeypatch.setattr(recipes, "train", lambda *_, **__: None)
     repeats = Repeats(replace(settings, work=tmp_path))
     with pytest.warns(UserWarning, match="seed 1 has not learned: .* 20.0% would be by chance"):
         repeats.trial(1, classes=range(5))

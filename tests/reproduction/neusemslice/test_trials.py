@@ -28,7 +28,13 @@ from reproduction.neusemslice.tables import (
     paired_tests,
     paper_table,
 )
-from reproduction.neusemslice.trial import SlicedModel, Trial, slices_of_one_size, split_classes
+from reproduction.neusemslice.trial import (
+    SlicedModel,
+    Trial,
+    restructured_size,
+    slices_of_one_size,
+    split_classes,
+)
 from reproduction.samples import first, of_classes
 
 
@@ -244,3 +250,11 @@ def test_paired_tests_are_over_seeds():
     assert found.attack.tolist() == ["FGSM", "PGD"]
     assert found.gain.tolist() == pytest.approx([expected["gain"]] * 2)
     assert found.p_value.tolist() == pytest.approx([expected["p_value"]] * 2)
+
+
+def test_the_first_size_is_that_of_the_restructured_model():
+    model = zoo.load("digits_cnn")
+    masks = {"conv1": np.arange(16) < 5}
+    expected = restructure(model, masks).count_params()
+    assert restructured_size(model, masks) == expected < model.count_params()
+    assert restructured_size(model, {}) == model.count_params()

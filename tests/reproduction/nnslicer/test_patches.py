@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import zoo
 from reproduction.nnslicer.drawing import of_heads, over_pixels
+from reproduction.zoo.models import zoo
 
 
 @pytest.fixture(scope="module")

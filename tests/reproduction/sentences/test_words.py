@@ -6,12 +6,12 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import zoo
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import plot_words
 from reproduction.sentences import words
 from reproduction.sentences.settings import WordSettings
+from reproduction.zoo.models import zoo
 from support.documents import unpack
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf import zoo
 from nnslicer_tf._files import load_weights, save_weights
 from reproduction.weights import halve, keep_weights
+from reproduction.zoo.models import zoo
 
 
 def test_weights_in_half_precision(tmp_path):

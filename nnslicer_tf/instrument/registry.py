@@ -20,7 +20,6 @@ class LayerCall:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors.
         output_shapes: Shapes of the output tensors.
-        constants: Position → non-tensor argument of a `keras.ops` call; empty for layers.
         arguments: Name → argument, except propagated masks; each tensor is replaced by its place
             among the inputs, a `TensorAt`.
         masks: Name of the mask that the layer receives with each input, or None. Steps use it as
@@ -36,10 +35,9 @@ class LayerCall:
     path: str
     input_shapes: Sequence[Shape]
     output_shapes: Sequence[Shape]
-    constants: Mapping[int, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    masks: Sequence[str | None] = ()
-    paddings: Sequence[str | None] = ()
+    masks: Sequence[Any] = ()
+    paddings: Sequence[Any] = ()
     dtypes: Sequence[str] = ()
     dtype: str = "float32"
     is_value: bool = True

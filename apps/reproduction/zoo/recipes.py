@@ -1,4 +1,4 @@
-"""Train a classifier of the zoo: cosine learning rate, augmentation, exact resume.
+"""Recipes for training classifiers of the zoo: cosine learning rate, augmentation, exact resume.
 
 An epoch's random choices (order, flips, crops, dropout) depend only on the seed and its number, and
 checkpoints include the optimiser's state: an interrupted and resumed run gives the same weights as
@@ -16,15 +16,14 @@ from dataclasses import dataclass, fields
 import keras
 import numpy as np
 
-from nnslicer_tf import _numerics
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf._training import compile_classifier, set_dropout_seeds, train_epoch
 from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, MissingFileError
-from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model, inputs_like
+from nnslicer_tf.zoo import accuracy
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 UNKNOWN_SHARE = 0.15
@@ -237,20 +236,6 @@ def of_any_size(model: keras.Model) -> keras.Model:
             "have no `sizes`; use global pooling before the first Dense layer."
         ) from error
     return copy
-
-
-def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
-    """Return the share of samples whose predicted class is their label; reject numbers."""
-    batches = (data.x[i : i + batch_size] for i in range(0, len(data), batch_size))
-    outputs = np.concatenate([np.asarray(model.predict_on_batch(batch)) for batch in batches])
-    if outputs.shape[-1] > 1:  # not instrumented, so that any model can be measured
-        return _numerics.accuracy(outputs.argmax(axis=1), data.y)
-    classes = InstrumentedModel(model, data.x.shape[1:]).classes
-    if classes.is_number:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' predicts numbers, which have no accuracy. {classes.remark}"
-        )
-    return _numerics.accuracy(classes.from_outputs(outputs), data.y)
 
 
 def in_precision(model: keras.Model, precision: str) -> keras.Model:

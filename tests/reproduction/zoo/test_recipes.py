@@ -11,12 +11,12 @@ from keras import layers
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.zoo import training
+from reproduction.zoo import recipes
 
 # Keras saves TensorFlow variables by a call that NumPy 2 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-RECIPE = zoo.Recipe("sgd", 0.1, epochs=3, batch_size=16, weight_decay=1e-3, augment="flip_crop")
+RECIPE = recipes.Recipe("sgd", 0.1, epochs=3, batch_size=16, weight_decay=1e-3, augment="flip_crop")
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def _model():
 def _train(data, folder, **changes):
     model = _model()
     recipe = dataclasses.replace(RECIPE, **changes)
-    history = zoo.train(model, data, recipe, rng=1, folder=folder, validation=data, progress=False)
+    history = recipes.train(
+        model, data, recipe, rng=1, folder=folder, validation=data, progress=False
+    )
     return model, history
 
 
@@ -72,7 +74,7 @@ def test_an_interrupted_run_resumes_exactly(data, tmp_path, changes):
 
     recipe = dataclasses.replace(RECIPE, **changes)
     with pytest.raises(KeyboardInterrupt):
-        zoo.train(
+        recipes.train(
             _model(),
             data,
             recipe,
@@ -100,7 +102,9 @@ def test_a_finished_run_is_not_trained_again(data, tmp_path):
 def test_a_run_that_stops_early_goes_on_by_the_same_schedule(data, tmp_path):
     whole, history = _train(data, tmp_path / "whole")
     model = _model()
-    first = zoo.train(model, data, RECIPE, rng=1, folder=tmp_path / "parts", progress=False, stop=1)
+    first = recipes.train(
+        model, data, RECIPE, rng=1, folder=tmp_path / "parts", progress=False, stop=1
+    )
     assert [row["epoch"] for row in first] == [1]
     rest, rest_history = _train(data, tmp_path / "parts")
     assert rest_history[-1]["mean_loss"] == pytest.approx(history[-1]["mean_loss"], rel=1e-5)
@@ -130,7 +134,7 @@ def test_the_checkpoint_of_another_architecture_is_refused(data, tmp_path):
     inputs = keras.Input((8, 8, 1))
     other = keras.Model(inputs, layers.Dense(10)(layers.Flatten()(inputs)), name="tiny")
     with pytest.raises(ProfileMismatchError, match="initial weights="):
-        zoo.train(other, data, RECIPE, rng=1, folder=tmp_path, progress=False)
+        recipes.train(other, data, RECIPE, rng=1, folder=tmp_path, progress=False)
 
 
 def test_a_checkpoint_from_before_a_field_was_added_is_read(data, tmp_path):
@@ -154,7 +158,7 @@ def test_training_in_bfloat16_leaves_a_float32_model_near_that_of_float32(data, 
         model = _model()
         model.layers[-2].rate = 0.0  # dropout draws other numbers in another precision
         recipe = dataclasses.replace(RECIPE, epochs=1, precision=precision)
-        zoo.train(model, data, recipe, rng=1, folder=tmp_path / precision, progress=False)
+        recipes.train(model, data, recipe, rng=1, folder=tmp_path / precision, progress=False)
         trained[precision] = model
     mixed, before = trained["mixed_bfloat16"], _model()
     assert {layer.compute_dtype for layer in mixed.layers} == {"float32"}
@@ -167,12 +171,12 @@ def test_training_in_bfloat16_leaves_a_float32_model_near_that_of_float32(data, 
 
 def test_a_model_in_another_precision_keeps_its_weights(data):
     model = _model()
-    mixed = training.in_precision(model, "mixed_bfloat16")
+    mixed = recipes.in_precision(model, "mixed_bfloat16")
     assert [layer.compute_dtype for layer in mixed.layers[-2:]] == ["bfloat16", "float32"]
     assert all(map(np.array_equal, model.get_weights(), mixed.get_weights()))
     expected, found = model.predict_on_batch(data.x), mixed.predict_on_batch(data.x)
     assert 0 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-    assert training.in_precision(model, "float32") is model
+    assert recipes.in_precision(model, "float32") is model
 
 
 @pytest.mark.parametrize(
@@ -186,9 +190,9 @@ def test_wrong_recipes_are_refused_before_anything_is_loaded(change):
 def test_training_learns_the_digits(tmp_path):
     keras.utils.set_random_seed(0)
     model = zoo.build("digits_cnn")
-    recipe = dataclasses.replace(zoo.training.RECIPES["digits_cnn"], epochs=6)
+    recipe = dataclasses.replace(recipes.RECIPES["digits_cnn"], epochs=6)
     train = datasets.load("digits", "train")
-    zoo.train(model, train, recipe, rng=0, folder=tmp_path, progress=False)
+    recipes.train(model, train, recipe, rng=0, folder=tmp_path, progress=False)
     assert zoo.accuracy(model, datasets.load("digits", "test")) >= 0.95
 
 
@@ -201,7 +205,7 @@ def test_accuracy_is_the_share_of_hits():
 
 
 def test_the_learning_rate_rises_for_one_epoch_and_falls_to_zero():
-    schedule = training.learning_rates(RECIPE, steps=10)
+    schedule = recipes.learning_rates(RECIPE, steps=10)
     rates = [float(schedule(step)) for step in range(31)]
     assert rates[0] == 0
     assert rates[10] == pytest.approx(0.1)
@@ -212,7 +216,7 @@ def test_the_learning_rate_rises_for_one_epoch_and_falls_to_zero():
 
 def test_shifts_move_images_and_fill_with_zeros():
     x = np.random.default_rng(0).random((40, 5, 6, 2)).astype(np.float32)
-    shifted = training.augment(x, "shift", np.random.default_rng(1))
+    shifted = recipes.augment(x, "shift", np.random.default_rng(1))
     moves = set()
     for before, after in zip(x, shifted, strict=True):
         found = [
@@ -229,7 +233,7 @@ def test_shifts_move_images_and_fill_with_zeros():
 def test_flips_mirror_about_half_of_the_images():
     x = np.zeros((200, 20, 20, 1), np.float32)
     x[:, 10, 8:12, 0] = (1, 2, 3, 4)  # far from the border, so that no shift loses them
-    flipped = training.augment(x, "flip_crop", np.random.default_rng(1))
+    flipped = recipes.augment(x, "flip_crop", np.random.default_rng(1))
     rows = [image[image > 0].tolist() for image in flipped]
     assert all(row in ([1, 2, 3, 4], [4, 3, 2, 1]) for row in rows)
     assert 70 <= rows.count([4, 3, 2, 1]) <= 130
@@ -247,7 +251,7 @@ def _moved(image, dy, dx):
 
 def test_some_words_become_unknown():
     x = np.tile(np.array([5, 6, 7, 8, 9, 2, 3, 4, 0, 0], np.int32), (2_000, 1))
-    hidden = training.augment(x, "unknown_words", np.random.default_rng(1))
+    hidden = recipes.augment(x, "unknown_words", np.random.default_rng(1))
     assert hidden.dtype == np.int32
     changed = hidden != x
     assert set(hidden[changed]) == {texts.UNKNOWN}
@@ -259,16 +263,16 @@ def test_some_words_become_unknown():
 def test_the_first_epochs_train_on_smaller_images(data, tmp_path, monkeypatch):
     shapes = []
     monkeypatch.setattr(
-        training, "augment", lambda x, *_: shapes.append(x.shape) or x
+        recipes, "augment", lambda x, *_: shapes.append(x.shape) or x
     )  # sees whole images in all epochs
-    resized = training.resized
+    resized = recipes.resized
     sides = []
-    monkeypatch.setattr(training, "resized", lambda x, side: sides.append(side) or resized(x, side))
-    recipe = zoo.Recipe("sgd", 0.1, 4, 30, sizes=((2, 4), (1, 6)))
+    monkeypatch.setattr(recipes, "resized", lambda x, side: sides.append(side) or resized(x, side))
+    recipe = recipes.Recipe("sgd", 0.1, 4, 30, sizes=((2, 4), (1, 6)))
     model = _pooled()
     before = model.get_weights()
 
-    history = zoo.train(model, data, recipe, rng=1, folder=tmp_path, progress=False)
+    history = recipes.train(model, data, recipe, rng=1, folder=tmp_path, progress=False)
 
     assert sides == [4] * 4 + [6] * 2  # two batches each
     assert shapes == [(30, 8, 8, 1)] * 8
@@ -278,11 +282,11 @@ def test_the_first_epochs_train_on_smaller_images(data, tmp_path, monkeypatch):
 
 
 def test_sizes_go_on_after_an_interruption(data, tmp_path):
-    recipe = zoo.Recipe("sgd", 0.1, 3, 30, 0.0, "flip_crop", "mixed_bfloat16", sizes=((2, 4),))
+    recipe = recipes.Recipe("sgd", 0.1, 3, 30, 0.0, "flip_crop", "mixed_bfloat16", sizes=((2, 4),))
     whole, parts, resumed = _pooled(), _pooled(), _pooled()
-    zoo.train(whole, data, recipe, rng=1, folder=tmp_path / "whole", progress=False)
-    zoo.train(parts, data, recipe, rng=1, folder=tmp_path / "parts", progress=False, stop=1)
-    zoo.train(resumed, data, recipe, rng=1, folder=tmp_path / "parts", progress=False)
+    recipes.train(whole, data, recipe, rng=1, folder=tmp_path / "whole", progress=False)
+    recipes.train(parts, data, recipe, rng=1, folder=tmp_path / "parts", progress=False, stop=1)
+    recipes.train(resumed, data, recipe, rng=1, folder=tmp_path / "parts", progress=False)
     for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -294,13 +298,23 @@ def test_images_of_half_the_side_are_weighted_means():
     weights = np.maximum(0, 1 - np.abs(np.arange(8) - centre) / 2)
     weights /= weights.sum(axis=1, keepdims=True)
     expected = np.einsum("ih,jw,nhwc->nijc", weights, weights, x)
-    np.testing.assert_allclose(training.resized(x, 4), expected, rtol=1e-5)
+    np.testing.assert_allclose(recipes.resized(x, 4), expected, rtol=1e-5)
 
 
 def test_a_model_of_one_size_cannot_train_on_smaller_images(data, tmp_path):
-    recipe = zoo.Recipe(sizes=((2, 4),))
+    recipe = recipes.Recipe(sizes=((2, 4),))
     with pytest.raises(InvalidArgumentError, match=r"'tiny' takes images of \(8, 8\) only"):
-        zoo.train(_model(), data, recipe, rng=1, folder=tmp_path, progress=False)
+        recipes.train(_model(), data, recipe, rng=1, folder=tmp_path, progress=False)
     words = keras.Sequential([keras.Input((5,)), layers.Dense(2)], name="words")
     with pytest.raises(InvalidArgumentError, match=r"images.*'words' takes \[\(None, 5\)\]"):
-        zoo.train(words, data, recipe, rng=1, folder=tmp_path, progress=False)
+        recipes.train(words, data, recipe, rng=1, folder=tmp_path, progress=False)
+
+
+def test_a_model_without_weights_gets_them(tmp_path):
+    """A sequential model without an input has no weights for the optimiser before it is called."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([layers.Flatten(), layers.Dense(10)])
+    data = datasets.load("digits", "train[:60]")
+    recipe = recipes.Recipe(epochs=1, batch_size=32)
+    (row,) = recipes.train(model, data, recipe, rng=0, folder=tmp_path, progress=False)
+    assert np.isfinite(row["mean_loss"]) and model.get_weights()[0].shape == (64, 10)
