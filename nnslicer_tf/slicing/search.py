@@ -191,14 +191,13 @@ class _Search:
             scale = answers.divergence(self.empty, self.samples[self.data.index]).max()
             return (divergence <= required.tolerance * float(scale))[trial.counts]
         goals = self.targets[trial.index]
-        same = answers.of(values) == goals
+        is_answer = answers.of(values) == goals
+        same = is_answer.copy()
         if bounded and required.min_probability is not None:
             same &= answers.probability(values, goals) >= required.min_probability
         if bounded and required.max_divergence is not None:
             same &= divergence <= required.max_divergence
-        stranger = trial.index >= self.own
-        same[stranger] = answers.of(values[stranger]) != goals[stranger]
-        return same[trial.counts]
+        return np.where(trial.index >= self.own, ~is_answer, same)[trial.counts]
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
