@@ -170,7 +170,15 @@ SLOW = (
     "deepxplore/test_generate.py::test_differences_lie_between_the_thresholds[light",
     "deepxplore/test_generate.py::test_heads_are_retrained_as_their_logits[softmax",
     "deepxplore/test_generate.py::test_the_models_disagree_indeed[light",
+    *(
+        f"debugging/test_localisation.py::test_adjustment_finds_each_kind_of_fault[{kind}"
+        for kind in ("scale", "copy", "zero", "swap")
+    ),
     "deepxplore/test_sequences.py::test_neuron_coverage_without_padding[recurrent",
+    *(
+        f"deepxplore/test_shared_layers.py::test_coverage_is_that_of_a_twin_that_shares_nothing[{name}"
+        for name in ("attention", "convolution-act", "dense", "in_two_models", "nested-act", "rec")
+    ),
     "deepxplore/test_sequences.py::test_ranges_without_padding[recurrent",
     "detection/test_attacks.py::test_batches_are_made_once_and_resumed[Boundary]",
     "detection/test_attacks.py::test_batches_are_made_once_and_resumed[Pointwise]",
