@@ -46,14 +46,23 @@ class DecisiveSlices(ShownAsTable):
             "probability", both also with the slice alone and with the slice removed; "empty answer"
             (with nothing active) and "probability of empty answer"; "divergence" (Kullback-Leibler,
             of the output with the slice alone from the whole model's); "size" and "share" of the
-            slice; "kept" (whether it keeps the answer as required), "found" (kept, and no larger
-            than `max_share`); "donors kept" (with several donors, the share for which it keeps the
-            answer); "other classes asked" of the same search, and "given" by a mask of at most this
-            size that a search met (the empty one included); "passes" (forward).
-        info: level, reference, and the other arguments; "others": for each slice, the other answers
-            asked, and whether each was given; "donors": number of donors; "kind": what an answer
-            is; "names": the label, or the two classes, that a binary answer is about; "labels":
-            whether the classes are independent labels, of which the most probable is the answer.
+            slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
+            gives another one without it), "minimal" (every unit was tried alone, and none can go),
+            "found" (kept, as needed as required, and no larger than `max_share`); "donors kept"
+            (with several donors, the share for which it keeps the answer); "scope donors" (other
+            samples, which no search has seen), "scope kept" (the share of these for which it keeps
+            the answer when inactive units take their values; with `at_least` as required, else the
+            answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
+            Clopper and Pearson; with `at_least` that share if its test was passed); for a class
+            against others, "unseen samples", "unseen kept" and "unseen bound" of the class, and
+            "others", "others claimed" and "claims bound" of samples of other classes; "other
+            classes asked" of the same search, and "given" by a mask of at most this size that a
+            search met (the empty one included); "passes" (forward).
+        info: level, reference, and the other arguments; "untested": why the scope was not tested;
+            "others": for each slice, the other answers asked, and whether each was given; "donors":
+            number of donors; "kind": what an answer is; "names": the label, or the two classes,
+            that a binary answer is about; "labels": whether the classes are independent labels, of
+            which the most probable is the answer.
     """
 
     def __init__(
@@ -156,15 +165,10 @@ class DecisiveSlices(ShownAsTable):
             if self.info[name] is not None and not number
         ).replace(") with", ") and")
         answer = f"the answer {named(row['answer'])}{bounds}"
-        if not row["kept"]:
+        if not row["kept"] and row["share"] == 1:
             return (
                 f"No slice was found that keeps {answer}. The whole model gives it a probability "
-                f"of {row['probability']:.3g}."
-            )
-        if not row["found"]:
-            return (
-                f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
-                f"found that keeps {answer}. The smallest found has {units}."
+                f"of {row['probability']:.3g}; pass a lower min_probability."
             )
         verb = "gives" if number else "answers"
         text = (
@@ -181,6 +185,34 @@ class DecisiveSlices(ShownAsTable):
             text += (
                 " The model gives this answer without any of them, so the slice says little: "
                 "Slicer.decisive asks for more with min_probability or max_divergence."
+            )
+        if self.info.get("minimal") and row["minimal"]:
+            text += " Without any single one of its units, the answer is lost."
+        # Why it does not count as found.
+        if not row["kept"]:
+            of_all = "the one slice of all samples" if self.info["together"] else "the slice"
+            text += f" Not found, because {of_all} does not keep {answer}."
+        elif self.info.get("needed") and not row["needed"]:
+            text += " Not found, because none that keeps the answer changes it when it is removed."
+        elif not row["found"]:
+            text += (
+                f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
+                f"{level}s; a larger max_share counts it."
+            )
+        if "scope kept" in row:
+            text += (
+                f" With the values of {row['scope donors']} other samples in the inactive "
+                f"{level}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
+                f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
+            )
+        elif self.info.get("untested"):
+            text += f" It was not tested with other samples' values: {self.info['untested']}."
+        if "unseen kept" in row:
+            text += (
+                f" Of {row['unseen samples']} samples of the class that the search has not seen, "
+                f"it keeps {100 * row['unseen kept']:.1f} %, and with 95 % confidence at least "
+                f"{100 * row['unseen bound']:g} % of all; of {row['others']} others it claims "
+                f"{100 * row['others claimed']:.1f} %, and at most {100 * row['claims bound']:g} %."
             )
         if self.info["together"]:
             kept = int(self.certificate["kept"].sum())
