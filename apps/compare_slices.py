@@ -11,5 +11,7 @@ app = experiments(
     "decisive",
     ("synapses", "DecisiveSettings", "comparison:compare"),
     ("maps", "MapSettings", "maps:maps"),
+    ("others", "OthersSettings", "others:others"),
+    ("classes", "ClassSettings", "others:classes"),
     first_by_default=True,
 )

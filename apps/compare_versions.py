@@ -10,5 +10,6 @@ app = experiments(
     __doc__,
     "versions",
     ("flips", "FlipSettings", "changes:flips"),
+    ("history", "HistorySettings", "history:history"),
     ("reversions", "RevertSettings", "changes:reversions"),
 )

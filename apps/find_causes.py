@@ -7,6 +7,7 @@ app = experiments(
     __doc__,
     "debugging",
     ("faults", "LocalisationSettings", "localisation:localisation"),
+    ("units", "UnitSettings", "units:units"),
     ("mending", "MendingSettings", "localisation:mending"),
     ("repair", "RepairSettings", "localisation:provable_repair"),
     ("compression", "CompressionSettings", "compression:compression"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,23 @@ ArrayLike = TypeAliasType("ArrayLike", numpy.typing.ArrayLike)
 
 MAX_CLASSES = 2**31
 """Labels are below this: larger ones are no class indices, and int64 cannot hold all of them."""
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Raise InvalidArgumentError if `what` needs more bytes than the machine has free.
+
+    Where free memory is not known (outside Linux), nothing is checked.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    if needed > free:
+        raise InvalidArgumentError(
+            f"{what} takes about {needed / 2**30:,.1f} GiB of memory; {free / 2**30:,.1f} GiB are "
+            f"free. {remedy}"
+        )
 
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:

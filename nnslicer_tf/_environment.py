@@ -27,6 +27,7 @@ T = TypeVar("T")
 _EXTRAS = {
     "ray": ("ray", "Ray"),
     "foolbox": ("foolbox", "Foolbox"),
+    "shap": ("shap", "shap"),
     "tensorflow_datasets": ("tfds", "TensorFlow Datasets"),
 }
 

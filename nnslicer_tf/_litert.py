@@ -21,11 +21,16 @@ class LiteRTModel:
     Call `fit` before a run if axes of the input other than the first are free, since many steps
     cannot run on the placeholder size of 1. `model` is a path or the content of a file, and `name`
     the model's name in messages. With `keep_tensors`, all values can be read after a run; LiteRT's
-    own kernels then run the operations, not a delegate, whose kernels round differently.
+    own kernels then run the operations, not a delegate, whose kernels round differently. With the
+    `kernels` "reference", plain C++ loops without vector instructions run them.
     """
 
     def __init__(
-        self, model: str | os.PathLike | bytes, name: str = "", keep_tensors: bool = False
+        self,
+        model: str | os.PathLike | bytes,
+        name: str = "",
+        keep_tensors: bool = False,
+        kernels: str = "",
     ) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -49,6 +54,8 @@ class LiteRTModel:
                 "experimental_preserve_all_tensors": True,
                 "experimental_op_resolver_type": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
             }
+        if kernels == "reference":
+            options["experimental_op_resolver_type"] = OpResolverType.BUILTIN_REF
         try:
             self.interpreter = Interpreter(model_content=self.content, num_threads=1, **options)
             inputs = self.interpreter.get_input_details()

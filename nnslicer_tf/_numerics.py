@@ -57,6 +57,19 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     return smallest(-values, count)
 
 
+CONFIDENCE = 0.95
+"""Confidence of bounds."""
+
+
+def lower_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> float:
+    """Return the one-sided lower bound of a probability (Clopper and Pearson, 1934)."""
+    from scipy.stats import beta
+
+    if successes == 0:
+        return 0.0
+    return float(beta.ppf(1 - confidence, successes, trials - successes + 1))
+
+
 TASKS = ("binary", "multiclass", "multilabel", "regression")
 """What the values of an output are; see `OutputClasses`."""
 

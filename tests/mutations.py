@@ -148,7 +148,7 @@ IDEAS = (
     ("slicing/search.py", "_FADED = 0.3", "_FADED = 0.0"),
     ("slicing/search.py", "_FADED = 0.3", "_FADED = 1.0"),
     ("slicing/search.py", "_MEMORY = 0.5", "_MEMORY = 0.0"),
-    ("slicing/search.py", "logits, estimate = effects(mask)", "estimate = memory"),
+    ("slicing/search.py", "given, estimate = effects(mask)", "estimate = memory"),
 )
 
 COMPARISONS: dict[type, str] = {

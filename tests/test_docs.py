@@ -87,6 +87,12 @@ FOUND = {
         and (names["other"].contributions * names["why"].contributions <= 0).all()
         and Path("row.html").exists()
     ),
+    "backgrounds": lambda names: (
+        names["why"].background.names == ("age", "income", "city")
+        and len(names["alone"].background.names) == 6
+        and names["own"].background.names == ("age", "income", "place")
+        and len(names["compared"].background.by_row) == 100
+    ),
     "a-text": lambda names: (
         names["contributions"]["great"] * names["contributions"]["boring"] < 0
         and not names["why"].contributions[7:].any()

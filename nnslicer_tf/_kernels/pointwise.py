@@ -8,26 +8,32 @@ from nnslicer_tf._kernels.compiled import argument, compiled
 _SIGNS, _VECTOR = argument(int8, 1), argument(float64, 1)
 
 
-def deltas(values: np.ndarray, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Δ = value − mean `(batch, *shape)`, rounded to float32, and its signs as int8."""
+def deltas(
+    values: np.ndarray, means: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Δ = value − mean `(batch, *shape)`, rounded to float32, and its signs as int8.
+
+    Both are 0 for values from `low` to `high`.
+    """
     found, signs = np.empty(values.shape, np.float32), np.empty(values.shape, np.int8)
     rows = (len(values), means.size)
     _deltas(
         np.ascontiguousarray(values, np.float32).reshape(rows),
-        np.ascontiguousarray(means, np.float64).ravel(),
+        *(np.ascontiguousarray(part, np.float64).ravel() for part in (means, low, high)),
         found.reshape(rows),
         signs.reshape(rows),
     )
     return found, signs
 
 
-@compiled((argument(float32, 2), _VECTOR, float32[:, ::1], int8[:, ::1]))
-def _deltas(values, means, found, signs):
+@compiled((argument(float32, 2), _VECTOR, _VECTOR, _VECTOR, float32[:, ::1], int8[:, ::1]))
+def _deltas(values, means, low, high, found, signs):
     for sample in range(values.shape[0]):
         for n in range(values.shape[1]):
-            delta = np.float32(values[sample, n] - means[n])
-            found[sample, n] = delta
-            signs[sample, n] = np.int8(delta > 0) - np.int8(delta < 0)
+            value = np.float64(values[sample, n])
+            sign = np.int8(value > high[n]) - np.int8(value < low[n])
+            found[sample, n] = np.float32(value - means[n]) * np.float32(sign != 0)
+            signs[sample, n] = sign
 
 
 def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:

@@ -15,7 +15,7 @@ _SIGNS, _FLOATS = argument(int8, 3), argument(float32, 3)
 def maximum(
     signs: np.ndarray, y: np.ndarray, x: np.ndarray, x_signs: np.ndarray, taps: np.ndarray
 ) -> np.ndarray:
-    """Expand a max pooling: every input equal to the output gets the sign, as int32."""
+    """Expand a max pooling: every input of at least `y` gets the output's sign, as int32."""
     received = np.zeros(x.shape, np.int32)
     signs, x_signs = (np.ascontiguousarray(array, np.int8) for array in (signs, x_signs))
     y, x = (np.ascontiguousarray(array, np.float32) for array in (y, x))
@@ -33,7 +33,7 @@ def _maximum(signs, y, x, x_signs, taps, received):
                     continue
                 for c in range(x.shape[2]):
                     # Without a branch, because the largest input cannot be predicted.
-                    given = np.int32(x[sample, source, c] == y[sample, p, c])
+                    given = np.int32(x[sample, source, c] >= y[sample, p, c])
                     given *= np.int32(signs[sample, p, c]) * np.int32(x_signs[sample, source, c])
                     received[sample, source, c] += given
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.attributions import metrics
+from nnslicer_tf.attributions.deep_explainer import DeepExplainer
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.gradients import (
     expected_gradients,
@@ -50,4 +51,4 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 }
 """The methods by name."""
 
-__all__ = ["ATTRIBUTIONS", "Attribution", "Target", "TargetLike", "metrics"]
+__all__ = ["ATTRIBUTIONS", "Attribution", "DeepExplainer", "Target", "TargetLike", "metrics"]

@@ -55,6 +55,11 @@ class Problem:
         """Number of units of all inputs together."""
         return sum(int(np.prod(shape)) for shape in self.unit_shapes.values())
 
+    @property
+    def _batch_size(self) -> int:
+        bytes_each = 4 * sum(operation.size for operation in self.im.operations)
+        return int(np.clip(_BATCH_BYTES // bytes_each, 1, 256))
+
     def scores(self, features: Features) -> np.ndarray:
         """Return the target's scores `(batch,)` float64: logits, not probabilities."""
         return self._over_batches(features, "scores")
@@ -70,17 +75,26 @@ class Problem:
         """Return the score's gradients by name of input or embedding, `(batch, …)` float64."""
         return dict(zip(self.x, self._over_batches(features, "gradients"), strict=True))
 
-    def multipliers(self, rescaled: Callable[..., Any]) -> Features:
-        """Return the multiplier of each feature by a backward rule, float64; see `deeplift`."""
-        pairs = [np.stack([self.x[name], self.baseline[name]]) for name in self.x]
+    def multipliers(self, rescaled: Callable[..., Any], baselines: Features) -> Features:
+        """Return the multipliers of features against each of some baselines, float64.
+
+        `rescaled` is a backward rule for a batch whose first half is the sample; see `deeplift`.
+        """
         key = "multipliers", self.target.operation, tuple(self.x)
         run = self.im.prepared(key, lambda: self._compiled(rescaled))
         weights = ops.convert_to_tensor(self._weights)
-        results = run(self._tokens(2), [ops.convert_to_tensor(pair) for pair in pairs], weights)
-        return {
-            name: ops.convert_to_numpy(value)[0].astype(np.float64)
-            for name, value in zip(self.x, results, strict=True)
-        }
+        count, size, parts = len(next(iter(baselines.values()))), max(1, self._batch_size // 2), []
+        for first in range(0, count, size):
+            here = [baselines[name][first : first + size] for name in self.x]
+            pairs = [
+                np.concatenate([np.broadcast_to(self.x[n], rows.shape), rows])
+                for n, rows in zip(self.x, here, strict=True)
+            ]
+            tensors = [ops.convert_to_tensor(pair) for pair in pairs]
+            results = run(self._tokens(len(pairs[0])), tensors, weights)
+            parts.append([ops.convert_to_numpy(value).astype(np.float64) for value in results])
+        joined = (np.concatenate(same) for same in zip(*parts, strict=True))
+        return dict(zip(self.x, joined, strict=True))
 
     def values(self, ids: Sequence[Any], features: Sequence[Any], wanted: Sequence[str]) -> dict:
         """Return the values of operations, given features, as tensors by name."""
@@ -132,13 +146,23 @@ class Problem:
             by_input[name] = np.broadcast_to(wide, full).copy()
         return by_input if len(by_input) > 1 else by_input[self.im.input_operation]
 
-    def attributions(self, slopes: Mapping[str, np.ndarray]) -> Any:
-        """Return slopes of features times their difference from the baseline, by input, float64."""
+    def attributions(
+        self, slopes: Mapping[str, np.ndarray], baselines: Features | None = None
+    ) -> Any:
+        """Return slopes of features times their difference from the baseline, by input, float64.
+
+        With several `baselines`, slopes and result have a leading axis of these.
+        """
+        if baselines is None:
+            alone = {name: value[None] for name, value in self.baseline.items()}
+            found = self.attributions({n: v[None] for n, v in slopes.items()}, alone)
+            return {n: v[0] for n, v in found.items()} if isinstance(found, dict) else found[0]
         by_input = {}
         for name, sources in self._sources.items():
-            total = np.zeros(self.im.input_shapes[name])
+            count = len(baselines[sources[0]])
+            total = np.zeros((count, *self.im.input_shapes[name]))
             for source in sources:
-                change = self.x[source].astype(np.float64) - self.baseline[source]
+                change = self.x[source].astype(np.float64) - baselines[source]
                 part = slopes[source] * change
                 if isinstance(self.im[source].params, Lookup):
                     part = part.sum(axis=-1)
@@ -149,8 +173,7 @@ class Problem:
     def _over_batches(self, features: Features, name: str) -> Any:
         """Return the results of a compiled function, float64; a list for gradients."""
         count = len(next(iter(features.values())))
-        bytes_each = 4 * sum(operation.size for operation in self.im.operations)
-        size = int(np.clip(_BATCH_BYTES // bytes_each, 1, 256))
+        size = self._batch_size
         weights = ops.convert_to_tensor(self._weights)
         parts = []
         for first in range(0, count, size):
@@ -210,16 +233,16 @@ class Problem:
         checked_inputs: Any = self.im.check(batch)
         return {key: checked_inputs[key][0] for key in self.im.input_operations}
 
-    def _features(self, inputs: Mapping[str, np.ndarray]) -> Features:
-        """Return the features of a sample: its inputs, or the embeddings of its tokens."""
+    def features(self, batch: Any) -> Features:
+        """Return the features of a checked batch: its inputs, or the embeddings of its tokens."""
         names = [source for sources in self._sources.values() for source in sources]
-        if set(names) <= set(inputs):
-            return {name: inputs[name] for name in names}
-        batch: Any = Inputs({name: array[None] for name, array in inputs.items()})
-        if len(inputs) == 1:
-            batch = next(iter(inputs.values()))[None]
-        values = self.im.forward(batch, names)
-        return {name: values[name][0] for name in names}
+        return self.im.forward(batch, names)
+
+    def _features(self, inputs: Mapping[str, np.ndarray]) -> Features:
+        """Return the features of one sample, given its inputs."""
+        arrays = {name: array[None] for name, array in inputs.items()}
+        batch: Any = Inputs(arrays) if len(arrays) > 1 else next(iter(arrays.values()))
+        return {name: values[0] for name, values in self.features(batch).items()}
 
     def _baseline(self, baseline: Any) -> Features:
         """Return the features of a baseline, in any of its forms."""
@@ -255,13 +278,13 @@ class Problem:
         return end, run
 
     def _to_input(self, name: str, source: str, values: np.ndarray) -> np.ndarray:
-        """Map a source's values to the entries of the input that it reads."""
+        """Map a source's values `(batch, …)` to the entries of the input that it reads."""
         end, run = self._path(name, source)
         if end == name:
             return values
-        zeros = ops.zeros((1, *self.im.input_shapes[name]))
-        cotangent = ops.convert_to_tensor(values[None].astype(np.float32))
-        return ops.convert_to_numpy(vector_jacobian_product(run, [zeros], cotangent)[0])[0]
+        zeros = ops.zeros((len(values), *self.im.input_shapes[name]))
+        cotangent = ops.convert_to_tensor(values.astype(np.float32))
+        return ops.convert_to_numpy(vector_jacobian_product(run, [zeros], cotangent)[0])
 
 
 def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        help="The models expect pixels 0 … 255 divided by this; by default 255, or 1 if the "
-        "original scales its input by itself.",
+        help="The models expect pixels 0 … 255 divided by this; by default as recorded with "
+        "--deviations, else 255, or 1 if the original scales its input by itself.",
     ),
 ]
 DeviationsOption = Annotated[
@@ -47,10 +47,10 @@ def agreement(
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     im, model, other = _load(original, compressed)
-    x, y, preprocess, _ = _samples(data, im, scale)
+    x, y, scale, _ = _samples(data, im, scale)
     from nnslicer_tf import dflare
 
-    result = dflare.agreement(dflare.ModelPair(model, other, preprocess), x, y)
+    result = dflare.agreement(dflare.ModelPair(model, other, _divided(scale)), x, y)
     frame = result.to_frame()
     inputs.write_table(frame, output)
     if result.differs.any():
@@ -91,7 +91,8 @@ def deviations(
     inputs.writable(None if suite is None else suite / "test_deviations.py")
     im, model, other = _load(original, compressed)
     seeds: Any
-    seeds, y, preprocess, columns = _samples(data, im, scale)
+    seeds, y, scale, columns = _samples(data, im, scale)
+    preprocess = _divided(scale)
     import pandas as pd
 
     from nnslicer_tf import dflare
@@ -104,6 +105,7 @@ def deviations(
     result = dflare.find_deviations(pair, seeds, y, search=search, rng=seed, checkpoint=checkpoint)
     if minimise:
         result = dflare.minimise(pair, result)
+    result.scale = scale
     result.save(output)
     written = [output]
     if table is not None:
@@ -123,8 +125,9 @@ def suite(
     file: Annotated[Path, Argument(help="Deviations from 'nnslicer deviations', .npz.")],
     output: Annotated[Path, Option(help="Folder for the tests.")] = Path("suite"),
     scale: Annotated[
-        float, Option(help="The models expect pixels 0 … 255 divided by this.")
-    ] = 255.0,
+        float | None,
+        Option(help="The models expect pixels 0 … 255 divided by this; by default as recorded."),
+    ] = None,
 ) -> None:
     """Write deviations as tests that a future compressed model has to pass."""
     inputs.writable(output / "test_deviations.py")
@@ -132,7 +135,8 @@ def suite(
     from nnslicer_tf import dflare
 
     result = dflare.DeviationSet.load(file)
-    preprocess = _divided(scale) if result.images.ndim == 4 else None
+    recorded = 255.0 if result.scale is None else result.scale
+    preprocess = _divided(recorded if scale is None else scale) if result.images.ndim == 4 else None
     print(f"Written to {dflare.export_suite(result, output, preprocess)}")
 
 
@@ -198,8 +202,8 @@ def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, A
 
 def _samples(
     data: str, im: "InstrumentedModel", scale: float | None
-) -> tuple["np.ndarray", "np.ndarray | None", "_Preprocess | None", tuple[str, ...]]:
-    """Return inputs, images as bytes, with labels, preprocessing and columns, if there are any."""
+) -> tuple["np.ndarray", "np.ndarray | None", float | None, tuple[str, ...]]:
+    """Return inputs, images as bytes, with labels, scale and columns, if there are any."""
     import numpy as np
 
     samples = inputs.dataset(data, im, "none")
@@ -216,14 +220,21 @@ def _samples(
         )
     elif high <= 1:
         x = x * 255
+    return np.rint(x).astype(np.uint8), y, _scale(im, scale), ()
+
+
+def _scale(im: "InstrumentedModel", scale: float | None) -> float:
+    """Return what pixels are divided by: as given or recorded, else as the model suggests."""
     if scale is None:
         takers = [o for name in im.input_operations for o in im.graph.consumers[name]]
         scale = 1.0 if any(o.kind == "scale" for o in takers) else 255.0
         print(f"Pixels 0 … 255 are divided by {scale:g} (--scale).")
-    return np.rint(x).astype(np.uint8), y, _divided(scale), ()
+    return scale
 
 
-def _divided(scale: float) -> "_Preprocess":
+def _divided(scale: float | None) -> "_Preprocess | None":
+    if scale is None:
+        return None
     import numpy as np
 
     if not scale > 0:
@@ -247,10 +258,10 @@ def _compare(
         if not result.found.any():
             raise InvalidArgumentError(f"'{deviations}' contains no deviations.")
         x = result.images
-        if x.ndim == 4:
-            x = _divided(255.0 if scale is None else scale)(x)
+        scale = None if x.ndim != 4 else _scale(im, result.scale if scale is None else scale)
     else:
-        x, _, preprocess, _ = _samples(str(data), im, scale)
-        x = x if preprocess is None else preprocess(x)
+        x, _, scale, _ = _samples(str(data), im, scale)
+    preprocess = _divided(scale)
+    x = x if preprocess is None else preprocess(x)
     im = im if model is im.model else InstrumentedModel(model)
     return debugging.compare_layers(im, other, np.asarray(x))

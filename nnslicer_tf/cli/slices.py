@@ -122,6 +122,16 @@ def explain(
             "'price', 'map[3,4,0]'."
         ),
     ] = None,
+    instead_of: Annotated[
+        str | None, Option(help="Another class: why the target, and not this one?")
+    ] = None,
+    background: Annotated[
+        str | None,
+        Option(
+            help="Data, as for --data, whose values stand for absent features, or 'mean'; by "
+            "default the profile's rows."
+        ),
+    ] = None,
     words: Annotated[
         str, Option(help="Words of a text, one for each token, separated by spaces.")
     ] = "",
@@ -141,7 +151,13 @@ def explain(
     samples = inputs.dataset(data, slicer.im, normalise, classes=classes)
     sample = samples.x[inputs.in_range(index, len(samples), "--index")]
     class_names = inputs.names(classes, samples.class_names)
-    chosen = None if target is None else inputs.target(target, class_names)
+    chosen, other = (
+        None if one is None else inputs.target(one, class_names) for one in (target, instead_of)
+    )
+    if background not in (None, "mean"):
+        rows: Any = inputs.dataset(background, slicer.im, normalise, split="train").x
+    else:
+        rows = background
     of_class = None
     if usual is not None:
         labelled = inputs.dataset(
@@ -156,6 +172,8 @@ def explain(
     result = slicer.explain(
         sample,
         chosen,
+        instead_of=other,
+        background=rows,
         classes=class_names,
         columns=samples.columns,
         words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
@@ -200,14 +218,35 @@ def slice_(
         str, Option(help="With --decisive: 'synapse', 'neuron', 'channel', 'head' or 'input'.")
     ] = "synapse",
     reference: Annotated[
-        str, Option(help="With --decisive: what the rest contributes, its 'mean' or 'zero'.")
-    ] = "mean",
+        str,
+        Option(
+            help="With --decisive: what the rest contributes: its 'mean', 'zero', or what it does "
+            "for other 'samples', those of the profile, or for data as for --data. By default "
+            "'mean', with --at-least 'samples'."
+        ),
+    ] = "",
+    at_least: Annotated[
+        float | None,
+        Option(
+            help="With --decisive: share of other samples whose values in the rest keep the "
+            "answer, with 95 % confidence."
+        ),
+    ] = None,
     min_probability: Annotated[
         float | None, Option(help="With --decisive: least probability of the answer.")
     ] = None,
     max_divergence: Annotated[
         float | None, Option(help="With --decisive: largest divergence of the output, in nats.")
     ] = None,
+    needed: Annotated[
+        bool, Option("--needed", help="With --decisive: without the slice, another answer.")
+    ] = False,
+    minimal: Annotated[
+        bool, Option("--minimal", help="With --decisive: no single unit can be left out.")
+    ] = False,
+    max_share: Annotated[
+        float, Option(help="With --decisive: share of the units up to which a slice is 'found'.")
+    ] = 0.2,
     workers: Annotated[
         int | None, Option(help="Ray processes; 0 for none. Default: one per core for long work.")
     ] = None,
@@ -235,12 +274,21 @@ def slice_(
             raise InvalidArgumentError(
                 "--decisive always keeps the predicted class. Omit --outputs."
             )
+        source: Any = reference or ("mean" if at_least is None else "samples")
+        if source not in ("mean", "zero", "samples"):
+            from nnslicer_tf.instrument import Samples
+
+            source = Samples(inputs.dataset(source, slicer.im, normalise, split="train").x)
         result = slicer.decisive(
             x,
             level=level,
-            reference=reference,
+            reference=source,
+            at_least=at_least,
             min_probability=min_probability,
             max_divergence=max_divergence,
+            max_share=max_share,
+            minimal=minimal,
+            needed=needed,
         )
     elif each:
         result = slicer.slice_each(x, chosen, folder=checkpoint)
@@ -248,7 +296,11 @@ def slice_(
         result = slicer.slice(x, chosen, checkpoint=checkpoint)
     result.save(output)  # before it is printed, as a closed pipe ends the command
     if decisive:
-        print(result.summary() if len(x) == 1 else result.to_frame().to_string(index=False))
+        if len(x) > 1:
+            print(result.to_frame().to_string(index=False))
+        withheld = [i for i in range(len(x)) if not result.certificate["found"][i]]
+        for index in [0] if len(x) == 1 else withheld[: inputs.MAX_ROWS]:
+            print(f"Sample {index}: {result.summary(index)}")
     print(f"{result!r}\nWritten to {output}")
 
 

@@ -36,8 +36,8 @@ class CountedNeurons:
 
     A unit of a dense layer is a neuron; a filter is one, by its mean over positions; a unit of a
     recurrent layer is one, by the mean of its state over steps. Padding is ignored. All layers
-    count except the input, masks and those that only move values: LeNet-1, LeNet-4 and LeNet-5 have
-    the paper's 52, 148 and 268 neurons.
+    count except the input, masks and those that only move values, at each of their calls: LeNet-1,
+    LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
 
     With the granularity `"activation"` every element of an output is a neuron. `of` names
     operations; by default every layer's output (after a fused activation), and recurrent states.
@@ -48,8 +48,7 @@ class CountedNeurons:
         def counts(operation: Operation) -> bool:
             if operation.kind == RECURRENCE:
                 return operation.name.endswith(":h")
-            is_layer_output = operation.name.partition("#")[0] == operation.layer
-            return is_layer_output and operation.kind not in ("input", "mask", "routing")
+            return not operation.part and operation.kind not in ("input", "mask", "routing")
 
         check_name("granularity", granularity, GRANULARITIES)
         im = instrumented(im)

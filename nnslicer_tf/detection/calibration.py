@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy.stats import beta
 
 from nnslicer_tf._checks import check_number
 from nnslicer_tf._environment import LazyModule
@@ -35,6 +36,22 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
             "choose a higher rate."
         )
     return float(scores[rank - 1])
+
+
+def false_alarms(
+    normal_scores: np.ndarray, threshold: float, fixed: bool
+) -> tuple[float, float, float]:
+    """Return the share of held-out scores above a threshold, and a 95 % interval of the rate.
+
+    Of a threshold that was `fixed` beforehand, it is Clopper and Pearson's. One that is the k-th
+    smallest of n held-out scores is exceeded by a new score with a probability that has, over draws
+    of these inputs, the distribution Beta(n + 1 − k, k), whatever that of the scores is.
+    """
+    count = len(normal_scores)
+    above = int((normal_scores > threshold).sum())
+    low = beta.ppf(0.025, above + (not fixed), count - above + fixed) if above or not fixed else 0.0
+    high = beta.ppf(0.975, above + 1, count - above) if above < count else 1.0
+    return above / count, float(low), float(high)
 
 
 def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = False) -> np.ndarray:

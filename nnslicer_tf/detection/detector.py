@@ -2,6 +2,7 @@
 
 import os
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -12,9 +13,9 @@ from sklearn.metrics import roc_auc_score
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_labels, check_number
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf.detection.calibration import threshold_at
+from nnslicer_tf.detection.calibration import false_alarms, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.plausibility import check_logits
@@ -141,6 +142,15 @@ class Detector(BaseEstimator):
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
         return self
 
+    @property
+    def false_alarms_(self) -> tuple[float, float, float]:
+        """Share of the held-out normal inputs that are flagged, and a 95 % interval of the rate.
+
+        The interval is that of the rate on new normal inputs of the same kind.
+        """
+        self._check_fitted()
+        return false_alarms(self.normal_scores_, self.threshold_, self.fixed_threshold is not None)
+
     def score_samples(self, X: np.ndarray) -> np.ndarray:
         """Return the anomaly scores of inputs, (N,) float64; raise NotFittedError before `fit`."""
         self._check_fitted()
@@ -205,7 +215,11 @@ class Detector(BaseEstimator):
             for key, array in state.items():
                 if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
                     raise file.error(f"'state/{key}' has values that are no finite numbers")
+            # Arrays that are missing or of other shapes raise an error here, not when used later.
             detector.restore(state)
+            low = 0.0 if detector.im.bounds is None else detector.im.bounds[0]
+            with suppress(NNSlicerError):  # a model need not take such an input
+                detector.score_samples(np.full((1, *detector.im.input_shape), low, np.float32))
         return detector
 
     def __sklearn_clone__(self) -> Self:

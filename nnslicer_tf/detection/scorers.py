@@ -24,6 +24,8 @@ class Scorer(ABC):
 
     #: Names of the attributes that `fit` sets; if empty, there is nothing to fit.
     names: ClassVar[tuple[str, ...]] = ()
+    #: Names of the axes of these attributes, by which arrays from a file are checked.
+    axes: ClassVar[dict[str, str]] = {}
     #: Scores above it mean adversarial; None: the threshold is set from normal inputs.
     threshold: ClassVar[float | None] = None
     #: Whether `score` also takes tensors, of which it is differentiable: for attackers who know
@@ -49,9 +51,14 @@ class Scorer(ABC):
         return {name: getattr(self, name) for name in self.names}
 
     def restore(self, state: dict[str, np.ndarray]) -> Self:
-        """Restore what `state` returned."""
+        """Restore what `state` returned; raise ValueError for arrays that do not fit each other."""
+        extents: dict[str, int] = {}
         for name in self.names:
-            setattr(self, name, state[name])
+            array, axes = state[name], self.axes.get(name, "").split()
+            known = [extents.setdefault(a, n) for a, n in zip(axes, array.shape, strict=False)]
+            if axes and (len(axes) != array.ndim or known != [*array.shape]):
+                raise ValueError(f"{name!r} has shape {array.shape}, expected {known or axes}")
+            setattr(self, name, array)
         return self
 
 
@@ -69,6 +76,7 @@ class TreeDisagreement(Scorer):
     """1 if a decision tree F disagrees with the model, F(slice) ≠ M(ξ), else 0 (NNSlicer, 6.1)."""
 
     names = ("feature", "cut", "left", "right", "label")
+    axes: ClassVar[dict[str, str]] = dict.fromkeys(names, "nodes")
     threshold = 0.5
 
     def __init__(self, seed: int = 0) -> None:
@@ -83,6 +91,15 @@ class TreeDisagreement(Scorer):
         self.feature, self.cut = tree.feature.copy(), tree.threshold.copy()
         self.left, self.right = tree.children_left.copy(), tree.children_right.copy()
         self.label = classifier.classes_[tree.value[:, 0].argmax(axis=1)]
+        return self
+
+    def restore(self, state: dict[str, np.ndarray]) -> Self:
+        """Restore what `state` returned; raise ValueError if the nodes are no tree."""
+        super().restore(state)
+        inner, nodes = self.left >= 0, np.arange(len(self.left))
+        for child in (self.left, self.right):  # further children follow, or `classify` never ends
+            if (child[inner] <= nodes[inner]).any() or (child >= len(nodes)).any():
+                raise ValueError("the nodes are no tree")
         return self
 
     def classify(self, vectors: np.ndarray) -> np.ndarray:
@@ -110,6 +127,7 @@ class RidgeMargin(Scorer):
     """
 
     names = ("weights", "bias")
+    axes: ClassVar[dict[str, str]] = {"weights": "features classes", "bias": "classes"}
     differentiable = True
 
     def __init__(self, alpha: float) -> None:
@@ -143,6 +161,7 @@ class ClassDistance(Scorer):
     """
 
     names = ("means", "whitening")
+    axes: ClassVar[dict[str, str]] = {"means": "classes features", "whitening": "features features"}
     differentiable = True
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:

@@ -163,6 +163,11 @@ class SliceDetector(VotingDetector):
             )
         super().learn(evidence, rng)
 
+    @property
+    def shows_progress(self) -> bool:
+        """Whether `fit` shows a progress bar, as the slicer does."""
+        return self.slicer.progress
+
     def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
         """Return the evidence of inputs, including slices."""
         return Evidence(self.im, x, self.slicer, steepness=steepness)

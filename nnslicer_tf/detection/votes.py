@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._checks import check_number
+from nnslicer_tf._environment import track
 from nnslicer_tf.detection.arrays import mean_of
 from nnslicer_tf.detection.calibration import surprise
 from nnslicer_tf.detection.detector import Detector
@@ -134,10 +135,16 @@ class VotingDetector(Detector):
         order = rng.permutation(len(evidence))
         cut = round(len(evidence) * (1 - _REFERENCE))
         training = evidence.rows(np.sort(order[:cut]))
-        for vote in self.votes_:  # one after the other: only the latest slices are kept in memory
+        # One after the other: only the latest slices are kept in memory.
+        for vote in track(self.votes_, "Fitting", len(self.votes_), self.shows_progress):
             vote.fit(training, rng)
         reference = evidence.rows(np.sort(order[cut:]))
         self.reference_ = {vote.name: vote.score(reference) for vote in self.votes_}
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether `fit` shows a progress bar."""
+        return True
 
     @property
     def differentiable(self) -> bool:
@@ -178,7 +185,10 @@ class VotingDetector(Detector):
             self.votes_[0].restore(state)
             return
         for vote in self.votes_:
-            self.reference_[vote.name] = state[f"reference|{vote.name}"]
+            reference = state[f"reference|{vote.name}"]
+            if reference.ndim != 1 or not len(reference):
+                raise ValueError(f"'reference|{vote.name}' has shape {reference.shape}")
+            self.reference_[vote.name] = reference
             start = f"{vote.name}|"
             own = {k.removeprefix(start): a for k, a in state.items() if k.startswith(start)}
             vote.restore(own)

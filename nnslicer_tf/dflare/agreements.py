@@ -1,5 +1,6 @@
 """How often two models agree on a test set."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 from nnslicer_tf._checks import ArrayLike, as_array, check_labels, counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.dflare.classifiers import TFLiteClassifier
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError
 
@@ -17,10 +19,15 @@ class Agreement(ShownAsTable):
     """The answers of two models to the same inputs."""
 
     labels: np.ndarray  # the original's and the compressed model's label, (inputs, 2) int64
-    # Whether the labels differ, (inputs,) bool; a tie between the two best classes does not count.
+    # Whether the labels differ, (inputs,) bool, as on a device: of equal outputs, the first counts.
     differs: np.ndarray
     distance: np.ndarray  # largest difference of a probability, (inputs,) float64
     truth: np.ndarray | None = None  # the true classes (inputs,), if known
+    # Whether the labels differ and two classes tie for the best in either model, (inputs,) bool.
+    ties: np.ndarray | None = None
+    # Whether LiteRT's reference kernels give the compressed file another label, (inputs,) bool;
+    # only where the labels differ or tie. None for other models.
+    by_kernels: np.ndarray | None = None
 
     @property
     def accuracies(self) -> tuple[float, float]:
@@ -35,6 +42,8 @@ class Agreement(ShownAsTable):
         first, second = self.labels.T
         columns = {"original": first, "compressed": second, "differs": self.differs}
         columns["largest difference"] = self.distance
+        extra = {"tie": self.ties, "reference kernels differ": self.by_kernels}
+        columns |= {name: values for name, values in extra.items() if values is not None}
         if self.truth is not None:
             columns["true label"] = self.truth
         return pd.DataFrame(columns).rename_axis("input").reset_index()
@@ -43,6 +52,10 @@ class Agreement(ShownAsTable):
         share = 1 - self.differs.mean()
         first, second = self.accuracies
         known = "" if self.truth is None else f", accuracy {first:.2%} → {second:.2%}"
+        ties = 0 if self.ties is None else int(self.ties.sum())
+        known += f", {counted(ties, 'difference')} from ties" if ties else ""
+        kernels = 0 if self.by_kernels is None else int(self.by_kernels.sum())
+        known += f", {counted(kernels, 'label')} otherwise by reference kernels" if kernels else ""
         return (
             f"Agreement({share:.2%} of {counted(len(self.labels), 'input')}{known}, "
             f"probabilities differ by {self.distance.mean():.2g} on average, "
@@ -52,6 +65,10 @@ class Agreement(ShownAsTable):
 
 def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = None) -> Agreement:
     """Compare two models on a test set.
+
+    Labels are those of the largest output, the first of equal ones, as devices count. Fully
+    quantised files often have ties: differences from these are marked. Where the labels differ,
+    LiteRT's reference kernels are asked, too: its optimised ones round differently.
 
     Args:
         pair: The models and their preprocessing.
@@ -71,4 +88,14 @@ def agreement(pair: ModelPair, x: np.ndarray | Dataset, y: ArrayLike | None = No
     answers = pair.ask(inputs)
     truth = None if y is None else check_labels(y, len(inputs), max(2, answers.original.shape[1]))
     distance = np.abs(answers.original.astype(np.float64) - answers.compressed).max(axis=1)
-    return Agreement(answers.labels, answers.deviates, distance, truth)
+    first, second = answers.labels.T
+    differs = first != second
+    ties = differs & ~answers.deviates
+    by_kernels = None
+    if isinstance(pair.compressed, TFLiteClassifier):
+        by_kernels = np.zeros(len(inputs), bool)
+        if len(rows := np.flatnonzero(differs)):
+            by_reference = copy.copy(pair)
+            by_reference.compressed = pair.compressed.by_reference_kernels()
+            by_kernels[rows] = by_reference.ask(inputs[rows]).labels[:, 1] != second[rows]
+    return Agreement(answers.labels, differs, distance, truth, ties, by_kernels)

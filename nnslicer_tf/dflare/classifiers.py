@@ -122,13 +122,15 @@ class TFLiteClassifier(Classifier):
     """A TFLite model with one input and one output, run by LiteRT one input at a time.
 
     Inputs are quantised and outputs dequantised as the file specifies. `workers` interpreters run
-    in threads; None: one per core, at most 4.
+    in threads; None: one per core, at most 4. `kernels` as in `LiteRTModel`.
     """
 
-    def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
-        first = LiteRTModel(model)
+    def __init__(
+        self, model: str | os.PathLike | bytes, workers: int | None = None, kernels: str = ""
+    ) -> None:
+        first = LiteRTModel(model, kernels=kernels)
         workers = min(available_cores(), 4) if workers is None else workers
-        more = [LiteRTModel(first.content, first.name) for _ in range(workers - 1)]
+        more = [LiteRTModel(first.content, first.name, kernels=kernels) for _ in range(workers - 1)]
         self._models = [first, *more]
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
         self._input, self._output = first.ends()
@@ -149,6 +151,10 @@ class TFLiteClassifier(Classifier):
             parts = np.array_split(inputs, len(self._models))
             outputs = np.concatenate(list(self._threads.map(self._run, self._models, parts)))
         return dequantised(outputs, self._output)
+
+    def by_reference_kernels(self) -> "TFLiteClassifier":
+        """Return the same file, run by LiteRT's reference kernels, which are slow."""
+        return TFLiteClassifier(self._models[0].content, len(self._models), "reference")
 
     def content(self) -> str:
         """Return a digest of the file."""

@@ -111,6 +111,7 @@ class DeviationSet(ShownAsTable):
         max_distance: The search's limit on the change of a value, which `verify` needs; None: no
             limit. Set it after `load` of a file that lacks it.
         features: Names of a table's columns, if known.
+        scale: What the models expect images of 0 … 255 divided by, if known.
     """
 
     outcomes: Sequence[SearchOutcome]
@@ -119,6 +120,7 @@ class DeviationSet(ShownAsTable):
     confidences: np.ndarray | None = None
     max_distance: float | None = None
     features: Sequence[str] = ()
+    scale: float | None = None
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -333,6 +335,7 @@ class DeviationSet(ShownAsTable):
         known = {name: getattr(self, name) for name in _KNOWN}
         arrays = {name: values for name, values in known.items() if values is not None}
         header = {"max_distance": self.max_distance, "features": list(self.features)}
+        header |= {"scale": self.scale}
         write_archive(path, _FORMAT, header, {**pack(self.outcomes), **arrays})
 
     @classmethod
@@ -345,10 +348,14 @@ class DeviationSet(ShownAsTable):
             limit = file.header.get("max_distance")
             if limit is not None:
                 file.value("max_distance", int, float)
+            scale = file.header.get("scale")  # older files have none
+            if scale is not None:
+                scale = file.value("scale", int, float)
+                file.check(0 < scale < np.inf, f"its scale is {scale}")
             features = file.value("features", list) if "features" in file.header else []
             named = all(isinstance(name, str) for name in features)
             file.check(named, "its 'features' are no list of names")
-            result = cls(outcomes, **known, max_distance=limit, features=features)
+            result = cls(outcomes, **known, max_distance=limit, features=features, scale=scale)
             if result.confidences is not None:
                 fits = len(result.confidences) == result.found.sum()
                 file.check(fits, "it has not as many 'confidences' as deviations")

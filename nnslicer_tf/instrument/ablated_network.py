@@ -67,6 +67,16 @@ class Rows:
     samples: int
     donors: int
 
+    def times(self, count: int) -> "Rows":
+        """Return all rows `count` times over, for as many masks."""
+
+        def tiled(part: dict[str, Any]) -> dict[str, Any]:
+            return {n: v if len(v) == 1 else ops.concatenate([v] * count) for n, v in part.items()}
+
+        inputs = [ops.concatenate([x] * count) for x in self.inputs]
+        base, constants = tiled(self.base), tiled(self.constants)
+        return Rows(inputs, base, constants, self.samples * count, self.donors)
+
 
 class Network:
     """The computation behind an `Ablation`, for any mask, samples and reference; compiled."""

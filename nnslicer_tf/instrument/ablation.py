@@ -23,7 +23,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import check_name
+from nnslicer_tf._checks import check_memory, check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import LEVELS, WEIGHT, Network, Rows, maskable
 from nnslicer_tf.instrument.data import DataLike
@@ -38,6 +38,8 @@ from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 # see only the nearest rival, and lose answers that the logit alone keeps; the logit alone gives any
 # class that is asked for.
 RIVALS = 0.75
+# A mask, its slopes, their order and copies in float64
+BYTES_OF_A_UNIT = 48
 
 Mask: TypeAlias = np.ndarray | Mapping[str, np.ndarray]
 """Which units keep their own value.
@@ -45,6 +47,9 @@ Mask: TypeAlias = np.ndarray | Mapping[str, np.ndarray]
 An array over all units, `(units,)` or `(samples, units)`, or name → array of the unit's shape in
 `Ablation.shapes`, optionally with a leading axis of samples; names that are left out are active.
 Bools, or numbers from 0 to 1."""
+
+Base: TypeAlias = tuple[dict[str, Any], dict[str, Any], int]
+"""A reference's values by operation, what they contribute to sums, and the number of donors."""
 
 
 class Ablation:
@@ -102,7 +107,15 @@ class Ablation:
                 "Level 'weight' supports the references Zero() and Weights(model). Received: "
                 f"{type(self.reference).__name__}; use level='synapse'."
             )
-        self.im = maskable(model) if level in ("synapse", WEIGHT) else instrumented(model)
+        self.im = instrumented(model)
+        if level in ("synapse", WEIGHT):
+            weights = self.im.model.count_params()
+            check_memory(
+                BYTES_OF_A_UNIT * weights,
+                f"Ablation of {weights:,} weights",
+                "Ablate level='head', 'channel' or 'neuron' instead.",
+            )
+            self.im = maskable(self.im)
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
@@ -112,8 +125,9 @@ class Ablation:
         self.network = self.im.prepared(
             key, lambda: Network(self.im, level, by_weight, (wanted,), names, parts)
         )
-        # The values of a reference that is the same for all samples, and of which weights.
-        self._kept: tuple[Any, Any] = None, None
+        # The values of a reference that is the same for all samples, the reference itself (another
+        # may get the id of one that is gone), and a checksum of the weights.
+        self._kept: tuple[Any, Any, Any] = None, None, None
         self.shapes = self.network.shapes
         self.units = self.network.units
 
@@ -125,10 +139,21 @@ class Ablation:
         checked = self.im.check(x)
         return self._rows(checked, *self._base(reference or self.reference, checked))
 
-    def unchecked(self, x: Sequence[np.ndarray]) -> Rows:
-        """Return `rows` of inputs `(samples, …)` that need no check."""
+    def unchecked(
+        self, x: Sequence[np.ndarray], base: Base | None = None, paired: bool = False
+    ) -> Rows:
+        """Return `rows` of inputs `(samples, …)` that need no check.
+
+        With a `base`, inactive units contribute that; if `paired`, each sample has the donor of the
+        same index, in place of every one.
+        """
         batch = self.as_batch(x)
-        return self._rows(batch, *self._base(self.reference, batch))
+        own, constants, donors = self._base(self.reference, batch) if base is None else base
+        return self._rows(batch, own, constants, 1 if paired else donors)
+
+    def base(self, reference: Reference) -> Base:
+        """Return what another reference, such as new donors, contributes for all samples."""
+        return self._base(reference, None)
 
     def as_batch(self, x: Sequence[np.ndarray]) -> np.ndarray | Inputs:
         """Return inputs, in the order of the model's, as one array or `Inputs`."""
@@ -311,23 +336,23 @@ class Ablation:
                 flat[here] if flat.ndim > 1 else flat,
             )
 
-    def _base(self, reference: Reference, x: Any) -> tuple[dict, dict, int]:
+    def _base(self, reference: Reference, x: Any) -> Base:
         """Return a reference's values, what they contribute to sums, and the number of donors."""
         network = self.network
         if network.by_weight and isinstance(reference, Weights):
             return network.references(reference), {}, 1
         if network.by_weight:
             return {}, {}, 1
-        key = id(reference), weights_checksum(self.im.model)
-        if reference.paired or self._kept[0] != key:
+        checksum = weights_checksum(self.im.model)
+        if self._kept[1:] != (reference, checksum):
             values = reference.values(self.im, x, network.bases)
             base = {name: ops.convert_to_tensor(value, "float32") for name, value in values.items()}
             donors = 1 if reference.paired else len(next(iter(values.values())))
             found = base, network.constants(base), donors
             if reference.paired:
                 return found
-            self._kept = key, found
-        return self._kept[1]
+            self._kept = found, reference, checksum
+        return self._kept[0]
 
     def _rows(self, x: Any, base: dict, constants: dict, donors: int) -> Rows:
         samples = len(x)

@@ -122,9 +122,10 @@ def expand(
         return expansion
     # Which constants follow the variables? Those that differ when the variables do.
     moved = [(v, ops.cast(v, v.dtype) * 0.75 + 0.375) for v in weights if "float" in v.dtype]
-    follows = any(
-        isinstance(leaf, (Constant, keras.Variable)) for leaf in keras.tree.flatten(structure)
-    )
+    received = keras.tree.flatten(structure)
+    follows = any(isinstance(leaf, keras.Variable) for leaf in received)
+    outer = [leaf for leaf in received if isinstance(leaf, Constant)]
+    last = _last_values(run, outer, dict(zip(places, (leaves[i] for i in places), strict=True)))
     varied: list[Any] = leaves
     if moved and any("float" in str(leaves[i].dtype) for i in places):
         with keras.StatelessScope(moved):
@@ -140,8 +141,11 @@ def expand(
                 "a batch. Analyses need a model that treats each sample alike."
             )
         finite = np.clip(value, -_LIMIT, _LIMIT) if value.dtype.kind == "f" else value
-        same = value.shape == other.shape and np.array_equal(value, other) and not follows
-        read = partial(_leaf, run, place) if not same else partial(np.asarray, finite)
+        read: Callable[[], Any] = partial(np.asarray, finite)
+        if follows or value.shape != other.shape or not np.array_equal(value, other):
+            read = partial(_leaf, run, place)
+        elif outer:
+            read = partial(last, place)
         constants[place] = Constant(read, value.shape, batched)
     stream = iter(range(len(leaves)))
 
@@ -154,6 +158,30 @@ def expand(
         calls.append(InnerCall(inner.operation, args, kwargs, inner.outputs))
     outputs = tuple(map(replaced, expansion.outputs))
     return Expansion(batch, expansion.entries, tuple(calls), outputs)
+
+
+def _last_values(
+    run: Callable[[], Any], outer: Sequence[Constant], values: dict[int, Any]
+) -> Callable[[int], Any]:
+    """Return a function to the values in a layer that depend on constants of outer layers alone.
+
+    The layer's `call` runs again only if one of these differs from the last time: layers within
+    layers would run each other otherwise, many times.
+    """
+    known: list[Any] = [None]
+
+    def value(place: int) -> Any:
+        try:
+            now = [ops.convert_to_numpy(constant.value()) for constant in outer]
+        except (NotImplementedError, TypeError, AttributeError):  # inside a compiled function
+            return _leaf(run, place)
+        if known[0] is None or not all(map(np.array_equal, now, known[0])):
+            leaves = run().leaves()
+            values.update((i, leaves[i]) for i in values)
+            known[0] = now
+        return values[place]
+
+    return value
 
 
 def _leaf(run: Callable[[], Any], place: int) -> Any:

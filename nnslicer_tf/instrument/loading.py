@@ -5,54 +5,35 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
+import numpy as np
 
 from nnslicer_tf._files import as_path
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument.old_configs import REMEDY, converted
 
 _MISSING = re.compile(r"(?:Could not locate (class|function)|Unknown (layer):?) '?\"?([\w>.]+)")
 _OF_CONFIGS = re.compile("deserializ|Unknown|Unrecognized|Could not")
-_KERAS_1_CLASSES = {
-    "Convolution1D": "Conv1D",
-    "Convolution2D": "Conv2D",
-    "Convolution3D": "Conv3D",
-    "AtrousConvolution2D": "Conv2D",
-}
-_KERAS_1_NAMES = {
-    "output_dim": "units",
-    "nb_filter": "filters",
-    "filter_length": "kernel_size",
-    "subsample": "strides",
-    "subsample_length": "strides",
-    "stride": "strides",
-    "border_mode": "padding",
-    "dim_ordering": "data_format",
-    "bias": "use_bias",
-    "p": "rate",
-    "atrous_rate": "dilation_rate",
-    "pool_length": "pool_size",
-}
-_KERAS_1_UNUSED = re.compile(
-    r"(W|b|U|activity|gamma|beta)_(regularizer|constraint)|(gamma_|beta_)?init|inner_init|mode"
-    r"|input_dim|input_dtype|input_length|dropout"
-)
 
 
 def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.
 
-    Its loss is kept, which says what its outputs are. Configs of Keras 1 and 2 are converted to the
-    form of Keras 3.
+    Its loss is kept, which says what its outputs are. The file's first bytes say its format, its
+    name does not. Configs of Keras 1 and 2 are converted, so that they mean what they meant then.
+    Warns of weights that are not finite.
 
     Raises:
-        InvalidArgumentError: if there is no such file, or its name has a different ending.
+        InvalidArgumentError: if there is no such file, or it has another format by its name, too.
         CorruptFileError: if the file is truncated or damaged, or has no model.
         UnsupportedLayerError: if this version of Keras cannot rebuild the model, naming the missing
-            class or function and the version that wrote the file.
+            class, function or option and the version that wrote the file.
     """
     path = as_path(path)
     if (path / "saved_model.pb").is_file():
@@ -60,28 +41,53 @@ def load_model(path: str | os.PathLike) -> keras.Model:
             f"'{path}' is a SavedModel, a compiled function without visible layers. Build the "
             "model from its code, copy the weights from tf.saved_model.load, and save it as .keras."
         )
-    if path.suffix not in (".keras", ".h5", ".hdf5"):
-        raise InvalidArgumentError(f"A model must be a .keras or .h5 file. Received: '{path}'")
     if not path.is_file():
         raise InvalidArgumentError(f"There is no model file '{path}'.")
     try:
-        read = _read_keras if path.suffix == ".keras" else _read_h5
-        config, version, training = read(path)
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"
+        if not is_zip and not h5py.is_hdf5(path) and path.suffix not in (".keras", ".h5", ".hdf5"):
+            raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")
+        config, version, training = (_read_keras if is_zip else _read_h5)(path)
+    except InvalidArgumentError:
+        raise
     except Exception as error:  # parsers of ZIP, HDF5 and JSON raise errors of many classes
         raise _unreadable(path, error) from error
     try:
-        repaired = _repaired(config) if path.suffix != ".keras" else config
-        if repaired == config:
-            model = keras.models.load_model(path, compile=False)
+        is_old = version[:1] in "12"
+        modern = converted(config) if is_old else config
+        if modern != config or path.suffix not in ((".keras",) if is_zip else (".h5", ".hdf5")):
+            model = _load(path, modern, is_zip)
         else:
-            model = _load_with_config(path, repaired)
+            model = keras.models.load_model(path, compile=False)
+        if is_old and not is_zip:
+            _check_order(path, model)
         model.loss = (training or {}).get("loss")
-        return model
+    except UnsupportedLayerError:
+        raise
     except Exception as error:
-        is_old = isinstance(error, ValueError) and version[:1] in "12"
-        if is_old or isinstance(error, TypeError) or _OF_CONFIGS.search(str(error)):
+        if isinstance(error, (TypeError, ValueError)) or _OF_CONFIGS.search(str(error)):
             raise _not_rebuilt(path, version, error) from error
         raise _unreadable(path, error) from error
+    layers = [layer for layer in model._flatten_layers() if layer is not model]
+    for layer in layers:
+        if isinstance(layer, keras.layers.Normalization) and layer.built:
+            layer.finalize_state()  # Keras does not do so for .h5 files
+    broken = [
+        layer.name
+        for layer in layers
+        if any(
+            "float" in v.dtype and not np.isfinite(v).all()
+            for v in layer._trainable_variables + layer._non_trainable_variables
+        )
+    ]
+    if broken:
+        warnings.warn(
+            f"The weights of {len(broken)} layers of '{path}' are not finite, of '{broken[0]}' "
+            "first: training diverged, or the file is damaged. The model's outputs mean nothing.",
+            stacklevel=2,
+        )
+    return model
 
 
 def _unreadable(path: Path, error: Exception) -> CorruptFileError:
@@ -103,10 +109,7 @@ def _not_rebuilt(path: Path, version: str, error: Exception) -> UnsupportedLayer
     cause = cause if len(cause) < 600 else f"{cause[:300]} … {cause[-300:]}"
     advice = "Register own classes with @keras.saving.register_keras_serializable()."
     if version[:1] in "12":
-        advice = (
-            "Load it with that version (pip install tf-keras and TF_USE_LEGACY_KERAS=1 for Keras "
-            "2), build the model with this one, and copy the weights with set_weights."
-        )
+        advice = REMEDY
     return UnsupportedLayerError(f"Keras cannot rebuild '{path}': {cause} {wrote} {advice}")
 
 
@@ -119,8 +122,6 @@ def _read_keras(path: Path) -> tuple[Any, str, Any]:
 
 
 def _read_h5(path: Path) -> tuple[Any, str, Any]:
-    import h5py
-
     with h5py.File(path, "r") as file:
         config = file.attrs.get("model_config")
         if config is None:
@@ -132,64 +133,41 @@ def _read_h5(path: Path) -> tuple[Any, str, Any]:
             version = file["model_weights"].attrs.get("keras_version")
         training = file.attrs.get("training_config", "null")
     version = version or "1 or unknown"
-    version = version.decode() if isinstance(version, bytes) else version
-    return json.loads(config), version, json.loads(training)
+    return json.loads(config), _text(version), json.loads(training)
 
 
-def _load_with_config(path: Path, config: Any) -> keras.Model:
-    """Load an .h5 file as if it had another config."""
-    import h5py
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
+
+def _load(path: Path, config: Any, is_zip: bool) -> keras.Model:
+    """Load a file as if it had another config, and a name that says its format."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "model.h5"
-        shutil.copyfile(path, copy)
-        with h5py.File(copy, "r+") as file:
-            file.attrs["model_config"] = json.dumps(config).encode()
+        copy = Path(folder) / ("model.keras" if is_zip else "model.h5")
+        if is_zip:
+            with zipfile.ZipFile(path) as old, zipfile.ZipFile(copy, "w") as new:
+                for item in old.infolist():
+                    text = json.dumps(config) if item.filename == "config.json" else None
+                    new.writestr(item, old.read(item) if text is None else text)
+        else:
+            shutil.copyfile(path, copy)
+            with h5py.File(copy, "r+") as file:
+                # Long configs do not fit beside the other attributes of an old file.
+                del file.attrs["model_config"]
+                file.attrs["model_config"] = json.dumps(config).encode()
         return keras.models.load_model(copy, compile=False)
 
 
-def _repaired(config: Any) -> Any:
-    """Return the config of a model or layer in the form of Keras 2.4 and later."""
-    if not isinstance(config, dict) or "class_name" not in config:
-        return config
-    kind, inner = config["class_name"], config.get("config")
-    if kind == "Sequential" and isinstance(inner, list):  # up to Keras 2.2.2
-        inner = {"name": "sequential", "layers": inner}
-    if not isinstance(inner, dict):
-        return config
-    inner = dict(inner)
-    if "layers" in inner:
-        inner["layers"] = [_repaired(layer) for layer in inner["layers"]]
-        first = inner["layers"][0] if inner["layers"] else {}
-        shape = first.get("config", {}).get("batch_input_shape")
-        if kind == "Sequential" and shape and first["class_name"] != "InputLayer":
-            entry = {
-                "name": f"{first['config'].get('name', 'layer')}_input",
-                "batch_input_shape": shape,
-                "dtype": first["config"].get("dtype") or "float32",
-            }
-            rest = {k: v for k, v in first["config"].items() if k != "batch_input_shape"}
-            entries = [{"class_name": "InputLayer", "config": entry}, {**first, "config": rest}]
-            inner["layers"] = [*entries, *inner["layers"][1:]]
-    elif isinstance(inner.get("layer"), dict):
-        inner["layer"] = _repaired(inner["layer"])
-    else:
-        inner = _from_keras_1(kind, inner)
-    return {**config, "class_name": _KERAS_1_CLASSES.get(kind, kind), "config": inner}
-
-
-def _from_keras_1(kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer's config with the names of Keras 2; others are returned unchanged."""
-    of_keras_1 = {"nb_filter", "border_mode", "init", "W_regularizer", "p", "mode"}
-    if kind != "Embedding" and not of_keras_1 & set(config):
-        return config
-    if kind == "Embedding":
-        return {k: v for k, v in config.items() if k not in ("W_regularizer", "init", "dropout")}
-    sizes = [config[k] for k in ("kernel_dim1", "nb_row", "nb_col") if k in config]
-    found: dict[str, Any] = {"kernel_size": sizes} if sizes else {}
-    for key, value in config.items():
-        if key in ("nb_row", "nb_col", "kernel_dim1") or _KERAS_1_UNUSED.fullmatch(key):
-            continue
-        orders = {"tf": "channels_last", "th": "channels_first"}
-        found[_KERAS_1_NAMES.get(key, key)] = orders.get(value) if key == "dim_ordering" else value
-    return found
+def _check_order(path: Path, model: keras.Model) -> None:
+    """Refuse a file whose weights Keras has read, in order, into variables of another name."""
+    with h5py.File(path, "r") as file:
+        group = file.get("model_weights", file)
+        for layer in model.layers:
+            names = group[layer.name].attrs.get("weight_names", ()) if layer.name in group else ()
+            saved = [_text(name).split("/")[-1].split(":")[0] for name in names]
+            variables = [v.name for v in (*layer.trainable_weights, *layer.non_trainable_weights)]
+            if saved != variables and sorted(saved) == sorted(variables):
+                raise UnsupportedLayerError(
+                    f"The weights of layer '{layer.name}' in '{path}' are in another order than "
+                    f"this version of Keras expects. {REMEDY}"
+                )

@@ -251,6 +251,31 @@ class InstrumentedModel(ShownAsTable):
         """Instrument another model, such as a copy, for samples of the same shapes."""
         return InstrumentedModel(model, self.given_shape, bounds=self.bounds, task=self.given_task)
 
+    def at_position(self, position: int) -> "InstrumentedModel":
+        """Return the model that answers with the classes at one position of a map or sequence.
+
+        Of a causal language model it answers with the next token: explanations, decisive slices,
+        heads and patching then take tokens as classes. Weights are shared.
+
+        Args:
+            position: Index along the first axis of the output, `(positions, classes)`; negative
+                from the end.
+
+        Raises:
+            InvalidArgumentError: if the output has no such position.
+        """
+        shape = self[self.logit_operation].shape
+        if len(self.outputs) > 1 or len(shape) != 2 or not -shape[0] <= position < shape[0]:
+            raise InvalidArgumentError(
+                f"Model '{self.model.name}' needs one output of shape (positions, classes) with "
+                f"position {position}. Its outputs are {list(self.outputs)}, the first {shape}."
+            )
+        inputs, outputs = self.functional.input, keras.tree.flatten(self.functional.output)
+        # Before a softmax at the end, which concerns each position
+        model = keras.Model(inputs, outputs[0][:, position], name=self.model.name)
+        several = len(self.graph.inputs) > 1
+        return InstrumentedModel(model, self.input_shapes if several else self.input_shape)
+
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
         if name not in self.graph.operations:

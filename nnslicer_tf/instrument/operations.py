@@ -4,6 +4,7 @@ A layer has one or more `Step`s (a computation and its kind). Wrapping a model t
 each call into an `Operation`, a node of the data-flow graph. No Keras layer class is needed here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -223,6 +224,16 @@ class Operation:
     keras_layer: Any
     mask: str | None = None
     heads: Any = None
+
+    @property
+    def part(self) -> str:
+        """What follows the layer's name and the number of its reuse: "" for its final output."""
+        return re.sub(r"^#\d+", "", self.name.removeprefix(self.layer))
+
+    @property
+    def is_reuse(self) -> bool:
+        """Whether it belongs to a further call of a layer that is called several times."""
+        return self.name.removeprefix(self.layer) != self.part
 
     @property
     def size(self) -> int:

@@ -180,9 +180,10 @@ def _operations(im: InstrumentedModel) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def as_reference(reference: Any, profile: Any = None) -> Reference:
-    """Return a reference given as one, by name ("mean", "zero"), or as a profile (its means).
+    """Return a reference given as one, by name, or as a profile (its means).
 
-    Raises InvalidArgumentError for anything else, and for "mean" without a profile.
+    The names are "mean" and "samples" (the profile's rows), which need a profile, and "zero".
+    Raises InvalidArgumentError for anything else.
     """
     if isinstance(reference, Reference):
         return reference
@@ -190,15 +191,21 @@ def as_reference(reference: Any, profile: Any = None) -> Reference:
         return Mean(reference)
     if isinstance(reference, str) and reference == "zero":
         return Zero()
-    if isinstance(reference, str) and reference == "mean":
+    if isinstance(reference, str) and reference in ("mean", "samples"):
         if profile is None:
             raise InvalidArgumentError(
-                "The reference 'mean' needs the model's profile: pass the Profile itself."
+                f"The reference '{reference}' needs the model's profile: pass the Profile itself."
             )
-        return Mean(profile)
+        if reference == "mean":
+            return Mean(profile)
+        if not profile.rows:
+            raise InvalidArgumentError(
+                "The profile keeps no samples: profile the model again, or pass Samples(x)."
+            )
+        return Samples(profile.rows)
     raise InvalidArgumentError(
-        "A reference must be 'mean', 'zero', a Profile, or one of Mean(profile), Zero(), "
-        f"Samples(x), Weights(model). Received: {reference!r}"
+        "A reference must be 'mean', 'zero', 'samples', a Profile, or one of Mean(profile), "
+        f"Zero(), Samples(x), Weights(model). Received: {reference!r}"
     )
 
 

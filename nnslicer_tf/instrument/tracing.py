@@ -28,6 +28,7 @@ from nnslicer_tf.instrument.expansion import (
     OF_KERAS,
     TENSORFLOW,
     Constant,
+    InnerCall,
     current,
     expand,
     received_dtype,
@@ -457,15 +458,25 @@ class _Visitor:
         self._expanded += 1
         self._alive.append(expansion)
         prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
+        moved: dict[int, tuple] = {}  # the moves that bring the batch axis elsewhere, for a while
         for call in expansion.calls:
             specs = []
+            source, *others = keras.tree.flatten((call.args, call.kwargs))
+            if type(call.operation).__name__ in _MOVES and not others:
+                source, moves = moved.get(id(source), (source, ()))
+                if call.outputs[0].shape[:1] != (expansion.batch,):
+                    moved[id(call.outputs[0])] = source, (*moves, call.operation)
+                    continue
+                if moves:
+                    operation = _Moves((*moves, call.operation), name=call.operation.name)
+                    call = InnerCall(operation, (source,), {}, call.outputs)
+            wrong = [
+                x for x in (source, *others) if id(x) in moved and type(x) is keras.KerasTensor
+            ]
+            wrong += [x for x in call.outputs if x.shape[:1] != (expansion.batch,)]
+            if wrong:
+                raise _batch_is_lost(layer, path, call.operation.name, wrong[0], expansion.batch)
             for output in call.outputs:
-                if not output.shape or output.shape[0] != expansion.batch:
-                    raise UnsupportedLayerError(
-                        f"Layer '{path}' ({type(layer).__name__}) calls {call.operation.name}, "
-                        f"whose result {tuple(output.shape)} has no batch axis in front: it "
-                        "mixes samples, or moves their axis. Keep the batch axis first."
-                    )
                 specs.append(keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype))
             inner_args, inner_kwargs = keras.tree.map_structure(outside, (call.args, call.kwargs))
             operation, inner_args = without_batch(
@@ -474,6 +485,9 @@ class _Visitor:
             results = self.visit(operation, prefix, inner_args, inner_kwargs, specs, layer)
             known_tensors.update(zip(map(id, call.outputs), _tensors((results,)), strict=True))
         self._expanded -= 1
+        for output in expansion.outputs:
+            if id(output) in moved:
+                raise _batch_is_lost(layer, path, layer.name, output, expansion.batch)
         found = [x for x in expansion.outputs if x is not None]
         if len(found) != len(outputs):  # a rewrite leaves a result out
             found = list(expansion.outputs)
@@ -680,6 +694,41 @@ def without_batch(
         operation = _Index((slice(None), *parts[1:]), name=operation.name)
         args = args[:1]
     return operation, args
+
+
+# Operations that move axes, whatever the sizes; one tensor, all else are attributes
+_MOVES = ("ExpandDims", "Transpose", "Swapaxes", "Moveaxis", "Squeeze")
+
+
+def _batch_is_lost(
+    layer: keras.Operation, path: str, name: str, tensor: Any, batch: int
+) -> UnsupportedLayerError:
+    """Return the error for a tensor inside a layer without a batch axis in front."""
+    size = tensor.shape[0] if tensor.shape else 0
+    how = "has no batch axis in front: it mixes samples, or moves their axis"
+    if size > batch and size % batch == 0:
+        how = (
+            "merges the batch axis with another one, so that it mixes samples, as mixtures of "
+            "experts and windows of attention do"
+        )
+    return UnsupportedLayerError(
+        f"Layer '{path}' ({type(layer).__name__}) calls {name} with a tensor "
+        f"{tuple(tensor.shape)} that {how}. Keep the batch axis first, alone, in all tensors of "
+        "the layer."
+    )
+
+
+class _Moves(keras.Operation):
+    """Moves of axes one after the other, with the batch axis in front before and after them."""
+
+    def __init__(self, moves: Sequence[keras.Operation], name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._moves = moves
+
+    def call(self, x: Any) -> Any:
+        for move in self._moves:
+            x = move.call(x)
+        return x
 
 
 class _BroadcastTo(keras.Operation):

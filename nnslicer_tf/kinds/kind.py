@@ -4,7 +4,7 @@ It does not import Keras, so that workers start fast.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ class Neurons:
             padding.
         product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
+        rounding: The largest |Δ| that is rounding alone, and thus 0, `(*shape)` float64.
     """
 
     captured: np.ndarray
@@ -37,6 +38,7 @@ class Neurons:
     relative_to: str = "output"
     mask: np.ndarray | None = None
     product: str = "value"
+    rounding: np.ndarray | float = 0.0
 
     @classmethod
     def known(
@@ -75,7 +77,7 @@ class Neurons:
 
     @property
     def delta(self) -> np.ndarray:
-        """Δ = value − mean, computed in float64 and rounded to float32."""
+        """Δ = value − mean, from float64 rounded to float32; 0 where it is `rounding` alone."""
         return self._deltas[0]
 
     @property
@@ -95,10 +97,12 @@ class Neurons:
 
     @cached_property
     def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = self.mean - self.rounding, self.mean + self.rounding
         if self._exact.dtype == np.float32:
-            delta, sign = pointwise.deltas(self._exact, self.mean)
+            delta, sign = pointwise.deltas(self._exact, self.mean, low, high)
         else:
             delta = (self._exact - self.mean).astype(np.float32)
+            delta[(self._exact >= low) & (self._exact <= high)] = 0
             sign = np.sign(delta).astype(np.int8)
         if self._present is not None:
             delta *= self._present
@@ -146,6 +150,8 @@ class Layout:
 
     granularity: str  # "activation" or "channel"
     means: Mapping[str, np.ndarray]  # the profile's, operation name → `(*operation shape)` float64
+    # The largest deviations that are rounding, as `means`; 0 for operations that it lacks.
+    rounding: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of an operation's neurons: its own shape, or `(channels,)`."""
@@ -153,10 +159,17 @@ class Layout:
 
     def mean(self, name: str) -> np.ndarray:
         """Return the means of an operation's neurons."""
-        mean = self.means[name]
+        return self._by_neuron(self.means[name])
+
+    def bound(self, name: str) -> np.ndarray:
+        """Return the largest |Δ| of an operation's neurons that is rounding alone."""
+        bound = self.rounding.get(name)
+        return np.zeros_like(self.mean(name)) if bound is None else self._by_neuron(bound)
+
+    def _by_neuron(self, values: np.ndarray) -> np.ndarray:
         if self.granularity == "channel":
-            return mean.reshape(-1, *mean.shape[-1:]).mean(axis=0)
-        return mean
+            return values.reshape(-1, *values.shape[-1:]).mean(axis=0)
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +186,7 @@ class Node:
         table: Result of `Rule.table` for the operation.
         mask: Name of the operation that says which elements are neurons; None if all are.
         members: Names of the operations that it represents, if several are expanded together.
+        rounding: The largest |Δ| of its neurons that is rounding alone, as `mean`.
     """
 
     name: str
@@ -184,6 +198,11 @@ class Node:
     table: Any = None
     mask: str | None = None
     members: tuple[str, ...] = ()
+    rounding: np.ndarray | float = 0.0
+
+    def limit(self, value: np.ndarray) -> np.ndarray:
+        """Return the least (for a minimum: largest) input that equals an extreme, float32."""
+        return value - self.kind.extreme * np.asarray(self.rounding, np.float32)
 
 
 RuleFunction = Callable[
@@ -260,6 +279,8 @@ class Kind:
             of `Neurons.factor` instead of the values.
         by_change: Whether slicing rules get sign(CONTRIB · Δy); otherwise they get sign(CONTRIB),
             which is 0 where Δy is 0.
+        extreme: 1 for a maximum, −1 for a minimum: inputs equal to the output up to rounding get
+            contributions, so `AtZero` rules get as its value the least (largest) of such inputs.
     """
 
     name: str
@@ -268,6 +289,7 @@ class Kind:
     moves: bool = False
     multiplies: bool = False
     by_change: bool = True
+    extreme: int = 0
 
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ import numpy as np
 from nnslicer_tf._environment import ops
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.kind import AtZero, Kind, Neurons, Node, Rule, register_kind
+from nnslicer_tf.kinds.kind import AtZero, Kind, Neurons, Node, Rule, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
 
 
@@ -58,8 +58,9 @@ def _merge(
 def _extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB from a maximum or minimum to every input equal to it."""
-    return [signs * x.sign * (x.value == output.value) for x in inputs]
+    """Propagate CONTRIB from a maximum or minimum to every input equal to it, up to rounding."""
+    sign, limit = node.kind.extreme, node.limit(output.value)
+    return [signs * x.sign * (sign * x.value >= sign * limit) for x in inputs]
 
 
 def _channel_extreme(
@@ -76,8 +77,9 @@ def _merge_at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -
         if operation.kind == "multiply":
             for other in (*operation.inputs[:k], *operation.inputs[k + 1 :]):
                 part = part * ops.sign(values[other])
-        elif operation.kind.endswith("_merge"):  # a maximum or minimum
-            part = part * ops.cast(values[name] == values[operation.name], "float32")
+        elif sign := kind_of(operation).extreme:
+            attained = sign * values[name] >= sign * values[operation.name]
+            part = part * ops.cast(attained, "float32")
         elif operation.kind == "subtract" and k:
             part = -part
         received.append(part)
@@ -100,8 +102,9 @@ for _name, _rule, _multipliers in (
     ("maximum_merge", Rule(_extreme, _channel_extreme), largest),
     ("minimum_merge", Rule(_extreme, _channel_extreme), _smallest),
 ):
+    _extreme_of = {"maximum_merge": 1, "minimum_merge": -1}.get(_name, 0)
     register_kind(
-        Kind(_name, reach="element", multiplies=_name == "multiply"),
+        Kind(_name, reach="element", multiplies=_name == "multiply", extreme=_extreme_of),
         _rule,
         AtZero(_merge_at_zero),
         _multipliers,

@@ -36,10 +36,10 @@ def _average(
 def _maximum(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB to every input equal to the output."""
+    """Propagate CONTRIB to every input equal to the output, up to rounding."""
     (x,) = inputs
     received = pools.maximum(
-        flat(signs), flat(output.value), flat(x.value), flat(x.sign), node.table
+        flat(signs), flat(node.limit(output.value)), flat(x.value), flat(x.sign), node.table
     )
     return [received.reshape(x.value.shape)]
 
@@ -52,7 +52,7 @@ def _at_zero(operation: Operation, g: Any, signs: list, values: Mapping) -> list
     if operation.kind == "maximum":
         read = windows(shape, values[operation.inputs[0]], taps)
         y = ops.reshape(values[operation.name], (batch, -1, 1, channels))
-        marks = ops.cast(read == y, "float32")
+        marks = ops.cast(read >= y, "float32")
     else:
         marks = ops.ones_like(windows(shape, signs[0], taps))
     (received,) = vector_jacobian_product(
@@ -67,7 +67,7 @@ def _table(operation: Operation, layout: Layout) -> np.ndarray:
 
 for _name, _rule, _multipliers in (("average", _average, midpoint), ("maximum", _maximum, largest)):
     register_kind(
-        Kind(_name, reach="channel"),
+        Kind(_name, reach="channel", extreme=int(_name == "maximum")),
         Rule(_rule, one_to_one, table=_table),
         AtZero(_at_zero),
         _multipliers,

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnslicer_tf._environment import ops
 from nnslicer_tf.instrument.backend import vector_jacobian_product
-from nnslicer_tf.instrument.operations import Operation, Pooling, Statistics
+from nnslicer_tf.instrument.operations import Operation, Pooling, Softmax, Statistics
 from nnslicer_tf.kinds.kind import MULTIPLIERS
 
 # If an input changes by less, rounding dominates the quotient, so the gradient is used.
@@ -29,7 +29,8 @@ def multipliers_of(
 
     All walks with multipliers take them from here.
     """
-    rule = MULTIPLIERS.get(operation.kind, midpoint)
+    is_softmax = isinstance(operation.params, Softmax)  # a final one has another kind
+    rule = softmax if is_softmax else MULTIPLIERS.get(operation.kind, midpoint)
     return rule(operation, inputs, reference, multipliers)
 
 
@@ -113,13 +114,15 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
     y, y0 = (operation.compute(*values) for values in (inputs, reference))
     logs = []
     for x, *masks in (inputs, reference):
+        x = ops.reshape(x, ops.shape(y))  # a final softmax may have axes of size 1
         for entries in masks:
             x = ops.where(entries > 0.5, x, ops.full_like(x, -1e9))
         logs.append(x - ops.logsumexp(x, axis=axes, keepdims=True))
     q = logarithmic_means(y, y0, logs[0] - logs[1])
     total = ops.maximum(ops.sum(q, axis=axes, keepdims=True), TINY)
     shared = ops.sum(multipliers * q, axis=axes, keepdims=True) / total
-    return [q * (multipliers - shared), *(None for _ in inputs[1:])]
+    found = ops.reshape(q * (multipliers - shared), ops.shape(inputs[0]))
+    return [found, *(None for _ in inputs[1:])]
 
 
 def logarithmic_means(y: Any, y0: Any, ratio: Any = None) -> Any:

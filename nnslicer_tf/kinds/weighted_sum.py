@@ -31,8 +31,10 @@ class SumTable:
     kernel: KernelLayout
     weights: np.ndarray  # (groups, outputs per group, taps · inputs per group) float32
     taps: np.ndarray  # (output positions, taps) int32
-    # at channel granularity: means of what each tap reads, (taps, inputs) float64
+    # at channel granularity: means of what each tap reads, (taps, inputs) float64, and the largest
+    # deviations from them that are rounding
     tap_means: np.ndarray | None
+    tap_rounding: np.ndarray | None = None
 
 
 def _table(operation: Operation, layout: Layout) -> SumTable:
@@ -41,11 +43,16 @@ def _table(operation: Operation, layout: Layout) -> SumTable:
     taps, inputs, outputs = matrix.shape
     by_output = np.ascontiguousarray(matrix.reshape(taps * inputs, outputs).T)
     weights = by_output.reshape(kernel.groups, -1, taps * inputs)
-    tap_means = None
+    tap_means = tap_rounding = None
     if layout.granularity == "channel":
-        mean = layout.means[operation.inputs[0]]
-        tap_means = pools.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
-    return SumTable(kernel.layout, weights, kernel.taps, tap_means)
+        source = operation.inputs[0]
+        mean = layout.means[source]
+        bound = layout.rounding.get(source, np.zeros_like(mean))
+        tap_means, tap_rounding = (
+            pools.tap_means(values.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
+            for values in (mean, bound)
+        )
+    return SumTable(kernel.layout, weights, kernel.taps, tap_means, tap_rounding)
 
 
 def _exclusion(
@@ -66,6 +73,7 @@ def _exclusion(
             read = [values[:, tap] * (present & (tap >= 0)[:, None]) for tap in table.taps.T]
             means = np.stack([r.sum(axis=1, dtype=np.float64) / count for r in read], axis=1)
         dx = (means - table.tap_means).astype(np.float32)
+        dx[np.abs(dx) <= table.tap_rounding] = 0
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
     received, synapses = sums.weighted_sum(

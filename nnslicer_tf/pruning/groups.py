@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 from keras import layers
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from nnslicer_tf.instrument import Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 from nnslicer_tf.pruning.units import (
@@ -42,6 +43,19 @@ class ChannelGroups:
 
     of: dict[str, np.ndarray]  # operation name → index of each channel's group, int (channels,)
     fixed: np.ndarray  # whether each group must stay, bool (groups,)
+
+
+def own_layer(im: InstrumentedModel, operation: Operation) -> str:
+    """Return the name of the own layer, one without a rule, that contains an operation, or ""."""
+    model: keras.Model = im.functional
+    *outer, _ = re.sub(r"#\d+|:.*", "", operation.name).split("/")
+    for name in outer:
+        layer = next((part for part in model.layers if part.name == name), None)
+        if not isinstance(layer, keras.Model):
+            is_own = layer is not None and not type(layer).__module__.startswith("keras.")
+            return name if is_own else ""
+        model = layer
+    return ""
 
 
 def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) -> ChannelGroups:
@@ -93,7 +107,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
             links += [(outputs, n) for n in same_size]
         # Some layers cannot be rebuilt, and some channels are broadcast to several.
         if operation.name not in free:
-            if not inputs or not _adapts(operation, graph):
+            if not inputs or own_layer(im, operation) or not _adapts(operation, graph):
                 fixed[np.concatenate([*inputs, outputs])] = True
             elif operation.kind not in ("routing", "weighted_sum"):
                 for n in inputs:

@@ -6,6 +6,7 @@ whose channels are added to each other; its members compete.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.pruning.channels import is_reader
 from nnslicer_tf.pruning.class_scores import Scores
-from nnslicer_tf.pruning.groups import ChannelGroups
+from nnslicer_tf.pruning.groups import ChannelGroups, own_layer
 from nnslicer_tf.pruning.removal import size_without_groups
 from nnslicer_tf.pruning.units import gate_reads, is_removable
 
@@ -95,6 +96,22 @@ class Candidates:
             stays[members[np.argsort(-scores[members], kind="stable")[:count]]] = True
         return stays
 
+    def _unchangeable(self) -> str:
+        """Return which layers keep all their units, and the remedy, as a sentence, or ""."""
+        sizes: Counter[str] = Counter()
+        for operation in self._im.operations:
+            layer = own_layer(self._im, operation)
+            if layer and isinstance(operation.params, Synapses):
+                sizes[f"'{layer}'"] += math.prod(operation.params.shape)
+        if not sizes:
+            return ""
+        names = ", ".join(name for name, _ in sizes.most_common(3))
+        return (
+            f"The layers inside {names} keep all their units, because the code of an "
+            "own layer says how many there are: write it as a function of layers, or as a Keras "
+            "model, whose layers can be rebuilt for fewer. "
+        )
+
     def choose(self, scores: np.ndarray, ratio: float, quota: str) -> np.ndarray:
         """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters."""
         count = self.families.max() + 1
@@ -127,7 +144,8 @@ class Candidates:
             left = self._shares(stays_at(0.0))[0]
             raise InvalidArgumentError(
                 f"Cannot remove that many parameters: {left:.1%} of them remain when every layer "
-                f"keeps an eighth of its units. Use a smaller ratio. Received: ratio={ratio!r}"
+                f"keeps an eighth of its units. {self._unchangeable()}Use a smaller ratio. "
+                f"Received: ratio={ratio!r}"
             )
         low, high = 0.0, 1.0
         for _ in range(_STEPS):

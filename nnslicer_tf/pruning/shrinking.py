@@ -197,7 +197,8 @@ def shrink(
     if not len(candidates.numbers):
         raise UnsupportedLayerError(
             f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
-            "cannot be rebuilt for fewer of them."
+            "cannot be rebuilt for fewer of them, such as own layers. Write these as a function "
+            "of layers, or as a Keras model."
         )
 
     rows = np.concatenate([np.flatnonzero(y == c)[:MAX_SCORED] for c in targets])

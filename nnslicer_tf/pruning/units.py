@@ -92,7 +92,7 @@ def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
 def has_heads(operation: Operation) -> bool:
     """Whether an operation is inside an attention layer whose heads can be removed."""
     layer = operation.keras_layer
-    if type(layer) is not layers.MultiHeadAttention or "#" in operation.name:
+    if type(layer) is not layers.MultiHeadAttention or operation.is_reuse:
         return False
     if not operation.name.startswith(operation.layer):  # in a nested model
         return False

@@ -23,6 +23,7 @@ PANELS = 4  # Pictures in a row
 METHODS = {
     "slice": (figures.BLUE, "o"),
     "amounts": (figures.BLUE, "o"),
+    "Shapley values": (figures.BLUE, "o"),
     "DeepLIFT": (figures.SKY, "*"),
     "gradient × input": (figures.ORANGE, "s"),
     "SmoothGrad": ("#8f6300", "p"),
@@ -49,6 +50,7 @@ class InputPanel:
     columns: Sequence[str] = ()  # a table's; indices by default
     words: Sequence[str] = ()  # of a sentence; the tokens by default
     is_text: bool = False  # the entries are tokens
+    labels: Sequence[str] = ()  # of a table's lines, in place of its columns and values
 
     @property
     def kind(self) -> str:
@@ -127,6 +129,9 @@ def _draw_table(panel: InputPanel, block: Figure | SubFigure) -> None:
     shown = np.argsort(-np.abs(first), kind="stable")[:MAX_COLUMNS]
     labels = []
     for k in shown:
+        if panel.labels:
+            labels.append(panel.labels[k])
+            continue
         name = panel.columns[k] if len(panel.columns) else str(k)
         usual = "" if panel.usual is None else f" (mean {panel.usual.ravel()[k]:.3g})"
         labels.append(f"{name} = {panel.sample.ravel()[k]:.3g}{usual}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf._files import atomic_path
@@ -31,6 +32,8 @@ def explanation_figure(one: Any) -> Figure:
                 ("shown, largest first", "more", one.comparison.insertion),
             )
         }
+    if one.background is not None and one.background.names:  # a table, whose columns have groups
+        return attribution_figure([_table_panel(one, maps)], one.to_frame(), curves)
     inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
     panels = []
     for name, sample in inputs.items():
@@ -50,6 +53,25 @@ def explanation_figure(one: Any) -> Figure:
             )
         )
     return attribution_figure(panels, one.to_frame(), curves)
+
+
+def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
+    """Return the panel of a table's features: a column, or a group of columns, in each line."""
+    background = one.background
+    labels = background.to_frame().sort_index()
+    by_feature = {
+        method: np.bincount(
+            background.features,
+            weights=np.concatenate(
+                [np.ravel(values[n]) for n in one.sample]
+                if isinstance(one.sample, Mapping)
+                else [np.ravel(values)]
+            ),
+        )
+        for method, values in maps.items()
+    }
+    names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
+    return InputPanel(background.values, by_feature, f"why {one.question}?", labels=names)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:
@@ -81,10 +103,15 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     save_figure(explanation_figure(one), picture)
     blocks: list[Any] = [Text(line) for line in one.summary().splitlines()]
     blocks.append(Picture(picture, "Contributions of the input's features"))
+    if one.background is not None and one.background.names:
+        title = f"Contributions against {len(one.background.by_row)} background rows"
+        blocks.append(Table(one.background.to_frame(), title))
     blocks += [Heading("What is left"), Table(one.to_frame(), "Answers")]
-    if one.decisive is not None:
-        certificate = one.decisive.to_frame().drop(columns="sample").T.reset_index()
-        certificate.columns = ["certificate of the decisive slice", "value"]
+    slices = {one.question: one.contrast, "the answer": one.decisive}
+    certificates = {name: d.to_frame() for name, d in slices.items() if d is not None}
+    if certificates:
+        frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
+        certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
         blocks.append(Table(certificate, "", longest=40))
     if one.frequencies is not None:
         blocks += [

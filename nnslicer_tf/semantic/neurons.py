@@ -239,7 +239,7 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
         )
     final = {*last, *im.output_operations}
     final_layers = {im[name].layer for name in final}
-    repeated = {operation.layer for operation in im.operations if "#" in operation.name}
+    repeated = {operation.layer for operation in im.operations if operation.is_reuse}
     layers: dict[str, NeuronLayer] = {}
     for operation in im.operations:
         name, layer, params = operation.layer, operation.keras_layer, operation.params

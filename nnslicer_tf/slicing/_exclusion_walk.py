@@ -40,7 +40,9 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             mask = None
             if node.mask is not None:
                 mask = aligned_mask(captured[node.mask], captured[name].ndim)
-            known[name] = Neurons(captured[name], node.mean, plan.relative_to, mask, plan.product)
+            known[name] = Neurons(
+                captured[name], node.mean, plan.relative_to, mask, plan.product, node.rounding
+            )
         return known[name]
 
     def present(name: str, part: np.ndarray | None) -> np.ndarray | None:

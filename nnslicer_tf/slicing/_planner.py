@@ -11,17 +11,16 @@ from nnslicer_tf.kinds.kind import Layout
 from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
-from nnslicer_tf.slicing.profile import Profile
 
 
 def plan_walk(
-    im: InstrumentedModel, profile: Profile, criterion: ResolvedCriterion, **settings: Any
+    im: InstrumentedModel, layout: Layout, criterion: ResolvedCriterion, **settings: Any
 ) -> Plan:
     """Plan the walk of a criterion; `settings` are the attributes of `Plan` with the same names."""
     start = criterion.start
     starts = [criterion.logits] if start.predicted else list(start.neurons)
     ancestors = im.graph.ancestors(starts, first=criterion.last)
-    nodes = _nodes(im, profile, settings["granularity"])
+    nodes = _nodes(im, layout)
     order = [
         recurrence_node(step) if isinstance(step, RecurrentLayer) else nodes[step.name]
         for step in consumers_first(o for o in ancestors if o.name not in im.input_operations)
@@ -64,8 +63,7 @@ def check_rules(im: InstrumentedModel, granularity: str) -> None:
     im.prepared("contributions add up", lambda: check_amounts(im))
 
 
-def _nodes(im: InstrumentedModel, profile: Profile, granularity: str) -> dict[str, Node]:
-    layout = Layout(granularity, profile.means)
+def _nodes(im: InstrumentedModel, layout: Layout) -> dict[str, Node]:
     nodes = {}
     for operation in im.operations:
         rule = EXCLUSION.get(operation.kind)
@@ -78,5 +76,6 @@ def _nodes(im: InstrumentedModel, profile: Profile, granularity: str) -> dict[st
             rule=rule,
             table=None if rule is None else rule.table(operation, layout),
             mask=operation.mask,
+            rounding=layout.bound(operation.name),
         )
     return nodes

@@ -215,7 +215,15 @@ class CountWalk(_BackendWalk):
 
     def __init__(self, im: InstrumentedModel, plan: Plan, collector: Collector) -> None:
         super().__init__(im, plan, collector)
-        self._means = {name: SplitMean(plan.nodes[name].mean) for name in plan.captured}
+        self._means = {
+            name: SplitMean(plan.nodes[name].mean, plan.nodes[name].rounding)
+            for name in plan.captured
+        }
+        self._ties = {
+            name: ops.convert_to_tensor(np.asarray(node.rounding, np.float32))
+            for name, node in plan.nodes.items()
+            if node.kind.extreme
+        }
         factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
         factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
         factors &= set(plan.captured) if plan.product == "midpoint" else set()
@@ -267,6 +275,9 @@ class CountWalk(_BackendWalk):
             if kind.multiplies:
                 factors = {name: factor_sign(name) for name in operation.inputs}
                 return at_zero.inputs(operation, g, signs, factors)
+            if kind.extreme:
+                limit = values[operation.name] - kind.extreme * self._ties[operation.name]
+                return at_zero.inputs(operation, g, signs, {**values, operation.name: limit})
             return at_zero.inputs(operation, g, signs, values)
 
         logits = values[plan.logits]
@@ -362,19 +373,19 @@ class AmountWalk(_BackendWalk):
 class SplitMean:
     """A float64 mean as two float32 bounds: Δ > 0 above the first, Δ < 0 below the second.
 
-    Signs of Δ = value − mean are thus exact on accelerators without float64: no float32 value
-    lies strictly between the mean and its nearest float32.
+    The signs of Δ = value − mean, 0 within `rounding`, are thus exact on accelerators without
+    float64: no float32 value lies strictly between a bound and its nearest float32.
     """
 
-    def __init__(self, mean: np.ndarray) -> None:
-        nearest = mean.astype(np.float32)
-        exact = nearest.astype(np.float64)
-        self.nearest = nearest
-        below = np.nextafter(nearest, np.float32(-np.inf))
-        above = np.nextafter(nearest, np.float32(np.inf))
+    def __init__(self, mean: np.ndarray, rounding: np.ndarray | float = 0.0) -> None:
+        high, low = mean + rounding, mean - rounding
+        up, down = high.astype(np.float32), low.astype(np.float32)
+        below = np.nextafter(up, np.float32(-np.inf))
+        above = np.nextafter(down, np.float32(np.inf))
+        self.nearest = mean.astype(np.float32)
         # Tensors, because arrays would be embedded in the compiled walk, in several copies.
-        self._positive_above = ops.convert_to_tensor(np.where(exact > mean, below, nearest))
-        self._negative_below = ops.convert_to_tensor(np.where(exact < mean, above, nearest))
+        self._positive_above = ops.convert_to_tensor(np.where(up > high, below, up))
+        self._negative_below = ops.convert_to_tensor(np.where(down < low, above, down))
 
     def sign_of_delta(self, value: Any) -> Any:
         positive = ops.cast(value > self._positive_above, "float32")

@@ -1,5 +1,6 @@
 """`DecisiveSlices`: the smallest slices found that keep a model's answers, with certificates."""
 
+import math
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +11,24 @@ import numpy as np
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.instrument.ablation import LEVELS
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import pandas as pd
 
+_HOW = ("alone", "removed")
 _FORMAT = "nnslicer_tf decisive slices 3"
+# What a file must have for its slices to be shown.
+_COLUMNS = {
+    *("answer", "probability", "empty answer", "probability of empty answer", "size", "share"),
+    *(f"{what} with slice {how}" for what in ("answer", "probability") for how in _HOW),
+    *("divergence", "kept", "found"),
+}
+_INFO = {
+    *("level", "reference", "inactive", "max_share", "min_probability", "max_divergence", "kind"),
+    *("together", "number", "others", "names", "fingerprint"),
+}
 
 
 class DecisiveSlices(ShownAsTable):
@@ -33,14 +46,23 @@ class DecisiveSlices(ShownAsTable):
             "probability", both also with the slice alone and with the slice removed; "empty answer"
             (with nothing active) and "probability of empty answer"; "divergence" (Kullback-Leibler,
             of the output with the slice alone from the whole model's); "size" and "share" of the
-            slice; "kept" (whether it keeps the answer as required), "found" (kept, and no larger
-            than `max_share`); "donors kept" (with several donors, the share for which it keeps the
-            answer); "other classes asked" of the same search, and "given" by a mask of at most this
-            size that a search met (the empty one included); "passes" (forward).
-        info: level, reference, and the other arguments; "others": for each slice, the other answers
-            asked, and whether each was given; "donors": number of donors; "kind": what an answer
-            is; "names": the label, or the two classes, that a binary answer is about; "labels":
-            whether the classes are independent labels, of which the most probable is the answer.
+            slice; "kept" (whether it keeps the answer as required), "needed" (whether the model
+            gives another one without it), "minimal" (every unit was tried alone, and none can go),
+            "found" (kept, as needed as required, and no larger than `max_share`); "donors kept"
+            (with several donors, the share for which it keeps the answer); "scope donors" (other
+            samples, which no search has seen), "scope kept" (the share of these for which it keeps
+            the answer when inactive units take their values; with `at_least` as required, else the
+            answer alone), "scope bound" (the lower bound of that share, with 95 % confidence, of
+            Clopper and Pearson; with `at_least` that share if its test was passed); for a class
+            against others, "unseen samples", "unseen kept" and "unseen bound" of the class, and
+            "others", "others claimed" and "claims bound" of samples of other classes; "other
+            classes asked" of the same search, and "given" by a mask of at most this size that a
+            search met (the empty one included); "passes" (forward).
+        info: level, reference, and the other arguments; "untested": why the scope was not tested;
+            "others": for each slice, the other answers asked, and whether each was given; "donors":
+            number of donors; "kind": what an answer is; "names": the label, or the two classes,
+            that a binary answer is about; "labels": whether the classes are independent labels, of
+            which the most probable is the answer.
     """
 
     def __init__(
@@ -143,15 +165,10 @@ class DecisiveSlices(ShownAsTable):
             if self.info[name] is not None and not number
         ).replace(") with", ") and")
         answer = f"the answer {named(row['answer'])}{bounds}"
-        if not row["kept"]:
+        if not row["kept"] and row["share"] == 1:
             return (
                 f"No slice was found that keeps {answer}. The whole model gives it a probability "
-                f"of {row['probability']:.3g}."
-            )
-        if not row["found"]:
-            return (
-                f"No slice of at most {100 * self.info['max_share']:.1f} % of the {level}s was "
-                f"found that keeps {answer}. The smallest found has {units}."
+                f"of {row['probability']:.3g}; pass a lower min_probability."
             )
         verb = "gives" if number else "answers"
         text = (
@@ -168,6 +185,34 @@ class DecisiveSlices(ShownAsTable):
             text += (
                 " The model gives this answer without any of them, so the slice says little: "
                 "Slicer.decisive asks for more with min_probability or max_divergence."
+            )
+        if self.info.get("minimal") and row["minimal"]:
+            text += " Without any single one of its units, the answer is lost."
+        # Why it does not count as found.
+        if not row["kept"]:
+            of_all = "the one slice of all samples" if self.info["together"] else "the slice"
+            text += f" Not found, because {of_all} does not keep {answer}."
+        elif self.info.get("needed") and not row["needed"]:
+            text += " Not found, because none that keeps the answer changes it when it is removed."
+        elif not row["found"]:
+            text += (
+                f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
+                f"{level}s; a larger max_share counts it."
+            )
+        if "scope kept" in row:
+            text += (
+                f" With the values of {row['scope donors']} other samples in the inactive "
+                f"{level}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
+                f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
+            )
+        elif self.info.get("untested"):
+            text += f" It was not tested with other samples' values: {self.info['untested']}."
+        if "unseen kept" in row:
+            text += (
+                f" Of {row['unseen samples']} samples of the class that the search has not seen, "
+                f"it keeps {100 * row['unseen kept']:.1f} %, and with 95 % confidence at least "
+                f"{100 * row['unseen bound']:g} % of all; of {row['others']} others it claims "
+                f"{100 * row['others claimed']:.1f} %, and at most {100 * row['claims bound']:g} %."
             )
         if self.info["together"]:
             kept = int(self.certificate["kept"].sum())
@@ -212,15 +257,36 @@ class DecisiveSlices(ShownAsTable):
         """
         with read_archive(path, _FORMAT, "file of decisive slices") as file:
             shapes = file.shapes("shapes")
-            ends = file.array("ends", np.int64)
-            members = np.split(file.array("members", np.int64), ends[:-1])
-            contributions = np.split(file.array("contributions", np.float32), ends[:-1])
+            ends = file.array("ends", np.int64, "slices")
+            found = file.array("members", np.int64, "members")
+            values = file.array("contributions", np.float32, "members")
+            steps = np.diff(ends, prepend=0)
+            fits = (steps >= 0).all() and steps.sum() == len(found)
+            file.check(fits, "its 'ends' do not divide the members into slices")
+            members, contributions = (
+                np.split(part, ends[:-1]) if len(ends) else [] for part in (found, values)
+            )
             # The probabilities of a number are NaN.
             certificate = {
                 name: file.array(f"column{i}", np.generic, "samples", finite=False)
                 for i, name in enumerate(file.names("columns"))
             }
             info = file.value("info", dict)
+            missing = [*(_COLUMNS - {*certificate}), *(_INFO - {*info})]
+            file.check(not missing, f"it has no {missing}")
+            for name, column in certificate.items():
+                fits = column.dtype.kind in "biuf"
+                fits = fits and (info["number"] or np.isfinite(column).all())
+                file.check(fits, f"{name!r} has values that are no finite numbers")
+            file.check(info["level"] in LEVELS, f"its level is {info['level']!r}")
+            samples, units = len(certificate["answer"]), sum(map(math.prod, shapes.values()))
+            slices = min(samples, 1) if info["together"] else samples
+            file.check(len(members) == len(info["others"]) == slices, "it lacks slices")
+            for k, part in enumerate(members):
+                fits = (np.diff(part, prepend=-1) > 0).all() and part[-1:].sum() < max(units, 1)
+                file.check(fits, f"the members of slice {k} are not among its {units:,} units")
+                sizes = certificate["size"][slice(None) if info["together"] else slice(k, k + 1)]
+                file.check((sizes == len(part)).all(), f"slice {k} has not its certificate's size")
             return cls(shapes, members, contributions, certificate, info)
 
     def __repr__(self) -> str:

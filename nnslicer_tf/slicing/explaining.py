@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,26 @@ import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, counted
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
+from nnslicer_tf.attributions.background import (
+    DEEPLIFT,
+    Background,
+    Groups,
+    contributions_against,
+    is_table,
+)
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
+from nnslicer_tf.attributions.shapley import batch_of
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
+from nnslicer_tf.slicing.answers import asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.explanation import AMOUNTS, Comparison, Explanation
+from nnslicer_tf.slicing.explanation import Comparison, Explanation
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 
@@ -40,14 +50,17 @@ _UNDECIDED = 1.5  # largest probability of an untrained model, times the number 
 def explain(
     slicer: "Slicer",
     x: DataLike,
-    target: TargetLike | Criterion | None,
+    target: TargetLike | Criterion | str | None,
     *,
+    instead_of: TargetLike | str | None,
     names: Sequence[str],
     columns: Sequence[str],
-    words: Sequence[str],
+    words: Any,
     usual: DataLike | None,
     compare: bool | Iterable[str],
     decisive: bool,
+    background: DataLike | None,
+    groups: Groups | None,
 ) -> Explanation:
     """Explain why the model gave one sample its answer; see `Slicer.explain`."""
     # The sample, the target, and their names.
@@ -57,41 +70,55 @@ def explain(
     sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
     values = {name: value[0] for name, value in im.capture(batch).items()}
     methods = methods_to_compare(compare)
+    if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
+        ids = next(n for n in im.input_operations if im.graph.vocabulary(n) is not None)
+        words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
     names = tuple(map(str, names))
-    if names and isinstance(target, str):
-        check_name("class", target, names)
-        target = names.index(target)
-    chosen = explained_target(im, target, values)
+    target, instead_of = (_by_name(one, names) for one in (target, instead_of))
+    chosen = explained_target(im, target, values, instead_of)
     whole = answer(im, chosen, values[chosen.answer])
     tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
     _check_names(names, None if chosen.label is None else len(whole))
     _check_words(words, [np.ravel(values[name]) for name in tokens])
 
-    # The contributions, by one compiled function for any target; the slice, alone and removed.
-    contributions = deeplift(im, sample, means, chosen)
+    # The contributions; the slice, alone and removed.
+    against = _against(slicer, batch, chosen, columns, background, groups)
+    if against is None:
+        contributions = deeplift(im, sample, means, chosen)
+    else:
+        by_entry = batch_of(im, against.by_entry[None])
+        several = isinstance(by_entry, Inputs)
+        contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
     criterion = {chosen.operation: list(chosen.neurons)}
 
-    def sliced(by: "Slicer") -> Slice:
+    def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
-            return by.slice(batch, criterion)
+            return by.slice(batch, outputs)
 
     one = sliced(slicer)
     kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
     frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
     def amounts() -> Slice:
-        total = sliced(slicer.by_amounts)
-        factor = chosen.sign / len(chosen.neurons)
-        neurons, synapses = (
-            {name: factor * array for name, array in arrays.items()}
-            for arrays in (total.neurons, total.synapses)
-        )
+        neurons: dict[str, Any] = {}
+        synapses: dict[str, Any] = {}
+        for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
+            if not group:
+                continue
+            total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+            factor = sign * chosen.sign / len(group)
+            for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
+                for name, array in arrays.items():
+                    sums[name] = sums.get(name, 0) + factor * array
         return Slice(neurons, synapses, total.info)
 
     # What was assumed about the outputs, and why the slice is empty or nearly complete.
     remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
     at_zero = partial(sliced, slicer.at_theta(0.0))
+    smallest, contrast, withheld = None, None, ""
+    if decisive:
+        smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
     unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
     return Explanation(
         sample=sample,
@@ -100,21 +127,53 @@ def explain(
         kept=kept,
         removed=removed,
         contributions=contributions,
+        background=against,
         slice=one,
         values=values,
         means=means,
         classes=names,
         columns=tuple(map(str, columns)),
         words=tuple(map(str, words)),
-        decisive=_decisive_for(slicer, chosen, batch, whole) if decisive else None,
+        decisive=smallest,
+        contrast=contrast,
+        withheld=withheld,
         finding=" ".join(filter(None, (remark, unusual))),
         frequencies=frequencies,
-        comparison=compare_methods(im, sample, means, chosen, methods, contributions)
+        comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
         if methods
         else None,
         token_inputs=tokens,
         _amounts=amounts,
     )
+
+
+def _against(
+    slicer: "Slicer",
+    batch: Any,
+    target: Target,
+    columns: Sequence[str],
+    background: DataLike | None,
+    groups: Groups | None,
+) -> Background | None:
+    """Return the contributions against the background; None against the mean."""
+    im, profile = slicer.im, slicer.profile
+    of_table = is_table(im)
+    if isinstance(background, str) and background == "mean":
+        if groups:
+            raise InvalidArgumentError(
+                "groups need background rows: the mean of one-hot columns is no category. "
+                "Omit background='mean', or groups."
+            )
+        return None
+    if background is None:
+        # Words of other texts stand at other places: tokens are compared with their mean.
+        has_tokens = any(feature_operations(im, n) != (n,) for n in im.input_operations)
+        if not profile.rows or (has_tokens and not of_table):
+            return None
+        rows = im.check(profile.rows)
+    else:
+        rows = im.check(aligned(background, columns))
+    return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
 def _check_names(names: Sequence[str], classes: int | None) -> None:
@@ -168,19 +227,41 @@ def _frequencies(slicer: "Slicer", usual: DataLike, criterion: Any) -> dict[str,
 
 
 def _decisive_for(
-    slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray
-) -> DecisiveSlices | None:
-    """Return the smallest slice that keeps the answer, if the target is the model's answer."""
-    im = slicer.im
-    outputs = {im.output_operation_of(name): name for name in im.outputs}
-    shape = im[target.operation].shape
-    is_answer = shape == (1,) if target.label is None else target.label == int(whole.argmax())
-    if target.answer not in outputs or len(shape) != 1 or not is_answer:
-        return None
+    slicer: "Slicer", target: Target, batch: Any, whole: np.ndarray, names: Sequence[str]
+) -> tuple[DecisiveSlices | None, DecisiveSlices | None, str]:
+    """Return the decisive slice for the target, the one for a contrast, and why one is missing."""
+    im, label = slicer.im, target.label
+    output = next((o for o in im.outputs if im.output_operation_of(o) == target.answer), None)
+    predicted = None if label is None else int(whole.argmax())
+    is_label = label is not None and im.classes_of(output).is_multi_label
+
+    def search(of: Any) -> DecisiveSlices:
+        answers, _ = asked_answers(im, of)
+        values = im.forward(batch, [answers.operation])[answers.operation].reshape(1, -1)
+        probability, least = answers.probability(values, answers.of(values))[0], None
+        if probability > 0.5:  # half of the log-odds: an answer of 99.99 % keeps 99 %
+            odds = np.sqrt(probability / max(1 - probability, 1e-6))
+            least = float(odds / (1 + odds))
+        # Of two classes, one always leads, also without any part: there is no other to ask for.
+        others = 0 if isinstance(of, Target) and of.against else 1
+        return slicer.decisive(batch, of, others=others, max_share=1.0, min_probability=least)
+
+    smallest, contrast, withheld = None, None, ""
     try:
-        return slicer.decisive(batch, {outputs[target.answer]: PREDICTED}, others=1)
-    except UnsupportedLayerError:  # it has no synapses
-        return None
+        if label in (None, predicted) or is_label:
+            of_output = label is None and output and im[target.answer].shape == (1,)
+            smallest = search({output: PREDICTED} if of_output else replace(target, against=()))
+        elif not target.against:
+            one, other = (names[i] if names else str(i) for i in (label, int(whole.argmax())))
+            withheld = (
+                f"There is no decisive slice for {one}, because the model answers {other}. A "
+                f"contrast has one: instead_of={other!r}."
+            )
+        if target.against:
+            contrast = search(target)
+    except UnsupportedLayerError as error:  # it has no synapses
+        withheld = f"There is no decisive slice. {error}"
+    return smallest, contrast, withheld
 
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
@@ -207,8 +288,17 @@ def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[A
     return checked, columns
 
 
+def _by_name(target: Any, names: Sequence[str]) -> Any:
+    """Return a target whose class is given by its name, or its number as a text, as an int."""
+    if not isinstance(target, str) or (not names and not target.isdigit()):
+        return target
+    if names:
+        check_name("class", target, names)
+    return names.index(target) if names else int(target)
+
+
 def explained_target(
-    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]
+    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray], instead_of: Any = None
 ) -> Target:
     """Return the checked target; by default the predicted class, or the only value."""
     if isinstance(target, Criterion):
@@ -220,14 +310,14 @@ def explained_target(
         target = target.outputs
     if target is None:
         target = predicted_target(im, values[im.output_operations[0]][None])
-    return resolve_target(im, target)
+    return resolve_target(im, target, instead_of)
 
 
 def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
     """Return the probabilities of the classes, or the value of another target as `(1,)`."""
     if target.label is not None:
         return im.classes.probabilities(output[None])[0]
-    return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
+    return np.atleast_1d(output.ravel().astype(np.float64) @ target.weights(output.size))
 
 
 def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
@@ -247,9 +337,15 @@ def compare_methods(
     target: Target,
     methods: Iterable[str],
     contributions: Any,
+    background: Background | None = None,
 ) -> Comparison:
-    """Return attributions by other methods, and the curves of all on one sample."""
-    values = {AMOUNTS: contributions}
+    """Return attributions by other methods, and the curves of all on one sample.
+
+    Against a table's background rows, curves are means over these; else hidden units have the
+    baseline's values.
+    """
+    own = DEEPLIFT if background is None else background.method
+    values = {own: contributions}
     left_out = {}
     for name in methods:
         try:
@@ -258,7 +354,10 @@ def compare_methods(
             left_out[name] = str(error)
     flat = keras.tree.map_structure(np.zeros_like, contributions)
     judged = {**values, RANDOM: flat}
-    deletion, insertion = metrics.curves(im, sample, baseline, target, judged)
+    over: dict[str, Any] = {}
+    if background is not None and background.names:
+        over = {"rows": background.rows, "features": background.features}
+    deletion, insertion = metrics.curves(im, sample, baseline, target, judged, **over)
     return Comparison(values, deletion, insertion, left_out)
 
 

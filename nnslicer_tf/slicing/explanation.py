@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 from nnslicer_tf._checks import counted
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import Target, metrics
+from nnslicer_tf.attributions.background import DEEPLIFT, Background
+from nnslicer_tf.attributions.deep_explainer import as_shap
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.explanation import (
     explanation_figure,
@@ -23,7 +26,6 @@ from nnslicer_tf.report.explanation import (
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
-AMOUNTS = "amounts"
 _MIN_LEAD = 0.01  # share of the answers' range by which another method must be ahead
 _MIN_USUAL = 0.5  # share of the usual slices that have a typical synapse
 _MAX_RARE = 0.1
@@ -44,8 +46,8 @@ class Comparison:
         """The method with the best areas, or the explanation's own, if it is at most 1 % behind."""
         ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
         answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
-        best = max(ahead, key=lambda name: ahead[name])
-        return best if ahead[best] - ahead[AMOUNTS] > _MIN_LEAD * np.ptp(answers) else AMOUNTS
+        best, own = max(ahead, key=lambda name: ahead[name]), next(iter(self.values))
+        return best if ahead[best] - ahead[own] > _MIN_LEAD * np.ptp(answers) else own
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table of the areas under each method's curves, best first."""
@@ -68,16 +70,20 @@ class Explanation(ShownAsTable):
             one sigmoid), or the value of another target, `(1,)`.
         kept: The answer with only the slice active; inactive synapses contribute their mean.
         removed: The answer with the slice removed.
-        contributions: How much each feature raises the target's score relative to the profile's
-            means, in the unit of the logit, float64 of the sample's shape; one value per token. A
-            dict by name for several inputs.
+        contributions: How much each feature raises the target's score, in the unit of the logit,
+            float64 of the sample's shape; one value per token. They add up to the score less its
+            mean over the background rows (without them, less the mean row's). Columns of a group
+            share its contribution equally. A dict by name for several inputs.
+        background: The contributions against each background row; None against the mean.
         slice: The sample's slice for the target; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
         classes, columns, words: Names of the classes, of a table's columns, and the words of a
             text; empty if unknown.
-        decisive: The smallest slice found that keeps the model's answer, with its certificate; None
-            for a target that is not the model's answer.
+        decisive: The smallest slice found that keeps the model's answer with at least half of its
+            log-odds, with its certificate; None for a class that is not the model's answer.
+        contrast: The same for which of two classes leads; None unless two are compared.
+        withheld: Why there is no decisive slice, and what to pass for one; else "".
         finding: What was assumed about the outputs, and why the slice is empty or nearly complete,
             or the network dead; else "".
         frequencies: Kernel name → share of the usual samples' slices that have each synapse; None
@@ -92,6 +98,7 @@ class Explanation(ShownAsTable):
     kept: np.ndarray
     removed: np.ndarray
     contributions: Any
+    background: Background | None
     slice: Slice
     values: Mapping[str, np.ndarray]
     means: Mapping[str, np.ndarray]
@@ -99,6 +106,8 @@ class Explanation(ShownAsTable):
     columns: tuple[str, ...]
     words: tuple[str, ...]
     decisive: DecisiveSlices | None
+    contrast: DecisiveSlices | None
+    withheld: str
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
@@ -117,7 +126,7 @@ class Explanation(ShownAsTable):
     @property
     def own_method(self) -> str:
         """Name of the contributions among the methods that are compared."""
-        return AMOUNTS
+        return DEEPLIFT if self.background is None else self.background.method
 
     @property
     def predicted(self) -> int | None:
@@ -131,15 +140,19 @@ class Explanation(ShownAsTable):
     @property
     def question(self) -> str:
         """Name of what is explained: a class, or neurons such as "price" or "map[3, 4]"."""
+        names = [self._named(n) for n in (self.target.neurons, self.target.against) if n]
+        return " rather than ".join(names)
+
+    def _named(self, neurons: tuple[int, ...]) -> str:
         if self.target.label is not None:
-            return self.name(self.target.label)
-        shape, chosen = self.means[self.target.operation].shape, self.target.neurons
+            return self.name(self.target.label if neurons == self.target.neurons else neurons[0])
+        shape = self.means[self.target.operation].shape
         if np.prod(shape) == 1:
             return self.target.answer
-        if len(chosen) == 1:
-            index = ", ".join(map(str, np.unravel_index(chosen[0], shape)))
+        if len(neurons) == 1:
+            index = ", ".join(map(str, np.unravel_index(neurons[0], shape)))
             return f"{self.target.answer}[{index}]"
-        return f"the mean of {len(chosen)} neurons of {self.target.answer}"
+        return f"the mean of {len(neurons)} neurons of {self.target.answer}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the answers of the whole model, with only the slice, and without the slice.
@@ -149,7 +162,7 @@ class Explanation(ShownAsTable):
         shown, names = [0], [self.question]
         if self.target.label is not None:
             leading = np.argsort(-self.whole, kind="stable")[:3].tolist()
-            every = [self.target.label, *leading, int(self.kept.argmax())]
+            every = [self.target.label, *self.target.against, *leading, int(self.kept.argmax())]
             shown = list(dict.fromkeys(every))
             names = [self.name(label) for label in shown]
         return pd.DataFrame(
@@ -229,24 +242,48 @@ class Explanation(ShownAsTable):
     def summary(self) -> str:
         """Return the explanation as text."""
         what, label = self.question, self.target.label
+        names = self.classes or ([] if label is None else list(map(str, range(len(self.whole)))))
 
         def said(answers: np.ndarray) -> str:
             if label is None:
                 return f"{answers[0]:.4g}"
-            text, leading = f"{what} with {answers[label]:.1%}", int(answers.argmax())
+            leading, asked = int(answers.argmax()), (label, *self.target.against)
+            text = ", ".join(f"{self.name(n)} with {answers[n]:.1%}" for n in asked)
             return text if leading == label else f"{text} (it answers {self.name(leading)})"
 
         if label is None or self.predicted is None:
             lines = [f"The model answers {what} = {said(self.whole)}."]
         else:
-            answer = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
-            more = f", {what} with {self.whole[label]:.1%}" if label != self.predicted else ""
-            lines = [f"The model answers {answer}{more}."]
-        if self.decisive is not None:
-            names = self.classes or (
-                [] if label is None else list(map(str, range(len(self.whole))))
+            classes = dict.fromkeys([self.predicted, label, *self.target.against])
+            answers = ", ".join(f"{self.name(n)} with {self.whole[n]:.1%}" for n in classes)
+            lines = [f"The model answers {answers}."]
+
+        # The strongest first: a slice that decides, unless the search is not specific.
+        found = [one for one in (self.contrast, self.decisive) if one is not None]
+        if label is not None and self.decisive is not None:
+            row = {name: column[0] for name, column in self.decisive.certificate.items()}
+            if row["empty answer"] == row["answer"]:
+                lines.append(
+                    "The answer stands without any part: with every synapse at its mean, the model "
+                    f"gives it with {row['probability of empty answer']:.1%}. What keeps it proves "
+                    "little."
+                )
+        kept = all(one.certificate["kept"][0] for one in found)
+        is_specific = kept and not any(g for one in found for _, g in one.info["others"][0])
+        decisive = [] if is_specific else ["No specific slice was found."]
+        for one in found:
+            of_contrast = f" for {what}" if one is self.contrast else ""
+            decisive.append(f"Decisive slice{of_contrast}: {one.summary(0, names)}")
+        if len(found) == 2:
+            total = found[0][0].compare(found[1][0]).iloc[-1]
+            decisive.append(
+                f"The two have {total['both']:,} of their {total['left']:,} and "
+                f"{total['right']:,} synapses in common."
             )
-            lines.append(f"Decisive slice: {self.decisive.summary(0, names)}")
+        against = [] if self.background is None else [self.background.summary()]
+        lines += [*decisive, *against] if is_specific else [*against, *decisive]
+        if self.withheld:
+            lines.append(self.withheld)
         synapses = self.slice.to_vector()
         lines += [
             f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
@@ -267,16 +304,33 @@ class Explanation(ShownAsTable):
             best, areas = self.comparison.best, self.comparison.to_frame().set_index("method")
             text = "; ".join(
                 f"{n}: {areas.loc[n].iloc[0]:.3f} and {areas.loc[n].iloc[1]:.3f}"
-                for n in dict.fromkeys([AMOUNTS, best])
+                for n in dict.fromkeys([self.own_method, best])
             )
             lines.append(
                 f"No other method that was tried explains this sample better (areas of deletion "
                 f"and insertion, {text})."
-                if best == AMOUNTS
-                else f"Here, {best} explains better than {AMOUNTS} (areas of deletion and "
+                if best == self.own_method
+                else f"Here, {best} explains better than {self.own_method} (areas of deletion and "
                 f"insertion, {text})."
             )
         return "\n".join(lines)
+
+    def to_shap(self) -> Any:
+        """Return the contributions as a `shap.Explanation`, for shap's plots.
+
+        Values of a table's features, otherwise of the sample's shape; the base value is the mean
+        score of the background rows (or the mean row's), to which they add up. For several inputs
+        that are not columns of a table, a dict by name.
+
+        Raises MissingPackageError if shap is not installed.
+        """
+        score = float(
+            self.target.weights(self.values[self.target.operation].size)
+            @ self.values[self.target.operation].ravel()
+        )
+        total = sum(float(np.sum(part)) for part in keras.tree.flatten(self.contributions))
+        args = self.contributions, self.sample, score - total, self.background
+        return as_shap(*args, self.columns or self.words)
 
     def figure(self) -> Figure:
         """Return a figure: the sample with its contributions, other methods, and the answers."""

@@ -5,15 +5,18 @@ effect first; effects are then estimated again (`rounds_of_ablation`). The effec
 absolute derivative of the answer's score with respect to its mask (see `Ablation.effects`). The
 sign is ignored: a slice chosen by sign could be made to give any answer.
 
+With `at_least`, donors are split into three sets. Effects are estimated with new donors of the
+first set in each round, the second decides on the size, and the third tests it.
+
 A round costs one forward and one backward pass, about three forward passes; a sample takes some 60
 to 80, with several donors as many for each. Threads search for several samples in parallel.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,10 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import available_cores
-from nnslicer_tf._numerics import largest
+from nnslicer_tf._numerics import largest, lower_bound
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
-from nnslicer_tf.instrument.ablation import LEVELS, Rows
+from nnslicer_tf.instrument.ablation import LEVELS
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.references import as_reference, values_of
@@ -32,6 +35,7 @@ from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
+from nnslicer_tf.slicing.donors import MIN_KEPT, DonorSets, Trial, class_trials, donor_sets
 from nnslicer_tf.slicing.profile import Profile
 
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
@@ -47,12 +51,18 @@ _MIN_SHARE = 1e-4
 _FADED = 0.3
 _MEMORY = 0.5
 _BISECTIONS = 4
-_SMALL_SLICE = 64
+_SMALL_SLICE = 64  # in which units are tried alone without being asked for
+_FEW_UNITS = 256  # of which single ones are left out of the whole network, too
 # An answer that was lost may come back in the next round, but seldom does later.
 _MAX_FAILURES = 2
-_MIN_KEPT = 0.95  # of samples that share a slice
+_GROWTH = 0.25  # of a slice that is not needed yet
 _BATCH = 256
 _ROUND = 3  # forward passes that a forward and a backward pass cost
+# With `at_least`: the share of a round's donors below which rounds end, and the sizes to test, as
+# multiples of the one that was chosen; for slices of classes, which are smaller, more before.
+_LOST = 0.75
+_TESTED = (1.6, 1.25, 1.0, 0.85)
+_TESTED_BEFORE = (4.0, 2.5)
 
 
 @dataclass(frozen=True)
@@ -68,19 +78,29 @@ class Requirements:
     max_share: float
     tolerance: float
     together: bool
+    at_least: float | None = None
+    at_most: float = 0.05
+    minimal: bool = False
+    needed: bool = False
 
     def __post_init__(self) -> None:
         check_name("level", self.level, LEVELS)
-        for name in ("min_probability", "max_divergence", "max_share", "tolerance"):
-            value, interval = getattr(self, name), "(0, 1]"
-            if name == "max_divergence":
-                interval = "(0, inf]"
-            if value is not None or name in ("max_share", "tolerance"):
+        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
+        numbers = ("max_share", "tolerance", "at_most")
+        for name in ("min_probability", "max_divergence", "at_least", *numbers):
+            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
+            if value is not None or name in numbers:
                 check_number(name, value, interval)
                 object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
-        if not isinstance(self.together, (bool, np.bool_)):
+        for name in ("together", "minimal", "needed"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, np.bool_)):
+                raise InvalidArgumentError(f"{name} must be True or False. Received: {value!r}")
+            object.__setattr__(self, name, bool(value))
+        if self.needed and self.at_least is not None:
             raise InvalidArgumentError(
-                f"together must be True or False. Received: {self.together!r}"
+                "at_least and needed=True cannot be combined: what is needed is decided at one "
+                "reference. Pass one of them."
             )
 
 
@@ -89,105 +109,248 @@ class _Search:
     """The search for one slice, of one sample or of several that share a mask."""
 
     model: Ablation
-    data: Rows  # the samples, each with every donor
     answers: Answers
     samples: np.ndarray  # the samples' indices
     targets: np.ndarray  # their answers, (samples,)
     required: Requirements
+    data: Trial  # decides
+    scope: Callable[[int], Trial] | None = None  # a sample with donors that no search has seen
+    draw: Callable[[], Iterator[Trial]] | None = None  # new donors for each round
+    test: Trial | None = None  # donors that test what was decided
+    # Shares of the rows that have to keep the answer; and of rows of other samples, those after the
+    # first `own`, that must not give it.
+    shares: tuple[float, ...] = (MIN_KEPT,)
+    own: int = sys.maxsize
+    whole: Trial | None = None  # all own samples of a class
     passes: int = 0
     # The size of each mask that was run, and the answers, (rows,).
     met: list[tuple[int, np.ndarray]] = field(default_factory=list)
-    # What `decide` finds: the slice, whether it keeps the answer, the values with nothing active.
+    # What `decide` finds: the slice, whether it keeps the answer, whether each of its units is
+    # needed, the values with nothing active, and those of the test.
     members: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     kept: bool = False
+    is_minimal: bool = False
     empty: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    tested: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: list[tuple[int, bool]] = field(default_factory=list)  # other answers asked, if given
+    bounds: dict[str, Any] = field(default_factory=dict)  # of samples of a class, and others
 
-    @property
-    def rows(self) -> np.ndarray:
-        """Index of each row's sample."""
-        return np.repeat(self.samples, self.data.donors)
-
-    @property
-    def goals(self) -> np.ndarray:
-        """The answer to keep in each row."""
-        return np.repeat(self.targets, self.data.donors)
-
-    def values(self, members: np.ndarray, removed: bool = False) -> np.ndarray:
+    def values(
+        self, members: np.ndarray, removed: bool = False, trial: Trial | None = None
+    ) -> np.ndarray:
         """Return the values of each row with only some units active, or with them removed."""
         mask = np.full(self.model.units, float(removed), np.float32)
         mask[members] = not removed
-        self.passes += self.data.donors
-        values = self.model.outputs(mask, self.data).reshape(len(self.rows), -1)
-        if not removed:
+        shown = self.data if trial is None else trial
+        self.passes += len(shown.index)
+        values = self.model.outputs(mask, shown.rows).reshape(len(shown.index), -1)
+        if not removed and trial is None:
             self.met.append((len(members), self.answers.of(values)))
         return values
 
-    def effects(self, answer: Any, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def slopes(self, answer: Any, mask: np.ndarray, trial: Trial) -> tuple[np.ndarray, np.ndarray]:
         """Return the values with a mask, and the derivative of an answer's score by the mask."""
-        self.passes += _ROUND * self.data.donors
-        return self.model.slopes(mask, self.data, *self.answers.score(answer))
+        self.passes += _ROUND * len(trial.index)
+        return self.model.slopes(mask, trial.rows, *self.answers.score(answer))
 
-    def keeps(self, values: np.ndarray) -> bool:
-        """Whether values keep the answers as required, for nearly all rows."""
-        return bool(self.kept_by(values).mean() >= _MIN_KEPT)
+    def rounds(
+        self, answer: Any, counts: Sequence[int]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the rounds of ablation: rows that keep the answer, units left, their effects.
 
-    def kept_by(self, values: np.ndarray) -> np.ndarray:
-        """Return which rows' answers values keep as required, bool `(rows,)`."""
-        required, divergence = self.required, self.answers.divergence(values, self.rows)
-        if self.answers.is_number:
-            scale = float(self.answers.divergence(self.empty, self.rows).max())
-            return divergence <= required.tolerance * scale
-        same = self.answers.of(values) == self.goals
-        if required.min_probability is not None:
-            same &= self.answers.probability(values, self.goals) >= required.min_probability
-        if required.max_divergence is not None:
+        With new donors in each round, effects are mean squares: they are opposite for many donors.
+        """
+        trials = None if self.draw is None else self.draw()
+
+        def effects(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            if trials is None:
+                values, slopes = self.slopes(answer, mask, self.data)
+                return self.kept_by(values, self.data), slopes
+            trial = next(trials)
+            values, slopes = self.slopes(answer, np.tile(mask, (len(trial.index), 1)), trial)
+            return self.kept_by(values, trial), np.square(slopes).mean(axis=0)
+
+        return rounds_of_ablation(
+            effects, self.model.units, counts, faded=_FADED if trials is None else 0.0
+        )
+
+    def keeps(self, members: np.ndarray) -> bool:
+        """Whether the units keep the answers as required, for as many rows as they have to."""
+        return self.enough(self.values(members))
+
+    def enough(self, values: np.ndarray) -> bool:
+        """Whether values of the data keep as many answers as they have to."""
+        groups = self.by_group(values, self.data)
+        return all(kept.mean() >= share for kept, share in zip(groups, self.shares, strict=True))
+
+    def kept_by(self, values: np.ndarray, trial: Trial, bounded: bool = True) -> np.ndarray:
+        """Return of which rows that count the values keep the answer; if `bounded`, as required."""
+        answers, required, rows = self.answers, self.required, self.samples[trial.index]
+        divergence = answers.divergence(values, rows)
+        if answers.is_number:
+            scale = answers.divergence(self.empty, self.samples[self.data.index]).max()
+            return (divergence <= required.tolerance * float(scale))[trial.counts]
+        goals = self.targets[trial.index]
+        is_answer = answers.of(values) == goals
+        same = is_answer.copy()
+        if bounded and required.min_probability is not None:
+            same &= answers.probability(values, goals) >= required.min_probability
+        if bounded and required.max_divergence is not None:
             same &= divergence <= required.max_divergence
-        return same
+        return np.where(trial.index >= self.own, ~is_answer, same)[trial.counts]
 
     def decide(self) -> None:
         """Find the smallest slice that keeps the answers; all units if there is none."""
+        units, required = self.model.units, self.required
         self.empty = self.values(np.zeros(0, int))
         # Rounds of ablation, until the answer is lost for good, judged by the faded masks between.
-        counts = counts_left(self.model.units)
+        counts = counts_left(units, () if self.draw else _FIRST_SHARES)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         failures = 0
-        effects = partial(self.effects, self.targets[0])
-        for values, members, sizes in rounds_of_ablation(effects, self.model.units, counts):
-            failures = 0 if self.keeps(values) else failures + 1
+        for kept, members, sizes in self.rounds(self.targets[0], counts):
+            is_kept = kept.mean() >= (_LOST if self.draw else self.shares[0])
+            failures = 0 if is_kept else failures + 1
             found.append((members, sizes))
             if failures == _MAX_FAILURES:
                 break
-        # The smallest that keeps the answer when the model is run; at worst, all units.
-        while len(found) > 1 and not self.keeps(self.values(found[-1][0])):
-            found.pop()
-        ranked, sizes = found[-1]
+        # The smallest that keeps the answer when the model is run; at worst, all units. Of shares
+        # of donors, which are noisy, the last before the first that is too low.
+        if self.draw:
+            last = next((i for i, (m, _) in enumerate(found[1:]) if not self.keeps(m)), -1)
+        else:
+            last = len(found) - 1
+            while last and not self.keeps(found[last][0]):
+                last -= 1
+        ranked, sizes = found[last]
         best = ranked
         # Bisection between the smallest that keeps the answer and the next.
         low, high = max([count for count in counts if count < len(best)], default=0), len(best)
-        for _ in range(_BISECTIONS):
+        for _ in range(_BISECTIONS // 2 if self.draw else _BISECTIONS):
             middle = max(low + 1, int(np.sqrt(max(low, 1) * high)))
             if middle == high:
                 break
             members = _largest(ranked, sizes, middle)
-            if self.keeps(self.values(members)):
+            if self.keeps(members):
                 best, high = members, middle
             else:
                 low = middle
-        # If there are few units, leave out single ones while the answer is kept: some of those
-        # left may speak against it.
-        shrinks = self.model.units < _MANY_UNITS and len(best) <= _SMALL_SLICE
-        by_size = ranked[np.argsort(sizes, kind="stable")]
-        while shrinks:
-            shrinks = False
-            for unit in by_size[np.isin(by_size, best)]:
-                without = best[best != unit]
-                if len(without) and self.keeps(self.values(without)):
-                    best, shrinks = without, True
-        self.members = best
+        # Leave out single units while the answer is kept: some may speak against it.
+        if required.minimal or (units < _MANY_UNITS and len(best) <= _SMALL_SLICE):
+            best = self.without_spares(best)
+            if required.minimal and units <= _FEW_UNITS:
+                best = min(best, self.without_spares(np.arange(units)), key=len)
+            self.is_minimal = True
+        if required.needed:
+            smaller, best = best, self.until_needed(best)
+            self.is_minimal &= len(best) == len(smaller)
         # Where even the whole model misses `min_probability`, perhaps no slice reaches it.
-        reached = self.required.min_probability is None or len(best) < self.model.units
-        self.kept = reached or self.keeps(self.answers.full[self.rows])
+        self.members = best
+        reached = required.min_probability is None or len(best) < units
+        whole = self.answers.full[self.samples[self.data.index]]
+        self.kept = reached or self.enough(whole)
+        # Tests in an order that was fixed before, from large to small, up to the first that fails
+        # (fixed-sequence testing: so the bound holds for the last that passes). All units pass.
+        if self.test is not None:
+            self.members, self.is_minimal = np.arange(units), False
+            self.tested = self.answers.full[self.samples[self.test.index]]
+            for factor in (*(_TESTED_BEFORE if self.whole else ()), *_TESTED):
+                size = max(1, int(factor * len(best)))
+                if size >= units:
+                    continue
+                longer = ((m, s) for m, s in found[::-1] if len(m) >= size)
+                members = best if factor == 1 else _largest(*next(longer, found[0]), size)
+                values = self.values(members, trial=self.test)
+                rows = self.by_group(values, self.test)
+                bounds = [lower_bound(int(kept.sum()), len(kept)) for kept in rows]
+                levels = required.at_least or 0, 1 - required.at_most
+                if any(bound < level for bound, level in zip(bounds, levels, strict=False)):
+                    break
+                self.members, self.tested = members, values
+                self.is_minimal = required.minimal and factor == 1
+        # The certificate of a class is of its own samples.
+        if self.whole is not None and self.test is not None:
+            own, others = self.by_group(self.tested, self.test)
+            of_all = len(self.members) == units
+            self.bounds = {
+                "unseen samples": len(own),
+                "unseen kept": own.mean(),
+                "unseen bound": 1.0 if of_all else required.at_least,
+                "others": len(others),
+                "others claimed": 1 - others.mean(),
+                "claims bound": 0.0 if of_all else required.at_most,
+            }
+            self.samples, self.targets = self.samples[: self.own], self.targets[: self.own]
+            self.data, self.draw, self.test, self.tested = self.whole, None, None, np.zeros(0)
+            self.own, self.shares = sys.maxsize, (MIN_KEPT,)
+            self.empty = self.values(np.zeros(0, int))
+
+    def by_group(self, values: np.ndarray, trial: Trial) -> list[np.ndarray]:
+        """Return which rows are kept, of own samples, and of others if there are."""
+        kept, group = self.kept_by(values, trial), (trial.index >= self.own)[trial.counts]
+        return [kept[group == g] for g in range(len(self.shares))]
+
+    def without_spares(self, members: np.ndarray) -> np.ndarray:
+        """Leave out single units, those that are missed least first, until each is needed."""
+        size = max(1, _BATCH // len(self.data.index))
+        goals, rows = self.targets[self.data.index], self.samples[self.data.index]
+        while len(members) > 1:
+            # The slice without each of its units; how sure of the answer it is then.
+            kept, sure = [], []
+            for part in np.split(members, range(size, len(members), size)):
+                masks = np.zeros((len(part), self.model.units), np.float32)
+                masks[:, members] = 1
+                masks[np.arange(len(part)), part] = 0
+                self.passes += len(part) * len(rows)
+                values = self.model.outputs(
+                    np.repeat(masks, self.data.rows.samples, axis=0),
+                    self.data.rows.times(len(part)),
+                )
+                for one in values.reshape(len(part), len(rows), -1):
+                    kept.append(self.enough(one))
+                    odds = np.log(self.answers.probability(one, goals) + 1e-300)
+                    distance = self.answers.divergence(one, rows)
+                    sure.append(-distance.mean() if self.answers.is_number else odds.mean())
+            order = np.argsort(-np.array(sure), kind="stable")
+            spare = members[order[np.array(kept)[order]]]
+            if not len(spare):
+                break
+            # Of many, as many at once as the answer allows.
+            is_small = self.model.units <= _FEW_UNITS or len(members) <= _SMALL_SLICE
+            count = 1 if is_small else len(spare)
+            while count > 1 and not self.keeps(np.setdiff1d(members, spare[:count])):
+                count //= 2
+            members = np.setdiff1d(members, spare[:count])
+        return members
+
+    def until_needed(self, members: np.ndarray) -> np.ndarray:
+        """Add what speaks most for the answer in the rest, until the rest gives another one."""
+        larger, added = members, np.zeros(0, int)
+        while True:
+            active = np.zeros(self.model.units, np.float32)
+            active[larger] = 1
+            values, slopes = self.slopes(self.targets[0], 1 - active, self.data)
+            if self.is_lost(values):
+                break
+            # Nothing that speaks against it in the slice, which would then lose it.
+            alone = self.slopes(self.targets[0], active, self.data)[1]
+            rest = np.flatnonzero((active == 0) & (slopes > 0) & (alone >= 0))
+            if not len(rest):
+                return members
+            ordered = rest[np.argsort(-slopes[rest], kind="stable")]
+            added = ordered[: max(1, int(_GROWTH * len(larger)))]
+            larger = np.union1d(larger, added)
+        # No more of the last step than it takes.
+        low, high = 0, len(added)
+        while high - low > 1:
+            middle = (low + high) // 2
+            fewer = np.setdiff1d(larger, added[middle:])
+            low, high = (low, middle) if self.is_lost(self.values(fewer, True)) else (middle, high)
+        larger = np.setdiff1d(larger, added[high:])
+        return larger if self.keeps(larger) else members
+
+    def is_lost(self, values: np.ndarray) -> bool:
+        """Whether values with a slice removed give other answers, for nearly all rows."""
+        return bool(self.kept_by(values, self.data, bounded=False).mean() <= 1 - MIN_KEPT)
 
     def gives(self, answer: int) -> bool:
         """Whether a mask of at most the slice's size, met by a search, gives another answer."""
@@ -195,9 +358,9 @@ class _Search:
         if any((met == answer).mean() > 0.5 for count, met in self.met if count <= size):
             return True
         other = replace(self, passes=0, met=[])
-        counts = [count for count in counts_left(self.model.units) if count > size] + [size]
-        effects = partial(other.effects, answer)
-        *_, (_, members, _) = rounds_of_ablation(effects, self.model.units, counts)
+        first = () if self.draw else _FIRST_SHARES
+        counts = [count for count in counts_left(self.model.units, first) if count > size] + [size]
+        *_, (_, members, _) = other.rounds(answer, counts)
         return bool((self.answers.of(other.values(members)) == answer).mean() > 0.5)
 
     def certificate(self) -> dict[str, np.ndarray]:
@@ -205,61 +368,87 @@ class _Search:
 
         With several donors, answers are the most frequent, and numbers and probabilities means.
         """
-        answers, goals, donors = self.answers, self.goals, self.data.donors
-
-        def each(values: np.ndarray) -> np.ndarray:
-            return values.reshape(-1, donors).mean(axis=1) if donors > 1 else values
-
-        def answer(values: np.ndarray) -> np.ndarray:
-            found = answers.of(values)
-            if donors == 1 or answers.is_number:
-                return each(found)
-            rows = found.reshape(-1, donors)
-            return np.array([np.bincount(row).argmax() for row in rows])
-
-        alone, removed = self.values(self.members), self.values(self.members, removed=True)
-        nothing = answer(self.empty)
+        answers, samples = self.answers, len(self.samples)
+        trial = self.data if self.test is None else self.test
         share = len(self.members) / self.model.units
+
+        def each(values: np.ndarray, of: Trial) -> np.ndarray:
+            sums = np.bincount(of.index[of.counts], values[of.counts], samples)
+            return sums / np.bincount(of.index[of.counts], minlength=samples)
+
+        def answer(values: np.ndarray, of: Trial) -> np.ndarray:
+            found = answers.of(values)
+            if answers.is_number:
+                return each(found, of)
+            votes = [each((found == a).astype(float), of) for a in range(answers.count)]
+            return np.argmax(votes, axis=0)
+
+        def probability(values: np.ndarray, labels: np.ndarray, of: Trial) -> np.ndarray:
+            return each(answers.probability(values, labels[of.index]), of)
+
+        alone = self.tested if len(self.tested) else self.values(self.members)
+        removed = self.values(self.members, removed=True)
+        nothing, without = answer(self.empty, self.data), answer(removed, self.data)
         # All units are the whole model, whose answers are kept but for a bound that it misses.
-        kept_rows = self.kept_by(alone) if share < 1 else np.ones(len(goals), bool)
-        kept_share = each(kept_rows.astype(float))
-        kept = (kept_share >= _MIN_KEPT) & self.kept
+        keeps = np.ones(len(trial.index))
+        if share < 1:
+            keeps[trial.counts] = self.kept_by(alone, trial)
+        kept_share = each(keeps, trial)
+        kept = (kept_share >= MIN_KEPT) & self.kept if self.test is None else self.kept
+        needed = without != self.targets
+        if answers.is_number:
+            lost = np.ones(len(self.data.index))
+            lost[self.data.counts] = ~self.kept_by(removed, self.data)
+            needed = each(lost, self.data) > 0.5
+        enough = kept & (needed | (not self.required.needed))
         columns: dict[str, Any] = {
             "answer": self.targets,
-            "probability": each(answers.probability(answers.full[self.rows], goals)),
-            "answer with slice alone": answer(alone),
-            "probability with slice alone": each(answers.probability(alone, goals)),
-            "answer with slice removed": answer(removed),
-            "probability with slice removed": each(answers.probability(removed, goals)),
+            "probability": answers.probability(answers.full[self.samples], self.targets),
+            "answer with slice alone": answer(alone, trial),
+            "probability with slice alone": probability(alone, self.targets, trial),
+            "answer with slice removed": without,
+            "probability with slice removed": probability(removed, self.targets, self.data),
             "empty answer": nothing,
-            "probability of empty answer": each(
-                answers.probability(self.empty, np.repeat(nothing, donors))
-            ),
-            "divergence": each(answers.divergence(alone, self.rows)),
+            "probability of empty answer": probability(self.empty, nothing, self.data),
+            "divergence": each(answers.divergence(alone, self.samples[trial.index]), trial),
             "size": len(self.members),
             "share": share,
             "kept": kept,
-            "found": kept & (share <= self.required.max_share),
-            "donors kept": kept_share,
+            "needed": needed,
+            "minimal": self.is_minimal,
+            "found": enough & (share <= self.required.max_share),
             "other classes asked": len(self.given),
             "other classes given": sum(is_given for _, is_given in self.given),
-            "passes": self.passes,
         }
-        if donors == 1:
-            del columns["donors kept"]
-        return {name: np.broadcast_to(v, (len(self.samples),)) for name, v in columns.items()}
+        if len(self.data.index) > samples:
+            columns["donors kept"] = kept_share
+        # Of donors that nothing was decided on: those for which the answer is kept.
+        rows = [keeps[trial.counts]] * samples if self.test else []
+        for unseen in map(self.scope, range(samples)) if self.scope else ():
+            values = self.values(self.members, trial=unseen)
+            rows.append(self.kept_by(values, unseen, bounded=False))
+        if rows:
+            columns["scope donors"] = np.array([len(row) for row in rows])
+            columns["scope kept"] = np.array([row.mean() if len(row) else 0.0 for row in rows])
+            bounds = [lower_bound(int(row.sum()), len(row)) for row in rows]
+            # Tests of several sizes bound what was asked for; all units keep every answer.
+            bound = 1.0 if share == 1 else self.required.at_least
+            columns["scope bound"] = np.array(bounds) if self.test is None else bound
+        columns |= {**self.bounds, "passes": self.passes}
+        return {name: np.broadcast_to(v, (samples,)) for name, v in columns.items()}
 
     def contributions(self) -> np.ndarray:
         """Return what each member does with only the slice active: the score's derivative."""
         mask = np.zeros(self.model.units, np.float32)
         mask[self.members] = 1
-        return self.effects(self.targets[0], mask)[1][self.members]
+        return self.slopes(self.targets[0], mask, self.data)[1][self.members]
 
 
 def rounds_of_ablation(
     effects: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     units: int,
     counts: Sequence[int],
+    faded: float = _FADED,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Ablate units in rounds, those with the smallest effects first.
 
@@ -268,31 +457,36 @@ def rounds_of_ablation(
     estimates of all rounds are added up, with weights that halve from each round to the one before.
 
     Args:
-        effects: Maps a mask `(units,)` to the logits and the score's derivative by the mask.
+        effects: Maps a mask `(units,)` to what it gives, such as logits, and the score's derivative
+            by the mask.
         units: Number of units.
         counts: How many are left after each round, descending.
+        faded: Mask of the units that the round would ablate, while effects are estimated.
 
     Yields:
-        The logits of the round's mask, the units left, and the sizes of their effects; first for
-        the whole model.
+        What the round's mask gives, the units left, and the sizes of their effects; first for the
+        whole model.
     """
     members, mask = np.arange(units), np.ones(units, np.float32)
-    logits, memory = effects(mask)
-    yield logits, members, np.abs(memory)
+    given, memory = effects(mask)
+    yield given, members, np.abs(memory)
     for count in counts:
-        mask[members] = _FADED
+        mask[members] = faded
         mask[_largest(members, np.abs(memory[members]), count)] = 1
-        logits, estimate = effects(mask)
+        given, estimate = effects(mask)
         memory = _MEMORY * memory + estimate
         mask[members] = 0
         members = _largest(members, np.abs(memory[members]), count)
         mask[members] = 1
-        yield logits, members, np.abs(memory[members])
+        yield given, members, np.abs(memory[members])
 
 
-def counts_left(units: int) -> list[int]:
-    """Return how many units are left after each round of a search, descending to almost none."""
-    shares = list(_FIRST_SHARES) if units >= _MANY_UNITS else [1.0]
+def counts_left(units: int, first: Sequence[float] = _FIRST_SHARES) -> list[int]:
+    """Return how many units are left after each round of a search, descending to almost none.
+
+    Of many units, the `first` shares are taken in large steps.
+    """
+    shares = list(first if units >= _MANY_UNITS else ()) or [1.0]
     while shares[-1] * units >= 2 and shares[-1] > _MIN_SHARE:
         shares.append(shares[-1] * (_STEP if shares[-1] > _SMALL_SHARE else _LAST_STEP))
     counts = {max(1, int(share * units)) for share in shares}
@@ -311,6 +505,8 @@ def decisive_slices(
     outputs: Any,
     required: Requirements,
     reference: Any,
+    scope: Any,
+    against: DataLike | None,
     others: int | None,
     rng: int | np.random.Generator,
     progress: bool,
@@ -332,15 +528,37 @@ def decisive_slices(
     full = values_of(im, model.as_batch(x), [answers.operation])[answers.operation]
     answers.full = full.reshape(samples, -1).astype(np.float64)
     targets = _targets(wanted, answers, required)
+    asked = [generator.permutation(answers.count) for _ in range(samples)]
 
-    # One search for each sample, or one for all of them.
+    # One search for each sample, or one for all of them; and other samples: those that no search
+    # sees, and with `at_least` those of rounds and of choices.
     searches = []
-    for rows in [np.arange(samples)] if required.together else np.arange(samples)[:, None]:
-        own = model.unchecked([array[rows] for array in x])
-        searches.append(_Search(model, own, answers, rows, targets[rows], required))
+    if against is None:
+        donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
+    else:
+        if not required.together or required.at_least is None or answers.is_number:
+            raise InvalidArgumentError(
+                "against bounds what a slice of a class claims: pass together=True and at_least, "
+                "such as 0.95, with samples of one class."
+            )
+        strangers = im.check(against)
+        full = values_of(im, strangers, [answers.operation])[answers.operation]
+        full = full.reshape(len(full), -1).astype(np.float64)
+        chosen = np.flatnonzero(answers.of(full) != targets[0])
+        answers.full = np.concatenate([answers.full, full[chosen]])
+        every = [np.concatenate(pair) for pair in zip(x, arrays_of(strangers[chosen]), strict=True)]
+        levels = required.at_least, 1 - required.at_most
+        trials = class_trials(model, every, samples, levels, generator)
+        rows, donors = np.arange(len(every[0])), DonorSets()
+        labels = np.full(len(rows), targets[0])
+        searches.append(_Search(model, answers, rows, labels, required, **trials))
+    groups = [np.arange(samples)] if required.together else np.arange(samples)[:, None]
+    for rows in () if searches else groups:
+        own, seed = [array[rows] for array in x], int(generator.integers(2**32))
+        trials = donors.trials(model, own, seed)
+        searches.append(_Search(model, answers, rows, targets[rows], required, **trials))
 
     # All slices, then the same search for other answers.
-    asked = [generator.permutation(answers.count) for _ in range(samples)]
     bar = tqdm(
         total=len(searches), desc="Deciding", unit="slice", disable=not progress, leave=False
     )
@@ -365,20 +583,16 @@ def decisive_slices(
 
     certificate = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     info = {
-        "level": required.level,
+        **asdict(required),
         "reference": reference.name,
         "inactive": reference.words,
-        "max_share": required.max_share,
-        "min_probability": required.min_probability,
-        "max_divergence": required.max_divergence,
-        "tolerance": required.tolerance,
-        "together": bool(required.together),
         "kind": answers.kind,
         "names": answers.names,
         "labels": answers.kind != BINARY and answers.classes.is_multi_label,
-        "donors": searches[0].data.donors,
+        "donors": len(searches[0].data.index) // len(searches[0].samples),
         "number": answers.is_number,
         "others": [[list(pair) for pair in search.given] for search in searches],
+        "untested": donors.missing,
         "fingerprint": profile.fingerprint,
     }
     members = [search.members for search in searches]

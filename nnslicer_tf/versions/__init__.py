@@ -2,6 +2,7 @@
 
     result = versions.compare(old, new, x, y)      # flipped answers, by class and by layer
     causes = versions.explain_flips(old, new, x)   # for each: the fewest changes that made it
+    versions.rank_changes(old, new, x, y)          # which channel's change does most harm
     repair = versions.revert(old, new, x, y)       # the fewest changes to take back
     repair.model.save("repaired.keras")
 
@@ -10,7 +11,7 @@ All three run models between the versions: the old weights plus some of the chan
 
 from nnslicer_tf.versions.comparison import VersionComparison, compare
 from nnslicer_tf.versions.flips import FlipCauses, explain_flips
-from nnslicer_tf.versions.reversion import Reversion, revert
+from nnslicer_tf.versions.reversion import Reversion, rank_changes, revert
 
 __all__ = [
     "FlipCauses",
@@ -18,5 +19,6 @@ __all__ = [
     "VersionComparison",
     "compare",
     "explain_flips",
+    "rank_changes",
     "revert",
 ]

@@ -16,6 +16,8 @@ from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.references import Weights
 
 LEVELS = ("weight", "channel", "layer")
+PATH = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Where effects are estimated on the straight way from the old weights to the new ones."""
 
 
 class Between:

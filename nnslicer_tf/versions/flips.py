@@ -14,9 +14,8 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.versions.between import Between, versions_of
+from nnslicer_tf.versions.between import PATH, Between, versions_of
 
-_PATH = (0.0, 0.25, 0.5, 0.75, 1.0)  # where effects are estimated on the way between the versions
 _ROUNDS = 3
 _SMALL = 64
 _PRECISION = 0.01  # of a size that bisection finds
@@ -224,7 +223,7 @@ def _fewest(
         return between.effects(active, rows, score)
 
     def on_the_way(label: int) -> np.ndarray:
-        return np.mean([effects_at(share, share, label) for share in _PATH], axis=0)
+        return np.mean([effects_at(share, share, label) for share in PATH], axis=0)
 
     # Bisection on the ranking. Then effects are estimated again at the model whose margin is nearer
     # to 0, which decides the size, and changes are ranked again.

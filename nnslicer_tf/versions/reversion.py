@@ -12,7 +12,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.versions.between import Between
+from nnslicer_tf.versions.between import PATH, Between
 
 _STEPS = 12
 _BATCH = 512
@@ -107,7 +107,6 @@ def revert(
     check_number("held_out", held_out, "(0, 1)")
     between = Between(old, new, level)
     x, y = between.new.labelled(x, y)
-    classes = between.new.classes
     before = between.answers(0.0, x)
     if not ((before == y) & (between.answers(1.0, x) != y)).any():
         raise InvalidArgumentError(
@@ -126,22 +125,12 @@ def revert(
         steps.append({"share": share, "accuracy": float(right.mean()), **means})
 
     measure(0.0)
-    neurons = [classes.neuron(label) for label in range(classes.count)]
     taken: list[np.ndarray] = []
     counts = np.unique(np.ceil(np.linspace(0, max_share, _STEPS + 1)[1:] * between.units)).astype(
         int
     )
     for count in track(counts, "Taking back", len(counts), progress):
-        # The derivative of the log-likelihood by the logits, then by each unit's mask.
-        gains = np.zeros(between.units)
-        for batch in np.array_split(chosen, max(1, len(chosen) // _BATCH)):
-            rows = between.rows(x[batch])
-            logits = between.logits(active, rows)
-            errors = np.eye(classes.count)[y[batch]] - between.probabilities(logits)
-            slopes = np.zeros((len(batch), between.new[between.new.logit_operation].size))
-            for label, (neuron, sign) in enumerate(neurons):
-                slopes[:, neuron] += sign * errors[:, label] / (2 if classes.is_binary else 1)
-            gains -= between.effects(active, rows, slopes)
+        gains = _gains(between, active, x[chosen], y[chosen])
         gains[active == 0] = -np.inf
         best = np.argsort(-gains, kind="stable")[: count - sum(map(len, taken))]
         taken.append(best[gains[best] > 0])
@@ -151,3 +140,62 @@ def revert(
     share = float(table["share"][int(table["accuracy"].argmax())])
     reverted = np.concatenate(taken)
     return Reversion(share, reverted[: round(share * between.units)], table, reverted, between)
+
+
+def rank_changes(
+    old: ModelLike,
+    new: ModelLike,
+    x: DataLike,
+    y: ArrayLike | None = None,
+    *,
+    level: str = "channel",
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Rank changed parts by how much their change harms the answers: where is the fault?
+
+    The harm is the rise of the loss (cross-entropy, summed over the samples) that a change causes:
+    a mean of derivatives on the straight way between the versions' weights. Where no version at
+    hand was right, `debugging.suspicious` ranks the parts of the faulty one alone.
+
+    Args:
+        old: The old version, a Keras or instrumented classifier.
+        new: The new version, of the same architecture.
+        x: Labelled samples in any form of `DataLike`, those that went wrong among them.
+        y: Their classes `(samples,)`, if `x` has none.
+        level: What is ranked: "channel", "layer" or "weight".
+        progress: Whether to show progress.
+
+    Returns:
+        Columns name (of the layer or variable), index and harm, the most harmful first.
+
+    Raises:
+        InvalidArgumentError: if the versions have the same weights, or differ in architecture.
+        InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
+    """
+    between = Between(old, new, level)
+    x, y = between.new.labelled(x, y)
+    harm = np.zeros(between.units)
+    for share in track(PATH, "Ranking", len(PATH), progress):
+        harm += _gains(between, share, x, y) / len(PATH)
+    order = np.argsort(-harm, kind="stable")
+    places = [between.where(unit) for unit in order]
+    columns = {"name": [name for name, _ in places], "index": [index for _, index in places]}
+    return pd.DataFrame({**columns, "harm": harm[order]})
+
+
+def _gains(
+    between: Between, active: np.ndarray | float, x: np.ndarray, y: np.ndarray
+) -> np.ndarray:
+    """Return how much taking back each unit's change lowers the loss, by its derivative."""
+    classes, size = between.new.classes, between.new[between.new.logit_operation].size
+    gains = np.zeros(between.units)
+    for start in range(0, len(x), _BATCH):
+        rows = between.rows(x[start : start + _BATCH])
+        probabilities = between.probabilities(between.logits(active, rows))
+        errors = np.eye(classes.count)[y[start : start + _BATCH]] - probabilities
+        slopes = np.zeros((len(errors), size))  # of the log-likelihood, by the logits
+        for label in range(classes.count):
+            neuron, sign = classes.neuron(label)
+            slopes[:, neuron] += sign * errors[:, label] / (2 if classes.is_binary else 1)
+        gains -= between.effects(active, rows, slopes)
+    return gains

@@ -161,6 +161,10 @@ def test_explain_says_why(nnslicer, files, tmp_path):
     )
     assert f"{np.count_nonzero(one.to_vector()):,} of 6,032" in out
     assert "data:image/webp;base64" in page.read_text(encoding="utf-8")
+    contrast = ("--target", 7, "--instead-of", 4, "--background", "digits:train[:20]")
+    code, out, _ = nnslicer("explain", *common, *chosen[:4], *contrast, "--output", page)
+    assert code == 0 and "Decisive slice for 7 rather than 4" in out
+    assert "Against 20 background rows" in out
     code, _, errors = nnslicer("explain", *common, "--data", "digits", "--index", 360)
     assert code == 2 and "samples 0 … 359" in errors
 
@@ -184,6 +188,25 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     info = nns.slicing.DecisiveSlices.load(output).info
     assert code == 0 and [info[n] for n in ("level", "reference")] == ["channel", "zero"]
     assert info["min_probability"] == 0.3
+    # Slices that were not found are shown, with the argument that changes it.
+    options = ("--max-share", 0.001, "--needed", "--minimal", "--max-divergence", 0.5)
+    code, out, _ = nnslicer("slice", *common, *data, "--decisive", *options, "--output", output)
+    found = nns.slicing.DecisiveSlices.load(output)
+    assert code == 0 and not found.certificate["found"].any() and found.certificate["minimal"].all()
+    assert (
+        "Not found, because it has more than 0.1 % of the synapses" in out and found.info["needed"]
+    )
+    # Others' values: the profile's samples, or data.
+    channels = ("--decisive", "--level", "channel", "--at-least", 0.8, "--output", output)
+    code, _, errors = nnslicer("slice", *common, *data, *channels)
+    assert code == 2 and "with 30 samples or more. Received: reference 'samples' with 20" in errors
+    of_data = ("--reference", "digits:train[:120]")
+    code, _, _ = nnslicer("slice", *common, *data, *channels, *of_data)
+    found = nns.slicing.DecisiveSlices.load(output)
+    assert code == 0 and found.info["reference"] == "samples"
+    assert (found.certificate["scope donors"] == 60).all()
+    code, _, errors = nnslicer("slice", *common, *data, *channels, "--reference", "zero")
+    assert code == 2 and "pass reference=Samples(x)" in errors
     wrong = ("--decisive", "--level", "layer")
     code, _, errors = nnslicer("slice", *common, *data, *wrong)
     assert code == 2 and "level" in errors

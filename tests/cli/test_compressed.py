@@ -213,3 +213,31 @@ def test_a_warning_is_one_line(nnslicer, files, tmp_path):
     code, _, errors = nnslicer("deviations", *pair, *options)
     (line,) = [one for one in errors.splitlines() if "identically" in one]
     assert code == 0 and line.startswith("nnslicer: Both models answered identically on all 9")
+
+
+@pytest.mark.parametrize("factor", [1.0, 255.0, 51.0])
+def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
+    """A model that scales its pixels by itself, as the commands guess, or in part, as they ask."""
+    inner = zoo.load("digits_cnn")
+    inputs = keras.Input(inner.input_shape[1:])
+    scaled = keras.layers.Rescaling(factor / 255)(inputs) if factor < 255 else inputs
+    whole = dflare.with_softmax(keras.Model(inputs, inner(scaled)))
+    other = dflare.compress(whole, "mutate", ratio=0.9)
+    files = [tmp_path / "a.keras", tmp_path / "b.keras"]
+    for model, file in zip((whole, other), files, strict=True):
+        model.save(file)
+    pair = ("--original", files[0], "--compressed", files[1])
+    found = tmp_path / "d.npz"
+    asked = ("--scale", factor) if factor == 51 else ()
+    data = ("--data", "digits:test[:12]", "--output", found, "--max-queries", 200)
+    assert nnslicer("deviations", *pair, *data, *asked)[0] == 0
+    deviations = dflare.DeviationSet.load(found)
+    assert deviations.scale == factor and deviations.found.any()
+    x = deviations.images / np.float32(factor)
+    compared = debugging.compare_layers(nns.InstrumentedModel(whole), other, x, progress=False)
+    code, out, _ = nnslicer("layers", *pair, "--deviations", found)
+    assert code == 0 and repr(compared) in out
+    code, out, _ = nnslicer("suite", found, "--output", tmp_path / "suite")
+    with np.load(tmp_path / "suite" / "deviations.npz") as suite:
+        stored = [suite[name] for name in suite.files if suite[name].shape == x.shape]
+    assert code == 0 and any(np.allclose(values, x) for values in stored)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.debugging import METHODS, suspicious
@@ -65,15 +66,19 @@ def test_contrast(im, pairs, runs, contribution):
     slicer = nns.Slicer(im, profile, workers=0, **options)
     assert slicer.theta == (0.3 if contribution == "count" else 0)
     found = suspicious(im, *pairs, "contrast", profile=profile, **options)
-    expected = 0
+    expected, slices = 0, []
     for label in range(3):
         means = []
         for part in (runs.failing, runs.passing):
             own = [slicer.slice(x[None], [label]) for x in part.x[part.right == label]]
+            slices += own
             means.append(np.mean([one.synapses["inner"] for one in own], axis=0))
         weight = (runs.failing.right == label).mean()
         expected = expected + weight * np.abs(means[0] - means[1])
-    rounding = 1e-9 if contribution == "count" else 1e-6  # amounts are of float32
+    # Amounts are of float32: from the logit back they are sums of 8 units, of 9 positions' 4
+    # values, of 36 positions, and with the forward pass of 18 and 36 values and 36 more.
+    largest = max(np.abs(one.synapses["inner"]).max() for one in slices)
+    rounding = 1e-9 if contribution == "count" else (8 + 36 + 36 + 18 + 36 + 36) * 2**-24 * largest
     np.testing.assert_allclose(found.synapses["inner"], expected, atol=rounding)
 
 
@@ -165,6 +170,96 @@ def test_patching_replaces_one_channel(im, pairs, runs):
     np.testing.assert_allclose(found.channels["hidden:pre"], np.abs(gains), rtol=1e-3, atol=1e-5)
 
 
+def test_adjustment_measures_the_best_change_of_one_unit(im, pairs, runs):
+    """The last hidden units, in NumPy: each is set to its mean, mirrored, scaled or shifted."""
+    found = suspicious(im, *pairs, "adjustment", progress=False)
+    weights, bias = (keras.ops.convert_to_numpy(w) for w in im.model.get_layer("logits").weights)
+    x = np.concatenate([runs.failing.x, runs.passing.x])
+    right = np.concatenate([runs.failing.right, runs.passing.right])
+    sizes = len(runs.failing), len(runs.passing)
+    shares = np.repeat([0.5 / size for size in sizes], sizes)
+    hidden = im.capture(x)["hidden:pre"].astype(np.float64)
+
+    def loss(values):
+        powers = np.exp(np.maximum(values, 0) @ weights + bias)
+        return -shares @ np.log(powers[np.arange(len(x)), right] / powers.sum(axis=1))
+
+    means, spreads = hidden.mean(axis=0), hidden.std(axis=0)
+    spreads = np.maximum(spreads, np.median(spreads))
+    gains = np.full(8, -np.inf)
+    for unit, factor in np.ndindex(8, 6):
+        a = (0.0, -1.0, -0.4, 0.4, 2.0, 0.98)[factor]
+        for b in (1, -1, 3, -3, 9, -9) if a == 0.98 else (0, 1, -1, 3, -3):
+            changed = hidden.copy()
+            centred = hidden[:, unit] - means[unit]
+            changed[:, unit] = means[unit] + a * centred + b * spreads[unit]
+            gains[unit] = max(gains[unit], loss(hidden) - loss(changed))
+    scores = found.channels["hidden:pre"]
+    exact = scores > 0.5
+    assert exact.sum() >= 3 and not found.channels["logits"].any()
+    np.testing.assert_allclose(scores[exact] - 0.5, gains[exact], rtol=1e-2, atol=1e-4)
+    assert gains[~exact].max(initial=0) <= gains.max()
+
+
+@pytest.fixture(scope="module")
+def digits_mlp(digits):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input(digits.x.shape[1:]),
+            layers.Flatten(),
+            layers.Dense(24, "relu", name="first"),
+            layers.Dense(16, "relu", name="second"),
+            layers.Dense(10),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(digits.x, digits.y, epochs=40, batch_size=16, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["negate", "scale", "bias", "copy", "zero", "swap"])
+def test_adjustment_finds_each_kind_of_fault(kind, digits_mlp, digits):
+    """In a small network that was trained, with faults in its first and second layer."""
+    model = keras.models.clone_model(digits_mlp)
+    model.set_weights(digits_mlp.get_weights())
+    whole = model.get_weights()
+    ranks = []
+    for place, name in ((0, "first"), (2, "second")):
+        # The unit whose loss costs most; the other one of a swap is the next.
+        costs = []
+        for unit in range(whole[place].shape[1]):
+            kernel, bias = whole[place].copy(), whole[place + 1].copy()
+            own, other = unit, (unit + 1) % len(bias)
+            if kind == "negate":
+                kernel[:, own], bias[own] = -kernel[:, own], -bias[own]
+            elif kind == "scale":
+                kernel[:, own] *= 4
+            elif kind == "bias":
+                bias[own] += 3
+            elif kind == "copy":
+                kernel[:, own], bias[own] = kernel[:, other], bias[other]
+            elif kind == "zero":
+                kernel[:, own] = 0
+            else:
+                kernel[:, [own, other]] = kernel[:, [other, own]]
+                bias[[own, other]] = bias[[other, own]]
+            faulty = [*whole[:place], kernel, bias, *whole[place + 2 :]]
+            model.set_weights(faulty)
+            right = model.predict_on_batch(digits.x).argmax(axis=1) == digits.y
+            costs.append((right.mean(), unit, faulty))
+        _, unit, faulty = min(costs, key=lambda cost: cost[0])
+        model.set_weights(faulty)
+        im = nns.InstrumentedModel(model)
+        runs = nns.debugging.Runs.split(im, digits.x, digits.y).sampled(64)
+        pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+        frame = suspicious(im, *pair, "adjustment", progress=False).to_frame()
+        culprits = (unit, (unit + 1) % len(faulty[place + 1])) if kind == "swap" else (unit,)
+        is_fault = (frame["operation"] == f"{name}:pre") & frame["channel"].isin(culprits)
+        ranks.append(int(frame.index[is_fault][0]) + 1)
+    assert min(ranks) <= 5 and sum(ranks) <= 15  # of 50 units; training differs a little by run
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_scores_everything(im, pairs, method):
     found = suspicious(im, *pairs, method, progress=False)
@@ -206,7 +301,7 @@ def test_a_planted_fault_is_found(digits_model, digits):
     runs = Runs.split(im, digits.x, digits.y)
     assert len(runs.failing) > 20
     pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
-    for method in ("gradient", "gradient_contrast", "patching"):
+    for method in ("gradient", "gradient_contrast", "patching", "adjustment"):
         found = suspicious(im, *pair, method, progress=False)
         hidden = [v for name, v in found.channels.items() if name != im.logit_operation]
         more = np.concatenate(hidden) > found.channels["conv1"][0]

@@ -27,7 +27,7 @@ from nnslicer_tf.detection import (
     Vote,
     evaluate,
 )
-from nnslicer_tf.detection.calibration import p_values
+from nnslicer_tf.detection.calibration import false_alarms, p_values, threshold_at
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, views
 from nnslicer_tf.detection.scorers import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.errors import (
@@ -443,3 +443,30 @@ def test_probabilities_whose_softmax_cannot_be_found_are_said(slicer, normal):
     detector = LogitMargin(nns.InstrumentedModel(odd))
     with pytest.warns(PlausibilityWarning, match="look like probabilities"):
         detector.fit(normal)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("count, rate", [(40, 0.05), (300, 0.05), (60, 0.2)])
+def test_the_interval_of_the_false_alarms_holds_the_true_rate(count, rate, fixed):
+    """By drawing scores whose distribution is known: uniform, so that the rate is 1 - threshold."""
+    rng = np.random.default_rng(0)
+    inside, below, rounds = 0, 0, 2000
+    for _ in range(rounds):
+        scores = rng.random(count)
+        threshold = 1 - rate if fixed else threshold_at(scores, rate)
+        share, low, high = false_alarms(scores, threshold, fixed)
+        assert share == (scores > threshold).mean() and low <= share <= high
+        inside += low <= 1 - threshold <= high
+        below += 1 - threshold < low
+    # Clopper and Pearson's interval is wider than it need be; the other one is exact.
+    assert inside / rounds >= 0.93 and (fixed or (inside / rounds <= 0.97 and below >= 25))
+
+
+def test_nodes_that_are_no_tree_are_refused():
+    tree = TreeDisagreement().fit(np.eye(4), np.arange(4), 4)
+    state = tree.state()
+    TreeDisagreement().restore(state)
+    for name, node in (("left", 0), ("right", 99)):
+        wrong = {**state, name: np.where(np.arange(len(state[name])) == 0, node, state[name])}
+        with pytest.raises(ValueError, match="no tree"):
+            TreeDisagreement().restore(wrong)

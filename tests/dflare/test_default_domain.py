@@ -320,3 +320,44 @@ def test_agreement_on_a_test_set(scaled_model):
     json.dumps(found.accuracies)
     with pytest.raises(InputShapeError, match="no inputs"):
         agreement(pair, test.x[:0])
+
+
+def test_agreement_counts_ties_as_a_device():
+    """Of equal outputs the first counts, and differences from ties are marked."""
+    original = np.array([[0.4, 0.6], [0.5, 0.5], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]])
+    compressed = np.array([[0.5, 0.5], [0.5, 0.5], [0.4, 0.6], [0.9, 0.1], [0.1, 0.9]])
+    pair = ModelPair(lambda x: original, lambda x: compressed)
+    truth = np.array([1, 0, 0, 0, 1])
+    found = agreement(pair, np.zeros((5, 3), np.float32), truth)
+    assert found.differs.tolist() == [True, False, True, True, False]
+    assert found.ties.tolist() == [True, False, True, False, False]
+    assert found.by_kernels is None and "tie" in found.to_frame()
+    assert found.accuracies == (0.8, 0.6)
+    assert "40.00% of 5 inputs" in repr(found) and "2 differences from ties" in repr(found)
+
+
+def test_labels_that_depend_on_the_kernels_are_counted(scaled_model):
+    """LiteRT's reference kernels, run by hand on the inputs on which the labels differ."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    test = datasets.load("digits", "test")
+    content = compress(scaled_model, "int8", test.x[:50])
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(300, *test.x.shape[1:])).astype(np.float32)  # near the boundaries
+    found = agreement(ModelPair(scaled_model, content), x)
+    assert found.differs.any()
+    kind = OpResolverType.BUILTIN_REF
+    reference = Interpreter(model_content=content, experimental_op_resolver_type=kind)
+    reference.allocate_tensors()
+    (given,), (answer,) = reference.get_input_details(), reference.get_output_details()
+    for row in np.flatnonzero(found.differs):
+        value = x[row : row + 1]
+        if given["dtype"] != np.float32:
+            scale, zero = given["quantization"]
+            ends = np.iinfo(given["dtype"])
+            value = np.clip(np.rint(value / scale + zero), ends.min, ends.max)
+        reference.set_tensor(given["index"], value.astype(given["dtype"]))
+        reference.invoke()
+        label = reference.get_tensor(answer["index"])[0].argmax()
+        assert found.by_kernels[row] == (label != found.labels[row, 1])
+    assert not found.by_kernels[~found.differs].any()

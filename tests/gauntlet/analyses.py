@@ -337,7 +337,7 @@ def semantic_slicing(s: Subject) -> None:
 
 
 def explain(s: Subject) -> None:
-    """Without the features that speak for the target, its score is lower."""
+    """Contributions add up to the score, less that of the rows, or of the mean, that they say."""
     several = isinstance(s.x, list)
     sample = [part[0] for part in s.x] if several else s.x[0]
     target = None
@@ -347,14 +347,22 @@ def explain(s: Subject) -> None:
         target = np.s_[0, 0, 0]
     why = s.slicer().explain(sample, target)
     assert why.summary()
-    if several or s.x.dtype.kind != "f" or why.contributions.shape != sample.shape:
-        return
-    means = s.profile.means[s.im.operations[0].name]
-    without = np.where(why.contributions > 0, means, sample).astype("f4")
-    scores = s.im.logits(np.stack([sample, without])).reshape(2, -1)
-    chosen = scores[0].argmax() if target is None and scores.shape[1] > 1 else 0
-    sign = -1 if s.case.classes == 2 and scores.shape[1] == 1 and scores[0, 0] < 0 else 1
-    assert sign * scores[1, chosen] <= sign * scores[0, chosen] + 1e-3
+
+    def scores(x: object) -> np.ndarray:
+        values = s.im.capture(x, of=[why.target.operation])[why.target.operation]
+        return values.reshape(len(values), -1) @ why.target.weights(values[0].size)
+
+    total = sum(np.sum(part) for part in keras.tree.flatten(why.contributions))
+    reference = s.profile.rows
+    if why.background is not None:
+        reference = why.background.rows
+    elif not any(o.kind == "lookup" for o in s.im.operations):
+        reference = {n: s.profile.means[n][None] for n in s.im.input_operations}
+    else:
+        return  # the mean of an embedding
+    x = [np.asarray(part)[None] for part in sample] if several else sample[None]
+    change = scores(x)[0] - scores(reference).mean()
+    np.testing.assert_allclose(total, change, rtol=1e-3, atol=1e-3)
 
 
 def explore(s: Subject) -> None:

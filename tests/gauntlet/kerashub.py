@@ -2,8 +2,9 @@
 
     python tests/gauntlet/kerashub.py [FAMILY …]
 
-builds small models with random weights and writes `data/results/kerashub/families.csv`. A model
-that is refused has the reason in the table. It takes about ten minutes on two cores.
+builds small models with random weights and writes `data/results/kerashub/families.csv`, a row when
+it is done: an interrupted run goes on where it stopped (delete the file to begin anew). A model
+that is refused has the reason in the table. It takes about ten minutes on two free cores.
 """
 
 import csv
@@ -13,6 +14,7 @@ import re
 import sys
 import time
 import traceback
+from datetime import date
 from pathlib import Path
 
 import keras
@@ -25,7 +27,7 @@ from nnslicer_tf.slicing._reference import Reference
 
 TABLE = Path(__file__).parents[2] / "data" / "results" / "kerashub" / "families.csv"
 FIELDS = ("family", "model", "operations", "kernels", "attentions", "heads", "wrap", "difference")
-FIELDS = (*FIELDS, "slice", "amounts", "explain", "decisive", "outcome", "reason")
+FIELDS = (*FIELDS, "slice", "amounts", "explain", "decisive", "outcome", "reason", "versions")
 LENGTH, VOCABULARY, IMAGE = 6, 30, (32, 32, 3)
 
 # Arguments by name: a small model of any family
@@ -342,16 +344,21 @@ def in_structure(model, x):
 
 def main(names):
     rows = []
-    for name in names or FAMILIES:
-        rows.append(run(name))
-        print({k: v for k, v in rows[-1].items()}, flush=True)
+    if not names and TABLE.exists():
+        with TABLE.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    done = {row["family"] for row in rows}
+    versions = f"keras {keras.__version__}, keras-hub {keras_hub.__version__}, {date.today()}"
+    for name in names or [family for family in FAMILIES if family not in done]:
+        rows.append(run(name) | {"versions": versions})
+        print(rows[-1], flush=True)
         gc.collect()
-    if not names:
-        TABLE.parent.mkdir(parents=True, exist_ok=True)
-        with TABLE.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        if not names:
+            TABLE.parent.mkdir(parents=True, exist_ok=True)
+            with TABLE.open("w", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS)
+                writer.writeheader()
+                writer.writerows(rows)
 
 
 if __name__ == "__main__":

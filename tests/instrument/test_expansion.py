@@ -12,6 +12,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import instrument, pruning
 
 tf = pytest.importorskip("tensorflow")
+RNG = np.random.default_rng(2)
 
 
 class TransformerBlock(layers.Layer):
@@ -378,3 +379,99 @@ def test_a_padding_mask_reaches_the_layers_inside():
     np.testing.assert_allclose(
         nns.InstrumentedModel(model).predict(tokens), model(tokens), atol=1e-5
     )
+
+
+class SlopesByMask(layers.Layer):
+    """Positions counted by a mask, whose axes are moved: the batch is not in front for a while."""
+
+    def call(self, x, mask):
+        counts = ops.cast(ops.cumsum(ops.cast(mask, "int32"), axis=-1), x.dtype)
+        slopes = ops.expand_dims(ops.convert_to_tensor([0.5, 0.25])[..., None] * counts[:, None], 0)
+        moved = ops.transpose(slopes, [1, 2, 0, 3])[:, :, 0]
+        return x + ops.transpose(moved, (0, 2, 1))
+
+
+def test_the_batch_axis_may_move_for_a_while():
+    x, mask = keras.Input((5, 2), name="x"), keras.Input((5,), dtype="int32", name="mask")
+    model = keras.Model([x, mask], layers.Dense(3)(layers.Flatten()(SlopesByMask()(x, mask))))
+    values = [RNG.normal(size=(4, 5, 2)).astype("f4"), RNG.integers(0, 2, (4, 5)).astype("i4")]
+    found = nns.InstrumentedModel(model).predict(values)
+    np.testing.assert_allclose(found, model(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["attention", "attention with dropout", "own layer"])
+def test_rows_of_scores_that_are_masked_as_a_whole(kind):
+    """Padding before the first token, and a causal mask: the first tokens attend to nothing."""
+
+    class Own(layers.Layer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.dense, self.softmax = layers.Dense(4), layers.Softmax()
+
+        def call(self, x, padding):
+            scores = ops.einsum("btc,bsc->bts", self.dense(x), x)
+            earlier = ops.cast(np.tril(np.ones((5, 5))), "bool")
+            mask = ops.logical_and(earlier[None], ops.cast(padding, "bool")[:, None])
+            return ops.einsum("bts,bsc->btc", self.softmax(scores, mask=mask), x)
+
+    ids = keras.Input((5,), dtype="int32", name="ids")
+    if "attention" in kind:
+        e = layers.Embedding(7, 4, mask_zero=True)(ids)
+        attention = layers.MultiHeadAttention(2, 3, dropout=0.1 if "dropout" in kind else 0.0)
+        h = attention(e, e, use_causal_mask=True)
+    else:
+        e = layers.Embedding(7, 4)(ids)
+        h = Own()(e, ops.not_equal(ids, 0))
+    model = keras.Model(ids, layers.Dense(2)(layers.GlobalAveragePooling1D()(h)))
+    x = np.array([[0, 0, 3, 1, 2], [1, 2, 3, 4, 5], [0, 0, 0, 0, 6]], np.int32)
+    found = nns.InstrumentedModel(model).predict(x)
+    np.testing.assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_constants_of_outer_layers_are_computed_when_they_change():
+    """Their values are kept until those of the outer layer differ: then all follow."""
+
+    class Rotation(layers.Layer):
+        def __init__(self, depth, **options):
+            super().__init__(**options)
+            self.inner = Rotation(depth - 1) if depth else None
+
+        def build(self, shape):
+            pass
+
+        def call(self, x, angles=None):
+            y = x * ops.cos(angles)[None, :, None] + ops.sin(angles)[None, :, None]
+            return y if self.inner is None else self.inner(y, angles=angles * 1.5)
+
+    class Model(layers.Layer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.rotation = Rotation(3)
+            self.speed = self.add_weight(shape=(), initializer="ones", name="speed")
+
+        def build(self, shape):
+            pass
+
+        def call(self, x):
+            angles = ops.cos(self.speed * ops.arange(4, dtype="float32"))
+            return self.rotation(x, angles=angles)
+
+    x = keras.Input((4, 3))
+    model = keras.Model(x, layers.Dense(2)(layers.Flatten()(Model()(x))))
+    im = nns.InstrumentedModel(model)
+    values = RNG.normal(size=(3, 4, 3)).astype("f4")
+    np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
+    model.layers[1].speed.assign(0.3)
+    np.testing.assert_allclose(im.predict(values), model(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("last", ["a product", "the result"])
+def test_a_batch_axis_that_stays_elsewhere_is_refused(last):
+    class Moved(layers.Layer):
+        def call(self, x):
+            y = ops.transpose(x, (1, 0))
+            return ops.matmul(x, y) if last == "a product" else y
+
+    x = keras.Input((5,))
+    with pytest.raises(nns.errors.UnsupportedLayerError, match="no batch axis in front"):
+        nns.InstrumentedModel(keras.Model(x, Moved()(x)))

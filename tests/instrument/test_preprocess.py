@@ -33,12 +33,23 @@ def test_the_analyses_see_prepared_inputs(model, pixels, preprocess, kind):
     plain = nns.InstrumentedModel(model)
     bound = nns.InstrumentedModel(model, preprocess=preprocess, bounds=(0, 255))
     scaled = pixels / np.float32(255)
-    np.testing.assert_allclose(bound.logits(pixels), plain.logits(scaled), rtol=1e-5, atol=1e-6)
+    # Sums of 27 values and 64 units, with biases and the scaling: each rounds by 2⁻²⁴ of a sum of
+    # magnitudes, which the model with the weights' magnitudes computes.
+    sizes = keras.models.clone_model(model)
+    sizes.set_weights([np.abs(weight) for weight in model.get_weights()])
+    large = nns.InstrumentedModel(sizes)
+    rounding = (27 + 64 + 3) * 2.0**-24
+    atol = 2 * rounding * large.logits(scaled).max()  # of both sides
+    np.testing.assert_allclose(bound.logits(pixels), plain.logits(scaled), rtol=0, atol=atol)
     assert set(bound.kernels) == set(plain.kernels) == {"conv", "dense"}
     of_pixels = bound.gradients(pixels, of=2)[bound.input_operation]
     of_scaled = plain.gradients(scaled, of=2)[plain.input_operation]
-    np.testing.assert_allclose(of_pixels, of_scaled / 255, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(bound.model(pixels).numpy(), bound.predict(pixels), 1e-5)
+    # Back, 5 outputs' slopes pass 9 positions' 4 filters.
+    slopes = large.gradients(scaled, of=2)[large.input_operation].max() / 255
+    np.testing.assert_allclose(
+        of_pixels, of_scaled / 255, rtol=0, atol=2 * (5 + 36 + 2) * 2.0**-24 * slopes
+    )
+    np.testing.assert_allclose(bound.model(pixels).numpy(), bound.predict(pixels), 0, atol)
 
 
 @pytest.mark.parametrize("low, high", [(-1, 100), (5, 256), (-0.5, 255.5)])

@@ -208,8 +208,11 @@ def test_deltas():
     values = rng.normal(1000, 1e-3, (3, 5, 7)).astype(F)
     means = rng.normal(1000, 1e-3, (5, 7))
     means[0] = values[0, 0]
-    delta, signs = pointwise.deltas(values, means)
+    bounds = 1e-4 * np.arange(7)
+    delta, signs = pointwise.deltas(values, means, means - bounds, means + bounds)
     exact = values.astype(np.float64) - means
+    exact[np.abs(exact) <= bounds] = 0
+    assert 0 < (exact[1:] == 0).mean() < 0.5
     np.testing.assert_array_equal(delta, exact.astype(F))
     np.testing.assert_array_equal(signs, np.sign(exact))
     assert signs.dtype == np.int8

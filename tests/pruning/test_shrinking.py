@@ -224,3 +224,29 @@ def test_classes_that_are_none(classes):
     x, y = np.zeros((6, 4), np.float32), np.arange(6) % 3
     with pytest.raises(nns.errors.InvalidArgumentError, match="must be a list of integers"):
         pruning.shrink(model, x, y, classes=classes)
+
+
+class Block(layers.Layer):
+    """An own layer whose code says how many units its layers have."""
+
+    def __init__(self, width, **options):
+        super().__init__(**options)
+        self.wide, self.narrow = layers.Dense(4 * width, "relu"), layers.Dense(width)
+
+    def call(self, x):
+        return x + self.narrow(self.wide(x))
+
+
+def test_units_outside_own_layers_are_removed_and_the_others_named():
+    x = keras.Input((6,))
+    h = layers.Dense(16, "relu", name="outside")(Block(6, name="block")(x))
+    model = keras.Model(x, layers.Dense(3)(h))
+    data = np.random.default_rng(0).normal(size=(60, 6)).astype("f4")
+    y = model.predict(data, verbose=0).argmax(1)
+    options = {"classes": sorted(set(y)), "progress": False}
+    small = pruning.shrink(model, data, y, ratio=0.2, **options).model
+    assert small.get_layer("outside").units < 16
+    assert small.get_layer("block").wide.units == 24
+    message = r"inside 'block' keep all their units.*as a Keras model.*Use a smaller ratio"
+    with pytest.raises(InvalidArgumentError, match=message):
+        pruning.shrink(model, data, y, ratio=0.9, **options)

@@ -25,3 +25,9 @@ def test_signs_of_changes_are_exact_beside_the_mean(sizes):
     found = np.asarray(compiled_function(SplitMean(mean).sign_of_delta)(values))
     np.testing.assert_array_equal(found[normal], expected[normal])
     assert set(np.unique(expected)) == {-1, 0, 1}
+    # With bounds of a few units in the last place, so that values lie on their ends.
+    bounds = np.spacing(np.abs(nearest)).astype(np.float64) * rng.integers(0, 3, len(mean))
+    singles, values = values, values.astype(np.float64)
+    expected = (values > mean + bounds).astype(int) - (values < mean - bounds)
+    found = np.asarray(compiled_function(SplitMean(mean, bounds).sign_of_delta)(singles))
+    np.testing.assert_array_equal(found[normal], expected[normal])

@@ -4,6 +4,7 @@
 WHOLE = (
     "reproduction/*/*.py",
     "gauntlet/test_gauntlet.py",
+    "gauntlet/test_wild_models.py",
     "report/explorer/test_browser_*.py",
     "slicing/test_ray.py",
     "instrument/test_applications.py",
@@ -35,7 +36,10 @@ WHOLE_TESTS = (
     "instrument/test_expansion.py::test_a_text_classifier_of_the_documentation",
     "instrument/test_expansion.py::test_slices_apply_to_expanded_layers",
     "instrument/test_functions.py::test_amounts_add_up_and_counts_agree",
+    "instrument/test_old_files.py::test_an_old_lstm_is_wrapped_and_saved_again",
+    "instrument/test_old_files.py::test_more_predictions_are_those_of_keras_2",
     "instrument/test_recurrent_layers.py::test_states_from_one_layer_to_another",
+    "slicing/test_functions_against_oracle.py::test_a_function",
     "pruning/test_heads.py::test_of_every_layer_two_heads_stay",
     "pruning/test_masks.py::test_without_masks_a_file_needs_nothing_of_this_package",
     "pruning/test_removal.py::test_a_real_architecture_becomes_smaller",
@@ -170,7 +174,15 @@ SLOW = (
     "deepxplore/test_generate.py::test_differences_lie_between_the_thresholds[light",
     "deepxplore/test_generate.py::test_heads_are_retrained_as_their_logits[softmax",
     "deepxplore/test_generate.py::test_the_models_disagree_indeed[light",
+    *(
+        f"debugging/test_localisation.py::test_adjustment_finds_each_kind_of_fault[{kind}"
+        for kind in ("scale", "copy", "zero", "swap")
+    ),
     "deepxplore/test_sequences.py::test_neuron_coverage_without_padding[recurrent",
+    *(
+        f"deepxplore/test_shared_layers.py::test_coverage_is_that_of_a_twin_that_shares_nothing[{name}"
+        for name in ("attention", "convolution-act", "dense", "in_two_models", "nested-act", "rec")
+    ),
     "deepxplore/test_sequences.py::test_ranges_without_padding[recurrent",
     "detection/test_attacks.py::test_batches_are_made_once_and_resumed[Boundary]",
     "detection/test_attacks.py::test_batches_are_made_once_and_resumed[Pointwise]",

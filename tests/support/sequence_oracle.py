@@ -29,10 +29,14 @@ class SequenceOracle:
         positions: "each" or "pooled".
         relative_to: "output" or "sum".
         product: "value" or "midpoint".
+
+    Attributes:
+        rounding: {operation: array of the largest |Δ| that are rounding, and thus 0}.
     """
 
     def __init__(self, im, profile_data, positions="pooled", relative_to="output", product="value"):
         self.product = product
+        self.rounding = {o.name: np.zeros(o.shape) for o in im.operations}
         self.im = im
         self.ops = {o.name: o for o in im.operations}
         self.relative_to = relative_to
@@ -249,7 +253,7 @@ class SequenceOracle:
         y = {name: {i: float(v[i]) for i in indices(v.shape)} for name, v in captured.items()}
         delta = {
             name: {
-                i: single(v - self.mean[name][i]) if self.present(name, i, x) else 0.0
+                i: self.deviation(name, i, v) if self.present(name, i, x) else 0.0
                 for i, v in values.items()
             }
             for name, values in y.items()
@@ -267,6 +271,10 @@ class SequenceOracle:
                 if total != 0 and (op.kind == "routing" or delta[op.name][n] != 0):
                     self.expand(op, n, total, x, y, delta, theta, contrib, synapses)
         return contrib, synapses
+
+    def deviation(self, name, i, value):
+        mean, bound = self.mean[name][i], self.rounding[name][i]
+        return 0.0 if mean - bound <= value <= mean + bound else single(value - mean)
 
     def expand(self, op, n, total, x, y, delta, theta, contrib, synapses):
         if op.kind == "routing":

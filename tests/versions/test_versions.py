@@ -188,6 +188,19 @@ def test_reversion_takes_back_the_fault(digits_and_fault):
     )
 
 
+def test_the_faulty_channel_does_most_harm(digits_and_fault):
+    old, new, x, y = digits_and_fault
+    noisy = keras.models.clone_model(new)
+    rng = np.random.default_rng(0)
+    noisy.set_weights([w + rng.normal(0, 0.01, w.shape) for w in new.get_weights()])
+    ranked = versions.rank_changes(old, noisy, x, y, progress=False)
+    assert ranked.iloc[0][["name", "index"]].tolist() == ["logits", (3,)]
+    # Harms add up to the rise of the loss, as integrals of derivatives do.
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    rise = float(loss(y, noisy(x))) - float(loss(y, old(x)))
+    assert ranked["harm"].sum() == pytest.approx(rise, rel=0.1)
+
+
 def test_layers_and_intervals(digits_and_fault):
     old, new, x, y = digits_and_fault
     result = versions.compare(old, new, x, y)

@@ -12,9 +12,10 @@ KINDS = ("noise", "scale", "negate", "synapses")
 """Kinds of faults: noise on all weights of a channel, all of them scaled, all of them negated, and
 one weight in ten of them set to a large value."""
 
-OTHER_KINDS = ("zero", "copy", "bias")
-"""Kinds on which no method was chosen: all weights are zero, or those of the next channel, or the
-bias moves by the strength, in standard deviations of the kernel's weights × √(weights)."""
+OTHER_KINDS = ("zero", "copy", "bias", "swap")
+"""More kinds: all weights are zero, or those of the next channel, or the bias moves by the
+strength, in standard deviations of the kernel's weights × √(weights), or weights and bias are
+swapped with those of the next channel."""
 
 STRENGTHS = (1.0, 2.0, 4.0)
 """For noise and large values: in standard deviations of the kernel's weights, times 2. For scaling:
@@ -76,19 +77,30 @@ class FaultyModel:
         elif fault.kind == "negate":
             changed = -fault.strength * own
         elif fault.kind in OTHER_KINDS:
-            changed = own if fault.kind == "bias" else 0 * own
+            changed = 0 * own if fault.kind == "zero" else own
             if fault.kind == "copy":
                 changed = weights[..., (fault.channel + 1) % weights.shape[-1]]
         else:
             large = spread * 3 * rng.choice([-1.0, 1.0], own.shape)
             changed = np.where(rng.random(own.shape) < _SHARE, large, own)
         weights[..., fault.channel] = changed
-        kernel.variable().assign(kernel.to_kernel(weights))
         bias = kernel.read_bias()
+        if fault.kind == "swap":
+            pair = self.culprits(fault)
+            weights[..., pair] = kernel.matrix()[..., pair[::-1]]
+            if bias is not None:
+                bias[pair] = bias[pair[::-1]]
+                kernel.bias().assign(bias)
+        kernel.variable().assign(kernel.to_kernel(weights))
         if fault.kind == "bias" and bias is not None:
             size = fault.strength * kernel.matrix().std() * np.sqrt(own.size)
             bias[fault.channel] += size * rng.choice([-1.0, 1.0])
             kernel.bias().assign(bias)
+
+    def culprits(self, fault: Fault) -> list[int]:
+        """Return the channels that a fault changes."""
+        other = (fault.channel + 1) % self.im[fault.operation].shape[-1]
+        return [fault.channel, other] if fault.kind == "swap" else [fault.channel]
 
     def heal(self) -> None:
         """Restore the model's original weights."""

@@ -47,6 +47,24 @@ class LocalisationSettings(FaultSettings):
 
 
 @dataclass(frozen=True)
+class UnitSettings(Settings):
+    """Plant faults of six kinds in four networks, and rank their units among all hidden ones."""
+
+    trial: ClassVar = {"faults": 1, "images": 300, "networks": "mlp"}
+    kept = "debugging"
+    networks: Annotated[str, Option(help="Networks, separated by commas.")] = (
+        "mlp,digits_cnn,lenet,lenet5"
+    )
+    methods: Annotated[str, Option(help="Methods, separated by commas.")] = "adjustment,gradient"
+    faults: Annotated[int, Option(help="Faults of each kind, network and seed.", min=1)] = 3
+    images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 1000
+    samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 64
+    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    work: Work = Path("runs/debugging")
+    seeds: tuple[int, int] = (0, 1)  # of the faults on which the method was chosen, and of others
+
+
+@dataclass(frozen=True)
 class MendingSettings(FaultSettings):
     """Mend models with planted faults from few images, in several ways; half are for mending."""
 

@@ -112,15 +112,15 @@ def drawn(
     rng = np.random.default_rng(s.seed)
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, _inputs(dataset, f"train[:{s.profile}]"))
-    x = _inputs(dataset, s.split)
+    profile = Profile.from_data(im, inputs(dataset, f"train[:{s.profile}]"))
+    x = inputs(dataset, s.split)
     x = x[np.sort(rng.permutation(len(x))[: s.samples])]
     head = {"model": f"{s.model} on {dataset}", "samples": f"{len(x)} of {s.split}"}
     head |= {"profile": f"{s.profile} training samples", "seed": s.seed}
     return rng, im, profile, x, head
 
 
-def _inputs(dataset: str, split: str) -> np.ndarray:
+def inputs(dataset: str, split: str) -> np.ndarray:
     """Return the samples of a split; of sentences, the tokens."""
     if dataset == "sst2":
         return texts.vocabulary().encode(texts.load(dataset, split).text)

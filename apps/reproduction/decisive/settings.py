@@ -34,3 +34,35 @@ class DecisiveSettings(MapSettings):
     points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 8
     learned: Annotated[int, Option(help="Samples whose masks are learned.", min=1)] = 8
     steps: Annotated[int, Option(help="Steps of learning a mask.", min=1)] = 150
+
+
+@dataclass(frozen=True)
+class OthersSettings(MapSettings):
+    """Give inactive synapses the values of other samples, and see what slices keep."""
+
+    trial: ClassVar = {
+        "samples": 3, "profile": 200, "background": 60, "unseen": 20, "splits": 2, "ranked": 1,
+        "points": 2,
+    }  # fmt: skip
+
+    split: Annotated[str, Option(help="Split of all samples that are explained or other.")] = "test"
+    samples: Annotated[int, Option(help="Samples, drawn at random.", min=2)] = 50
+    background: Annotated[int, Option(help="Other samples of a search.", min=60)] = 200
+    unseen: Annotated[int, Option(help="Other samples that judge slices.", min=2)] = 300
+    splits: Annotated[int, Option(help="Backgrounds, drawn at random.", min=1)] = 20
+    ranked: Annotated[int, Option(help="Samples that EAP-IG ranks.", min=1)] = 50
+    points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 5
+
+
+@dataclass(frozen=True)
+class ClassSettings(MapSettings):
+    """Find one slice for each class that keeps its samples and claims few others."""
+
+    trial: ClassVar = {"profile": 200, "splits": 1}
+
+    split: Annotated[str, Option(help="Split of the samples.")] = "test"
+    of_class: Annotated[int, Option(help="Samples of the class, for search and test.")] = 400
+    others: Annotated[int, Option(help="Samples of other classes, likewise.")] = 800
+    at_least: Annotated[float, Option(help="Share of the class to keep.")] = 0.95
+    at_most: Annotated[float, Option(help="Share of others to claim.")] = 0.05
+    splits: Annotated[int, Option(help="Choices of these samples.", min=1)] = 10

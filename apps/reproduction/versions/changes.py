@@ -18,7 +18,7 @@ from reproduction.versions.settings import FlipSettings, RevertSettings
 _GOAL = 0.01  # of the changes
 _MAX_SHARE = 0.03
 _ALPHAS = np.round(np.arange(0, 1.01, 0.1), 2)
-_UNSEEN = {"sst2": "dev", "lenet5": "test[:5000]"}  # else all test samples
+_UNSEEN = {"lenet5": "test[:5000]"}  # else all test samples
 
 
 def flips(s: FlipSettings) -> ExperimentResult:

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument import copy_model
 from reproduction.zoo.models import zoo
 
 _TRAINED = 4000  # samples of a fine-tuning
-_RATE = {"lenet5": 1e-3, "resnet10": 3e-4, "text_transformer": 3e-4}
+_RATE = {"lenet5": 1e-3, "mlp": 1e-3, "resnet10": 3e-4, "text_transformer": 3e-4}
 
 Domain = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 

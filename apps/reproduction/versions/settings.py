@@ -41,3 +41,22 @@ class RevertSettings(Settings):
     work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
         "runs/versions"
     )
+
+
+@dataclass(frozen=True)
+class HistorySettings(Settings):
+    """Plant faults in fine-tuned versions; rank channels with the old version at hand."""
+
+    trial: ClassVar = {"scenarios": "lenet5-rotated", "faults": 3}
+
+    kept = "versions"
+    scenarios: Annotated[str, Option(help="Scenarios, separated by commas.")] = (
+        "lenet5-rotated,mlp-inverted,resnet10-inverted"
+    )
+    faults: Annotated[int, Option(help="Faults of each scenario.", min=1)] = 40
+    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 150
+    seed: Annotated[int, Option(help="Seed of the faults.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
+        "runs/versions"
+    )

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import keras
+import numpy as np
 from keras import activations, layers
 
 from nnslicer_tf.instrument.expansion import current
@@ -41,19 +42,34 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     return Step(kind, compute or function, params, suffix)
 
 
-def softmax_step(axis: int | Sequence[int], *place: Any) -> Step:
-    """Return a softmax's step; axes as in Keras, a second source masks; `place` as in `Step`."""
+def softmax_step(axis: int | Sequence[int], *place: Any, of_layer: bool = True) -> Step:
+    """Return a softmax's step; axes as in Keras, a second source masks; `place` as in `Step`.
+
+    A row that is masked as a whole is what the layer `Softmax` makes of it, if `of_layer`.
+    """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    zeroed = of_layer and _masked_rows_are_zero()
 
     def compute(x: Any, *masks: Any) -> Any:
         for entries in masks:
             x = keras.ops.where(entries > 0.5, x, keras.ops.full_like(x, _MASKED))
         if len(axes) == 1:
-            return keras.ops.softmax(x, axis=axes[0])
-        rows = keras.ops.exp(x - keras.ops.max(x, axis=axes, keepdims=True))
-        return rows / keras.ops.sum(rows, axis=axes, keepdims=True)
+            rows = keras.ops.softmax(x, axis=axes[0])
+        else:
+            rows = keras.ops.exp(x - keras.ops.max(x, axis=axes, keepdims=True))
+            rows = rows / keras.ops.sum(rows, axis=axes, keepdims=True)
+        for entries in masks if zeroed else ():
+            rows = keras.ops.where(entries > 0.5, rows, keras.ops.zeros_like(rows))
+        return rows
 
     return Step("softmax", compute, Softmax("softmax", axes=axes), *place)
+
+
+@cache
+def _masked_rows_are_zero() -> bool:
+    """Whether this version of Keras gives 0, not 1 / n, where all n entries of a row are masked."""
+    masked = keras.layers.Softmax()(np.zeros((1, 2)), mask=np.zeros((1, 2), bool))
+    return not keras.ops.convert_to_numpy(masked).any()
 
 
 def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]:

@@ -65,10 +65,12 @@ def _multi_head(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     masks, counting, neurons = _score_masks(layer, call, (queries, keys), positions, heads=True)
     scores, context = (heads, queries, keys), (queries, heads, dense[2].kernel.shape[-1])
     probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
+    rate = getattr(layer, "_dropout", getattr(layer, "dropout", 0.0))
+    by_layer = rate > 0 or bool(call.arguments.get("return_attention_scores"))  # else a function
     steps += [
         *masks,
         product_step("bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, neurons),
-        softmax_step(-1, "/probabilities", probable, scores, neurons),
+        softmax_step(-1, "/probabilities", probable, scores, neurons, of_layer=by_layer),
         product_step("bhqk,bkhe->bqhe", "/context", ("/probabilities", "/value:heads"), context),
     ]
 
@@ -199,7 +201,8 @@ def _attention(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         place = ("/scores", ("/products",), shape, neurons)
         scores = [products, affine_step(lambda: layer.scale, 0.0, *place)]
     probable = ("/scores",) if counting is NO_MASK else ("/scores", counting)
-    steps = [*masks, *scores, softmax_step(-1, "/probabilities", probable, shape, neurons)]
+    probabilities = softmax_step(-1, "/probabilities", probable, shape, neurons, of_layer=False)
+    steps = [*masks, *scores, probabilities]
     context = product_step("bqk,bke->bqe", "", ("/probabilities", value))
     if not call.masks[query]:
         return (*steps, context)

@@ -278,7 +278,9 @@ def _einsum(op: Any, *operands: Any, **kwargs: Any) -> Any:
         xs, letters = xs[::-1], letters[::-1]
     (a, b), (x, y) = letters, xs
     if isinstance(y, keras.Variable):
-        return NotImplemented
+        if any(p in outputs and p not in a for p in b):
+            return NotImplemented
+        y = ops.convert_to_tensor(y)  # no axis of units: its values are constants
     changed = False
     for i, (part, other) in enumerate(((a, b), (b, a))):
         dropped = [k for k, letter in enumerate(part) if letter not in other + outputs]

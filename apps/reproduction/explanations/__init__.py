@@ -1,0 +1,1 @@
+"""Explanations of tables, and those of shap, compared with exact values."""

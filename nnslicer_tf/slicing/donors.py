@@ -1,0 +1,207 @@
+"""Other samples, the *donors*, whose values inactive parts of a decisive slice take.
+
+Donors that no search sees test a slice (its scope). With `at_least` a background is split into
+three sets: of the first, each round of the search draws new donors; the second chooses a size; the
+third tests it. Memory: the values of all donors that the ablation reads.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf._checks import check_count
+from nnslicer_tf._numerics import CONFIDENCE, lower_bound
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import Ablation
+from nnslicer_tf.instrument.ablation import Base, Rows
+from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.references import Reference, Samples
+from nnslicer_tf.slicing.profile import Profile
+
+MIN_KEPT = 0.95
+"""Share of the samples of one slice, or of its donors, for which it keeps the answer."""
+_DRAWN = 8  # donors of a round
+_SEARCHED, _CHOSEN = 0.35, 0.15  # shares of a background; the rest is for tests
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Rows to be run under many masks: samples, each with means or a donor in inactive units."""
+
+    rows: Rows
+    index: np.ndarray  # of each row's sample in its search
+    counts: np.ndarray  # whether a row's donor is another sample
+
+
+@dataclass(frozen=True)
+class Donors:
+    """Samples whose values inactive units take."""
+
+    inputs: Sequence[np.ndarray]
+    base: Base
+
+    @classmethod
+    def of(cls, model: Ablation, x: Any) -> "Donors":
+        """Compute the donors' values; `x` was checked."""
+        return cls(arrays_of(x), model.base(Samples(x)))
+
+    def trial(
+        self, model: Ablation, x: Sequence[np.ndarray], rng: np.random.Generator, few: bool = False
+    ) -> Trial:
+        """Return pairs of a sample and a donor, as many as there are of the more numerous.
+
+        If `few`, there are as many as donors, so that some samples may be in none.
+        """
+        samples, donors = len(x[0]), self.base[2]
+        rows, base = donors if few else max(samples, donors), self.base
+        index, own = np.resize(rng.permutation(samples), rows), np.arange(rows) % donors
+        if rows > donors:
+            of_rows = [{n: ops.take(v, own, axis=0) for n, v in p.items()} for p in base[:2]]
+            base = of_rows[0], of_rows[1], rows
+        pairs = zip(x, self.inputs, strict=True)
+        equal = [(a[index] == b[own]).reshape(rows, -1).all(axis=1) for a, b in pairs]
+        chosen = model.unchecked([array[index] for array in x], base, paired=True)
+        return Trial(chosen, index, ~np.logical_and.reduce(equal))
+
+
+@dataclass(frozen=True)
+class DonorSets:
+    """The donors that test slices; for `at_least` also those of rounds and to choose a size."""
+
+    tests: Donors | None = None
+    missing: str = ""  # why there are none
+    rounds: Sequence[Donors] = ()
+    choice: Donors | None = None
+    share: float = MIN_KEPT  # of the choice for which the answer is kept
+
+    def trials(self, model: Ablation, x: Sequence[np.ndarray], seed: int) -> dict[str, Any]:
+        """Return what a search for samples `x` runs: data, and draw and test, or scope."""
+        tests, rng = self.tests, np.random.default_rng(seed)
+
+        def draw() -> Iterator[Trial]:
+            rng = np.random.default_rng(seed)
+            while True:
+                for place in rng.permutation(len(self.rounds)):
+                    yield self.rounds[place].trial(model, x, rng, few=True)
+
+        if self.choice is not None and tests is not None:
+            data, test = (donors.trial(model, x, rng) for donors in (self.choice, tests))
+            return {"data": data, "test": test, "draw": draw, "shares": (self.share,)}
+        rows = model.unchecked(x)
+        index = np.repeat(np.arange(len(x[0])), rows.donors)
+        data = Trial(rows, index, np.ones(len(index), bool))
+        if tests is None:
+            return {"data": data}
+
+        def scope(place: int) -> Trial:
+            found = tests.trial(model, [array[place : place + 1] for array in x], rng)
+            return replace(found, index=np.full_like(found.index, place))
+
+        return {"data": data, "scope": scope}
+
+
+def donor_sets(
+    model: Ablation,
+    profile: Profile,
+    reference: Reference,
+    scope: Any,
+    at_least: float | None,
+    rng: np.random.Generator,
+) -> DonorSets:
+    """Return the donors of a search; see `Slicer.decisive`."""
+    im, count = model.im, 0 if scope is None else scope
+    is_count = isinstance(count, (int, np.integer))
+    if is_count:
+        check_count("scope", count, 0)
+    given = None if is_count else im.check(scope)
+    if at_least is not None:
+        background = im.check(reference.x) if isinstance(reference, Samples) else ()
+        first, second, last = _split(len(background), rng)
+        share = _passing(len(last if given is None else given), at_least)
+        if share is None or len(first) < _DRAWN:
+            least = int(np.ceil(np.log(1 - CONFIDENCE) / np.log(at_least)))
+            raise InvalidArgumentError(
+                f"at_least={at_least:g} is tested on at least {least} other samples, half of the "
+                f"background: pass reference=Samples(x) with {max(2 * least, 30)} samples or more. "
+                f"Received: reference {reference.name!r} with {len(background)}."
+            )
+        splits = range(_DRAWN, len(first) - _DRAWN + 1, _DRAWN)
+        return DonorSets(
+            Donors.of(model, background[last] if given is None else given),
+            rounds=[Donors.of(model, background[part]) for part in np.split(first, splits)],
+            choice=Donors.of(model, background[second]),
+            share=share,
+        )
+    if given is not None:
+        return DonorSets(Donors.of(model, given))
+    if not count or reference.paired:
+        return DonorSets()
+    if not profile.rows:
+        return DonorSets(missing="the profile keeps no samples; pass scope=x with other samples")
+    # Of the profile's samples, those that are not donors of the search.
+    rows = im.check(profile.rows)
+    own = arrays_of(im.check(reference.x)) if isinstance(reference, Samples) else ()
+    seen = {tuple(one.tobytes() for one in row) for row in zip(*own, strict=True)}
+    keys = [tuple(one.tobytes() for one in row) for row in zip(*arrays_of(rows), strict=True)]
+    index = rng.permutation([i for i, key in enumerate(keys) if key not in seen])[:count]
+    if not len(index):
+        return DonorSets(missing="all samples of the profile are donors; pass scope=x with others")
+    return DonorSets(Donors.of(model, rows[np.sort(index)]))
+
+
+def class_trials(
+    model: Ablation,
+    x: Sequence[np.ndarray],
+    own: int,
+    levels: tuple[float, float],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Return what a search for a class runs; the first `own` samples are of it, the rest are not.
+
+    Both are split into three sets, as donors are. `levels`: the share of own samples to keep, and
+    of others not to claim.
+    """
+    counts = own, len(x[0]) - own
+    sets = [_split(count, rng) for count in counts]
+    shares = [_passing(len(parts[2]), level) for parts, level in zip(sets, levels, strict=True)]
+    if None in shares or min(len(parts[0]) for parts in sets) < _DRAWN:
+        least = [int(np.ceil(2 * np.log(1 - CONFIDENCE) / np.log(level))) for level in levels]
+        raise InvalidArgumentError(
+            f"Bounds of {levels[0]:g} kept and {1 - levels[1]:g} claimed need at least "
+            f"{least[0] + 1} samples of the class and {least[1] + 1} others, which the model "
+            f"assigns to other classes. Received: {counts[0]} and {counts[1]}."
+        )
+    (first, second, last), others = sets[0], [part + own for part in sets[1]]
+
+    def trial(*parts: np.ndarray) -> Trial:
+        index = np.concatenate(parts)
+        rows = model.unchecked([array[index] for array in x])
+        return Trial(rows, index, np.ones(len(index), bool))
+
+    def draw() -> Iterator[Trial]:
+        while True:
+            yield trial(rng.choice(first, _DRAWN), rng.choice(others[0], _DRAWN))
+
+    return {
+        "data": trial(second, others[1]),
+        "test": trial(last, others[2]),
+        "whole": trial(np.arange(own)),
+        "draw": draw,
+        "shares": tuple(shares),
+        "own": own,
+    }
+
+
+def _split(count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return three random sets of indices: for rounds, to choose a size, for its test."""
+    cuts = (np.array([_SEARCHED, _SEARCHED + _CHOSEN]) * count).astype(int)
+    return np.split(rng.permutation(count), cuts)
+
+
+def _passing(trials: int, level: float) -> float | None:
+    """Return the smallest share of trials whose lower bound is a level, if there is one."""
+    counts = (k for k in range(1, trials + 1) if lower_bound(k, trials) >= level)
+    return next((k / trials for k in counts), None)

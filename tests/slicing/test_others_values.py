@@ -1,0 +1,300 @@
+"""Decisive slices for other samples' values, alone minimal and needed, against NumPy."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from scipy.stats import binom
+
+import nnslicer_tf as nns
+from nnslicer_tf._numerics import lower_bound
+from nnslicer_tf.instrument import Samples
+
+
+class Network:
+    """Dense layers 6 → hidden → 4 in NumPy and Keras, whose hidden neurons are the units.
+
+    Samples have larger values than others, so that they can hold against these.
+    """
+
+    def __init__(self, seed=3, hidden=10):
+        rng = np.random.default_rng(seed)
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(hidden, "relu"), layers.Dense(4)])
+        for weight in model.weights:
+            weight.assign(rng.normal(size=weight.shape))
+        self.weights = model.get_weights()
+        self.data = rng.normal(size=(80, 6)).astype(np.float32)
+        self.data[:3] *= 2
+        self.im = nns.InstrumentedModel(model)
+        self.profile = nns.Profile.from_data(self.im, self.data, progress=False)
+        self.slicer = nns.Slicer(self.im, self.profile, workers=0, progress=False)
+        self.x = rng.normal(size=(8, 6)).clip(-2, 2).astype(np.float32)
+        self.mean = (self.data @ self.weights[0] + self.weights[1]).mean(axis=0)
+
+    def hidden(self, x):
+        return x @ self.weights[0] + self.weights[1]
+
+    def logits(self, one, mask, others):
+        """Logits with only some neurons active, for each row of the others' hidden values."""
+        mixed = np.where(mask, self.hidden(one), others)
+        return np.maximum(mixed, 0) @ self.weights[2] + self.weights[3]
+
+    def decisive(self, x=None, **options):
+        x = self.x if x is None else x
+        options = {"level": "neuron", "max_share": 1.0, "others": 0} | options
+        return self.slicer.decisive(x, **options)
+
+    def masks(self, found, index):
+        (mask,) = found.masks(index).values()
+        return mask
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network()
+
+
+@pytest.mark.parametrize("trials", [1, 29, 50])
+def test_the_lower_bound_is_broken_by_at_most_one_in_twenty(trials):
+    """Exactly: the probability of counts whose bound is above p, for every p."""
+    counts = np.arange(trials + 1)
+    bounds = np.array([lower_bound(int(k), trials) for k in counts])
+    for p in np.linspace(0.01, 0.999, 60):
+        assert binom.pmf(counts, trials, p)[bounds > p].sum() <= 0.05 + 1e-9
+    # And no lower than that: at the bound, as many or more have 5 %.
+    np.testing.assert_allclose(binom.sf(counts[1:] - 1, trials, bounds[1:]), 0.05)
+
+
+def test_scope_is_the_share_of_other_samples_whose_values_keep_the_answer(network):
+    others = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    found = network.decisive(scope=others)
+    table = found.to_frame()
+    for index, one in enumerate(network.x):
+        logits = network.logits(one, network.masks(found, index), network.hidden(others))
+        kept = int((logits.argmax(axis=1) == table["answer"][index]).sum())
+        assert table["scope kept"][index] == kept / 60 and table["scope donors"][index] == 60
+        bound = table["scope bound"][index]
+        assert bound == 0 if kept == 0 else binom.sf(kept - 1, 60, bound) == pytest.approx(0.05)
+        assert f"the answer is kept for {100 * kept / 60:.0f} % (at least" in found.summary(index)
+    # By default, of samples that the profile keeps; never the sample itself, nor the search's.
+    own = network.decisive(network.data[:3]).certificate["scope donors"]
+    in_profile = {row.tobytes() for row in next(iter(network.profile.rows.values()))}
+    assert len(in_profile) == 80 and (own <= 50).all()
+    of_all = network.decisive(network.data[:3], scope=1000).certificate["scope donors"]
+    assert (of_all == 79).all()
+    few = network.decisive(network.x[:1], reference=Samples(network.data[:70]), scope=100)
+    assert few.certificate["scope donors"][0] == 10
+    same = network.decisive(network.data[:1], scope=network.data[:1])
+    assert same.certificate["scope donors"][0] == 0 == same.certificate["scope bound"][0]
+    for scope in (None, 0):
+        off = network.decisive(network.x[:1], scope=scope)
+        assert "scope kept" not in off.certificate and "other samples" not in off.summary()
+
+
+def test_without_samples_the_certificate_says_what_is_missing(network):
+    bare = nns.Profile(network.profile.means, 80, network.profile.fingerprint)
+    slicer = nns.Slicer(network.im, bare, workers=0, progress=False)
+    found = slicer.decisive(network.x[:1], level="neuron", others=0)
+    assert "scope kept" not in found.certificate
+    assert "the profile keeps no samples; pass scope=x" in found.summary()
+    with pytest.raises(nns.errors.InvalidArgumentError, match="profile keeps no samples"):
+        slicer.decisive(network.x, reference="samples")
+
+
+def test_at_least_holds_for_other_samples(network):
+    """The certificate is that of the test's samples; on thousands of others, the bound holds."""
+    rng = np.random.default_rng(1)
+    background, test, many = (
+        0.6 * rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 100, 4000)
+    )
+    options = {"reference": Samples(background), "at_least": 0.9}
+    found = network.decisive(scope=test, **options)
+    table = found.to_frame()
+    assert table["kept"].all() and (table["share"] < 1).sum() >= 3
+    for index, one in enumerate(network.x):
+        mask = network.masks(found, index)
+        answers = network.logits(one, mask, network.hidden(test)).argmax(axis=1)
+        kept = (answers == table["answer"][index]).mean()
+        assert table["scope kept"][index] == table["donors kept"][index] == pytest.approx(kept)
+        assert kept >= 0.96  # 95 of 100 have a bound below 0.9
+        assert table["scope bound"][index] == (1.0 if mask.all() else 0.9)
+        answers = network.logits(one, mask, network.hidden(many)).argmax(axis=1)
+        assert (answers == table["answer"][index]).mean() > 0.88
+    # Without it, the same slices of means keep far fewer.
+    alone = network.decisive(scope=test).certificate["scope kept"]
+    assert alone.mean() < 0.9 and found.info["at_least"] == 0.9
+    # Every level, and one slice for several samples.
+    answers = network.im.predict(network.x).argmax(axis=1)
+    same = network.x[answers == np.bincount(answers).argmax()]
+    for level in ("synapse", "channel", "input"):
+        shared = network.decisive(same, level=level, together=True, scope=test, **options)
+        assert shared.certificate["scope kept"][0] >= 0.96
+    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 29 other samples"):
+        network.decisive(reference=Samples(background[:50]), at_least=0.9)
+    with pytest.raises(nns.errors.InvalidArgumentError, match=r"pass reference=Samples\(x\)"):
+        network.decisive(at_least=0.9)
+
+
+def test_bounds_hold_after_the_choice_of_a_size():
+    """Of slices from many splits of donors, at most 5 % may keep less than was promised."""
+    network = Network(seed=7, hidden=24)
+    rng = np.random.default_rng(2)
+    many = network.hidden(0.25 * rng.normal(size=(4000, 6)).astype(np.float32))
+    broken, promised = 0, 0
+    for split in range(10):
+        background = 0.25 * rng.normal(size=(60, 6)).astype(np.float32)
+        options = {"reference": Samples(background), "at_least": 0.7, "rng": split}
+        found = network.decisive(**options)
+        for index, one in enumerate(network.x):
+            mask = network.masks(found, index)
+            kept = network.logits(one, mask, many).argmax(axis=1)
+            broken += (kept == found.certificate["answer"][index]).mean() < 0.7
+            promised += not mask.all()
+    assert promised > 30 and broken <= 0.05 * promised + 4  # two standard deviations above
+
+
+def test_slices_of_a_class_keep_its_samples_and_claim_few_others():
+    """The test's shares are right, and both bounds hold for thousands of other samples."""
+    rng = np.random.default_rng(0)
+    network = Network(seed=3, hidden=24)
+    data = rng.normal(size=(6000, 6)).clip(-2, 2).astype(np.float32)
+    answers = network.im.logits(data).argmax(axis=1)
+    label = int(np.bincount(answers[:1000]).argmax())
+    own, others = (data[:1000][(answers[:1000] == label) == is_own] for is_own in (True, False))
+    # Others of the class itself are left out.
+    options = {"together": True, "at_least": 0.8, "at_most": 0.2, "scope": 0}
+    found = network.decisive(own, against=data[:1000], **options)
+    row = {name: column[0] for name, column in found.certificate.items()}
+    mask = network.masks(found, 0)
+    assert row["size"] == mask.sum() < 24
+    assert row["unseen samples"] == len(own) - int(0.5 * len(own))
+    assert row["others"] == len(others) - int(0.5 * len(others))
+    assert row["unseen bound"] == 0.8 and row["claims bound"] == 0.2
+    assert row["unseen kept"] > 0.8 and row["others claimed"] < 0.2
+    given = np.maximum(np.where(mask, network.hidden(data), network.mean), 0)
+    given = (given @ network.weights[2] + network.weights[3]).argmax(axis=1)
+    # Each sample of the class has its own answer; and the bounds hold for the rest.
+    alone = found.certificate["answer with slice alone"]
+    np.testing.assert_array_equal(alone, given[:1000][answers[:1000] == label])
+    np.testing.assert_array_equal(found.certificate["kept"], alone == label)
+    rest, of_rest = given[1000:] == label, answers[1000:] == label
+    assert rest[of_rest].mean() > 0.8 and rest[~of_rest].mean() < 0.2
+    assert f"of {row['others']} others it claims {100 * row['others claimed']:.1f} %" in (
+        found.summary()
+    )
+    for wrong in ({"together": False}, {"at_least": None}):
+        with pytest.raises(
+            nns.errors.InvalidArgumentError, match="pass together=True and at_least"
+        ):
+            network.decisive(own, against=others, **options | wrong)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="at least 28 samples of the class"):
+        network.decisive(own[:20], against=others, **options)
+
+
+def eliminated(network, one, answer):
+    """Greedy elimination: leave out the neuron without which the answer is most probable."""
+    mask = np.ones(10, bool)
+    while True:
+        rows = []
+        for unit in np.flatnonzero(mask):
+            without = mask.copy()
+            without[unit] = False
+            (logits,) = network.logits(one, without, network.mean[None]).astype(np.float64)
+            odds = logits[answer] - np.log(np.exp(logits).sum())
+            rows.append((logits.argmax() == answer, odds, unit))
+        rows = [row for row in rows if row[0]]
+        if not rows or mask.sum() == 1:
+            return mask
+        mask[max(rows, key=lambda row: row[1])[2]] = False
+
+
+def test_minimal_slices_are_a_greedy_eliminations_or_smaller(network):
+    found = network.decisive(minimal=True, max_divergence=0.5)
+    loose = network.decisive(minimal=True)
+    for index, one in enumerate(network.x):
+        answer = loose.certificate["answer"][index]
+        mask = network.masks(loose, index)
+        greedy = eliminated(network, one, answer)
+        subsets = np.array(list(itertools.product([False, True], repeat=10)))
+        keep = [network.logits(one, s, network.mean[None]).argmax() == answer for s in subsets]
+        least = subsets[keep].sum(axis=1)
+        assert max(1, least.min()) <= mask.sum() <= greedy.sum()
+        assert loose.certificate["minimal"][index]
+        # With a bound, too, no single neuron of the slice can go.
+        mask, full = network.masks(found, index), network.logits(one, True, network.mean[None])[0]
+        p = np.exp(full) / np.exp(full).sum()
+        for unit in np.flatnonzero(mask) if mask.sum() > 1 else ():
+            without = mask.copy()
+            without[unit] = False
+            (logits,) = network.logits(one, without, network.mean[None])
+            q = np.exp(logits) / np.exp(logits).sum()
+            assert (p * np.log(p / q)).sum() > 0.5 or logits.argmax() != answer
+    assert "Without any single one of its units, the answer is lost" in loose.summary(0)
+
+
+def test_minimal_with_donors_and_many_units():
+    """16 · 70 synapses of one layer: more than are tried one after the other unasked."""
+    rng = np.random.default_rng(0)
+    model = keras.Sequential([keras.Input((16,)), layers.Dense(70, use_bias=False)])
+    model.set_weights([rng.normal(size=(16, 70))])
+    data = rng.normal(size=(40, 16)).astype(np.float32)
+    profile = nns.Profile.from_data(model, data, progress=False)
+    slicer = nns.Slicer(model, profile, workers=0, progress=False)
+    (kernel,) = model.get_weights()
+    options = {"others": 0, "scope": 0, "max_share": 1.0}
+    for donors in (data.mean(axis=0)[None], data[:3]):
+        reference = Samples(donors)
+        plain = slicer.decisive(data[5:6], reference=reference, **options)
+        found = slicer.decisive(data[5:6], reference=reference, minimal=True, **options)
+        assert found.certificate["size"][0] <= plain.certificate["size"][0]
+        (mask,) = found.masks().values()
+
+        # Alone, and without each of its synapses, for every donor.
+        places = np.argwhere(mask)
+        tried = np.repeat(mask[None], 1 + len(places), axis=0)
+        tried[(np.arange(1, len(tried)), *places.T)] = False
+        changes = ((data[5] - donors)[:, None, :, None] * tried * kernel).sum(axis=2)
+        answers = (changes + (donors @ kernel)[:, None]).argmax(axis=2)
+        keep = (answers == found.certificate["answer"][0]).all(axis=0)
+        assert keep.tolist() == [True] + [False] * len(places)
+
+
+def test_needed_slices_change_the_answer_when_they_are_removed(network):
+    found, plain = network.decisive(needed=True, minimal=True), network.decisive(minimal=True)
+    grown = found.certificate["size"] > plain.certificate["size"]
+    assert grown.any() and (found.certificate["minimal"] == ~grown).all()
+    table = found.to_frame()
+    for index, one in enumerate(network.x):
+        mask, answer = network.masks(found, index), table["answer"][index]
+        (alone,), (removed,) = (network.logits(one, m, network.mean[None]) for m in (mask, ~mask))
+        assert alone.argmax() == answer == table["answer with slice alone"][index]
+        assert table["needed"][index] == (removed.argmax() != answer)
+        # Where none was found, the slice is that of an ordinary search.
+        if not table["needed"][index]:
+            assert (
+                "Not found, because none that keeps" in found.summary(index)
+                and not table["found"][index]
+            )
+            np.testing.assert_array_equal(mask, network.masks(plain, index))
+    assert table["needed"].sum() > plain.certificate["needed"].sum()
+    with pytest.raises(nns.errors.InvalidArgumentError, match="cannot be combined"):
+        network.decisive(needed=True, at_least=0.9, reference=Samples(network.data))
+
+
+def test_a_number_that_is_needed():
+    """y = 3·a + 3·b, and means 0: either keeps y within 60 %, and only both change it by more."""
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(1)])
+    model.set_weights([np.array([[3.0], [3.0], [0.1]]), np.zeros(1)])
+    im = nns.InstrumentedModel(model, task="regression")
+    data = np.array([[1, 1, 1], [-1, -1, -1]], np.float32)
+    profile = nns.Profile.from_data(im, data, progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    options = {"tolerance": 0.6, "others": 0, "level": "input", "max_share": 1.0}
+    one, both = (slicer.decisive(data[:1], needed=n, **options) for n in (False, True))
+    assert one.certificate["size"][0] == 1 and not one.certificate["needed"][0]
+    assert both.certificate["size"][0] == 2 and both.certificate["needed"][0]
+    assert next(iter(both.masks().values())).ravel().tolist() == [True, True, False]
+    # The scope of a number: within the tolerance of the change with everything ablated.
+    assert one.certificate["scope donors"][0] == 1
