@@ -77,7 +77,7 @@ def test_quantised_models_are_close_and_small(model, inputs):
 def test_integers_need_samples(model, inputs, method):
     with pytest.raises(InvalidArgumentError, match="data set is empty"):
         compress(model, method, inputs[:0])
-    with pytest.raises(InvalidArgumentError, match="need samples"):
+    with pytest.raises(InvalidArgumentError, match="needs samples"):
         compress(model, method)
 
 
@@ -239,9 +239,9 @@ REFUSED = {
     "softmax, not built": (unbuilt, with_softmax, "not built"),
     "softmax of two": (with_two_outputs, with_softmax, "has 2 outputs"),
     "dynamic, not built": (unbuilt, lambda m: compress(m, "dynamic"), "not built"),
-    "pruned subclass": (called, lambda m: compress(m, "prune"), "no get_config"),
+    "pruned subclass": (called, lambda m: compress(m, "prune"), "not define get_config"),
     "pruned, not built": (unbuilt, lambda m: compress(m, "prune"), "not built"),
-    "mutated subclass": (called, lambda m: compress(m, "mutate"), "no get_config"),
+    "mutated subclass": (called, lambda m: compress(m, "mutate"), "not define get_config"),
     "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
     "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
     "text": (plain, lambda m: compress(m, "int8", SAMPLES, keep="units"), "list of names"),
@@ -275,7 +275,7 @@ def test_bad_options(model, inputs):
     with pytest.raises(InvalidArgumentError, match="Did you mean 'prune'"):
         compress(model, "prun")
     other = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten()])
-    with pytest.raises(InvalidArgumentError, match="one size"):
+    with pytest.raises(InvalidArgumentError, match="the same size"):
         distill(model, other, inputs)
     with pytest.raises(InvalidArgumentError, match="temperature"):
         distill(model, model, inputs, temperature=0)

@@ -167,7 +167,9 @@ def test_shape_and_dtype_decide(shape, dtype, kind):
 
 
 def test_seeds_without_a_domain():
-    with pytest.raises(InputShapeError, match=r"no domain for seeds of shape \(2, 3, 4, 5, 6\)"):
+    with pytest.raises(
+        InputShapeError, match=r"No domain accepts seeds of shape \(2, 3, 4, 5, 6\)"
+    ):
         ModelPair(len, len).for_seeds(np.zeros((2, 3, 4, 5, 6)))
     with pytest.raises(InputShapeError, match="Seed 1 has NaN"):
         find(len, len, np.array([[1.0, 2], [np.nan, 0]]))

@@ -114,7 +114,7 @@ def test_bad_seeds(seeds):
 
 
 def test_operator_names_must_differ():
-    with pytest.raises(InvalidArgumentError, match="different names"):
+    with pytest.raises(InvalidArgumentError, match="unique names"):
         ImageDomain([OPERATORS["average_blur"]] * 2)
-    with pytest.raises(InvalidArgumentError, match="different names"):
+    with pytest.raises(InvalidArgumentError, match="unique names"):
         ImageDomain([])

@@ -93,7 +93,7 @@ FUNCTIONS = {
     "where, constants": lambda h, k: ops.where(h > 0, 1.0, -2.0),
 }
 # An index has no change that could be shared among the inputs.
-REFUSED = {"argmax": "'argmax.* gives indices", "one_hot": "'argmax.* gives indices"}
+REFUSED = {"argmax": "'argmax.* returns indices", "one_hot": "'argmax.* returns indices"}
 
 
 def model_of(*names):

@@ -380,7 +380,7 @@ def test_layers_without_a_rule_are_named(layer, message):
     ("build", "message"),
     [
         (lambda x: ops.mean(x, axis=0, keepdims=True), "mixes samples"),
-        (lambda x: ops.argsort(x, axis=-1), "gives indices"),
+        (lambda x: ops.argsort(x, axis=-1), "returns indices"),
         (lambda x: x[0:1, :], "batch axis"),
     ],
 )

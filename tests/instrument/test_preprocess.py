@@ -69,7 +69,7 @@ def test_data_beyond_the_bounds_is_refused_everywhere(model, pixels, low, high):
 
 def test_arguments_are_checked(model):
     for bounds in (3, (1, 0), (0, 1, 2), ("a", "b"), (0, 0)):
-        with pytest.raises(InvalidArgumentError, match="bounds are"):
+        with pytest.raises(InvalidArgumentError, match="bounds must be"):
             nns.InstrumentedModel(model, bounds=bounds)
     with pytest.raises(InvalidArgumentError, match="for the model's inputs"):
         nns.InstrumentedModel(model, preprocess=lambda x: x[:, 1:])

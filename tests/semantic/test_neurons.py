@@ -159,5 +159,5 @@ def test_bad_masks_are_refused(masks, message):
 
 
 def test_sets_of_other_models_do_not_mix():
-    with pytest.raises(nns.errors.InvalidArgumentError, match="of one model"):
+    with pytest.raises(nns.errors.InvalidArgumentError, match="of the same model"):
         _ = A | CriticalNeurons({"a": np.ones(3, bool)})

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from nnslicer_tf import InstrumentedModel, versions
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
-from reproduction.versions.scenarios import Scenario, prepared
+from reproduction.versions.scenarios import Scenario, check_data, prepared
 from reproduction.versions.settings import FlipSettings, RevertSettings
 
 _GOAL = 0.01  # of the changes
@@ -23,7 +23,7 @@ _UNSEEN = {"lenet5": "test[:5000]"}  # else all test samples
 
 def flips(s: FlipSettings) -> ExperimentResult:
     """Explain flipped test samples, scenario by scenario."""
-    wanted = [{"scenario": name} for name in s.scenarios.split(",")]
+    wanted = [{"scenario": name} for name in check_data(s.scenarios.split(","))]
 
     def measured(scenario: str) -> list[dict]:
         found = prepared(scenario, s.seed, s.work)
@@ -80,7 +80,7 @@ def reversions(s: RevertSettings) -> ExperimentResult:
     """Take back few changes, and compare with other ways between the versions."""
     wanted = [
         {"scenario": name, "seed": seed}
-        for name in s.scenarios.split(",")
+        for name in check_data(s.scenarios.split(","))
         for seed in range(s.seeds)
     ]
 

@@ -9,7 +9,7 @@ from nnslicer_tf import InstrumentedModel, versions
 from reproduction.debugging.faults import FaultyModel
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
-from reproduction.versions.scenarios import prepared
+from reproduction.versions.scenarios import check_data, prepared
 from reproduction.versions.settings import HistorySettings
 
 _KINDS = ("negate", "scale", "bias", "copy", "zero", "noise")
@@ -45,7 +45,8 @@ def history(s: HistorySettings) -> ExperimentResult:
         raise AssertionError("faults are drawn without end")
 
     store = RowStore.of(s, "history", ["scenario"], "faults", "cost", "samples", "seed")
-    rows = store.fill([{"scenario": n} for n in s.scenarios.split(",")], measured, "Scenarios")
+    wanted = [{"scenario": name} for name in check_data(s.scenarios.split(","))]
+    rows = store.fill(wanted, measured, "Scenarios")
     groups = [*rows.groupby("scenario"), *rows.groupby("kind"), ("all", rows)]
     table = pd.DataFrame([_summary(name, part) for name, part in groups])
     head = {"faults": f"{s.faults} a scenario", "cost_points": s.cost, "seed": s.seed}

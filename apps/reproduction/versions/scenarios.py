@@ -69,6 +69,14 @@ class Scenario:
     samples: Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
+def check_data(names: list[str]) -> list[str]:
+    """Return the names of scenarios; raise DatasetUnavailableError now if data are missing."""
+    for name in names:
+        dataset = zoo.models.entry(_MODELS.get(name.split("-")[0], name.split("-")[0])).dataset
+        (texts if dataset == "sst2" else datasets).load(dataset, "train[:1]")
+    return names
+
+
 def prepared(name: str, seed: int, work: Path) -> Scenario:
     """Return a scenario `model-change`; a version that was trained before is read from `work`."""
     first, change = name.split("-")
