@@ -109,7 +109,7 @@ class Ablation:
             )
         self.im = instrumented(model)
         if level in ("synapse", WEIGHT):
-            weights = self.im.model.count_params()
+            weights = self.im.functional.count_params()
             check_memory(
                 BYTES_OF_A_UNIT * weights,
                 f"Ablation of {weights:,} weights",

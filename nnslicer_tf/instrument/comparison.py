@@ -41,7 +41,7 @@ def compare_with_original(
     padded = any(o.mask is not None for o in graph.operations.values())
     if largest > MAX_VALUES_OF_TWO and of_keras and not padded:
         samples = 1
-    elif model.count_params() > MAX_WEIGHTS_OF_MANY:
+    elif functional.count_params() > MAX_WEIGHTS_OF_MANY:  # a subclassed model may not be built
         samples = min(samples, len(SCALES))
     rng = np.random.default_rng(0)
     x = []
