@@ -18,7 +18,7 @@ from keras import ops
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
-from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
+from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
 from nnslicer_tf.instrument.recurrence import (
@@ -30,11 +30,6 @@ from nnslicer_tf.instrument.recurrence import (
     split_inputs,
 )
 from nnslicer_tf.instrument.references import Weights
-
-LEVELS = ("synapse", "neuron", "channel", "head", "input")
-"""Units of slices."""
-WEIGHT = "weight"
-"""Units of differences between versions: every entry of every variable, biases included."""
 
 
 def maskable(model: ModelLike) -> InstrumentedModel:

@@ -1,4 +1,4 @@
-"""Kernels of weighted sums as matrices, independent of Keras, so that workers start fast."""
+"""Kernels of weighted sums as matrices, and units; without Keras, so that workers start fast."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,11 @@ from nnslicer_tf._environment import ops
 INPUTS_OUTPUTS = "inputs, outputs"
 OUTPUTS_INPUTS = "outputs, inputs"
 DEPTHWISE = "channels, multiplier"
+
+LEVELS = ("synapse", "neuron", "channel", "head", "input")
+"""Units of slices."""
+WEIGHT = "weight"
+"""Units of differences between versions: every entry of every variable, biases included."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.instrument.ablation import LEVELS
+from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:  # saved slices can be displayed without Keras

@@ -183,6 +183,10 @@ SAMPLED = {
 # Others that run weekly only: they take long, and others check much of what they check.
 # Beginnings of names.
 SLOW = (
+    "cli/test_commands.py::test_deviations_become_a_table_a_picture_and_a_suite",
+    "slicing/test_ray.py::test_a_worker_that_always_fails_is_one_clear_error[job1",
+    "slicing/test_ray.py::test_the_stream_is_read_only_as_fast_as_it_is_worked_off",
+    "slicing/test_decisive_recurrence.py::test_without_means_recurrent_slices_are_weights_of_zero[both",
     "attributions/test_for_and_against.py::test_deeplift_adds_up_through_time[both ways]",
     "attributions/test_for_and_against.py::test_deeplift_adds_up_through_time[lstm",
     "debugging/test_binary.py::test_mending_is_that_of_the_twin[train",

@@ -119,6 +119,18 @@ class ChallengeResult(ShownAsTable):
                 rows.append(row | {f"≤ {m:g}×": _share(distances, m * base) for m in (1, 2, 4)})
         return pd.DataFrame(rows)
 
+    def images(self) -> pd.DataFrame:
+        """Return one row for each norm and image: the smallest changes, and the best attack.
+
+        `image` is its index among those given; `attack` is empty if none succeeded.
+        """
+        parts = []
+        for norm, outcome in self.norms.items():
+            columns = {"norm": norm, "image": self.index, MODEL: outcome.undefended}
+            columns |= {PAIR: outcome.pair, "attack": self._best(outcome)}
+            parts.append(pd.DataFrame(columns))
+        return pd.concat(parts, ignore_index=True)
+
     def plot(self) -> Figure:
         """Plot the success rate by budget, for the model alone and for the pair."""
         figure = Figure(figsize=(5 * len(self.norms), 4), layout="constrained")

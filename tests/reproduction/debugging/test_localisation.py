@@ -65,12 +65,13 @@ def test_a_fault_changes_its_channel_alone_and_heals(kind):
     kernel, bias = layer.get_weights()
     faulty.plant(Fault("conv2", 3, kind, 2.0, 0))
     changed, changed_bias = layer.get_weights()
-    others = np.arange(kernel.shape[-1]) != 3
+    others = ~np.isin(np.arange(kernel.shape[-1]), (3, 4) if kind == "swap" else (3,))
     assert np.array_equal(changed[..., others], kernel[..., others])
     assert np.array_equal(changed_bias[others], bias[others])
-    assert (changed_bias[3] != bias[3]) == (kind == "bias")
+    assert (changed_bias[3] != bias[3]) == (kind in ("bias", "swap"))
     expected = {"zero": 0 * kernel[..., 3], "copy": kernel[..., 4], "bias": kernel[..., 3]}
     expected |= {"scale": 3 * kernel[..., 3], "negate": -2 * kernel[..., 3]}
+    expected |= {"swap": kernel[..., 4]}
     if kind in expected:
         np.testing.assert_allclose(changed[..., 3], expected[kind], rtol=1e-6)
     faulty.heal()
