@@ -25,10 +25,11 @@ from keras import ops
 
 from nnslicer_tf._checks import check_memory, check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.ablated_network import LEVELS, WEIGHT, Network, Rows, maskable
+from nnslicer_tf.instrument.ablated_network import Network, Rows, maskable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.layout import LEVELS, WEIGHT
 from nnslicer_tf.instrument.model import ModelLike, instrumented
 from nnslicer_tf.instrument.references import Reference, Weights, Zero, as_reference
 from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target

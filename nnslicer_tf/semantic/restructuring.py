@@ -11,7 +11,8 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, ModelLike, Zero
-from nnslicer_tf.instrument.ablated_network import WEIGHT, maskable
+from nnslicer_tf.instrument.ablated_network import maskable
+from nnslicer_tf.instrument.layout import WEIGHT
 from nnslicer_tf.pruning.masks import weight_masks
 from nnslicer_tf.pruning.removal import compact, mask_units, unit_masks
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers

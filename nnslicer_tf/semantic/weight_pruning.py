@@ -17,7 +17,7 @@ from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, ModelLike, Zero, instrumented
-from nnslicer_tf.instrument.ablated_network import WEIGHT
+from nnslicer_tf.instrument.layout import WEIGHT
 from nnslicer_tf.pruning import apply_masks, weight_masks
 
 COMPRESSORS = ("lamp", "global", "uniform_plus", "erk")

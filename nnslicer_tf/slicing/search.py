@@ -27,9 +27,9 @@ from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import largest, lower_bound
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
-from nnslicer_tf.instrument.ablation import LEVELS
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.references import as_reference, values_of
 from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers

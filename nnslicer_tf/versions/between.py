@@ -9,8 +9,8 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._numerics import softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
-from nnslicer_tf.instrument.ablated_network import WEIGHT
 from nnslicer_tf.instrument.ablation import Rows
+from nnslicer_tf.instrument.layout import WEIGHT
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.references import Weights
