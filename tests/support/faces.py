@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import nnslicer_tf
-
-ROOT = Path(nnslicer_tf.__file__).parent
+ROOT = Path(__file__).parents[2] / "nnslicer_tf"  # of the checkout, which has the page
 README = ROOT / "README.md"
 PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 

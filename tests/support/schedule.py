@@ -183,6 +183,11 @@ SAMPLED = {
 # Others that run weekly only: they take long, and others check much of what they check.
 # Beginnings of names.
 SLOW = (
+    "slicing/test_recurrence.py::test_table[sequences",
+    "slicing/test_recurrence.py::test_table[stacked",
+    "slicing/test_recurrence.py::test_table[conv",
+    "slicing/test_recurrence.py::test_midpoints_of_products_with_padding",
+    "slicing/test_decisive_recurrence.py::test_without_means_recurrent_slices_are_weights_of_zero[lstm",
     "cli/test_commands.py::test_deviations_become_a_table_a_picture_and_a_suite",
     "slicing/test_ray.py::test_a_worker_that_always_fails_is_one_clear_error[job1",
     "slicing/test_ray.py::test_the_stream_is_read_only_as_fast_as_it_is_worked_off",
