@@ -16,6 +16,7 @@ from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.instrument.references import Weights
 
 LEVELS = ("weight", "channel", "layer")
+_CHECKED = 32  # samples on which the new model with the old weights must equal the old one
 PATH = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Where effects are estimated on the straight way from the old weights to the new ones."""
 
@@ -97,6 +98,17 @@ class Between:
         """Return the mask over weights of one over units `(units,)`, or of a number for all."""
         each = np.append(np.broadcast_to(active, (self.units,)), 0.0).astype(np.float32)
         return each[self.unit_of]
+
+    def check(self, x: np.ndarray) -> None:
+        """Raise InvalidArgumentError unless the old weights make the new model the old one."""
+        few = x[:_CHECKED]
+        own, expected = self.logits(0.0, few), self.old.logits(few)
+        if not np.allclose(own, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
+            raise InvalidArgumentError(
+                "The versions differ in more than their weights: with the old version's weights, "
+                f"model '{self.new.model.name}' gives other logits than the old version. Compare "
+                "their answers with `versions.compare`."
+            )
 
     def rows(self, x: Any) -> Rows:
         """Return samples `(samples, *input_shape)`, ready to be run under many masks."""

@@ -1,7 +1,9 @@
 """Which answers changed between two versions, for the better and the worse, and where."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
@@ -170,26 +172,35 @@ def _layers(
     old: InstrumentedModel, new: InstrumentedModel, x: np.ndarray, answers: np.ndarray
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the table of layers, and the variables that are not compared."""
-    pairs = [named_variables(im) for im in (old, new)]
-    shapes = [{name: tuple(v.shape) for name, v in pair.items()} for pair in pairs]
-    rest = sorted(n for n in {**shapes[0], **shapes[1]} if shapes[0].get(n) != shapes[1].get(n))
+    first, second = named_variables(old), named_variables(new)
+    try:
+        between = Between(old, new, "layer")
+        between.check(x)
+    except InvalidArgumentError:  # another architecture, or nothing changed
+        between = None
+    same = between is not None or list(map(_shape, first.values())) == list(
+        map(_shape, second.values())
+    )
+    if same:  # in order: Keras numbers layers without a name
+        first = dict(zip(second, first.values(), strict=True))
+    rest = sorted(
+        name
+        for name in {**first, **second}
+        if name not in first or name not in second or _shape(first[name]) != _shape(second[name])
+    )
     layers: dict[str, list[np.ndarray]] = {}
-    for name, variable in pairs[0].items():
-        if name not in rest:
-            values = [np.asarray(v, np.float64).ravel() for v in (variable, pairs[1][name])]
+    for name, variable in second.items():
+        if name not in rest and keras.backend.is_float_dtype(variable.dtype):
+            values = [keras.ops.convert_to_numpy(v).ravel() for v in (first[name], variable)]
             layers.setdefault(name.rpartition("/")[0], []).append(np.stack(values))
     rows = []
     for layer, parts in layers.items():
-        before, after = np.concatenate(parts, axis=1)
+        before, after = np.concatenate(parts, axis=1).astype(np.float64)
         size, change = np.linalg.norm(before), np.linalg.norm(after - before)
         row = {"layer": layer, "weights": len(before), "changed": (before != after).mean()}
         rows.append({**row, "change": change / size if size else np.inf if change else 0.0})
     table = pd.DataFrame(rows)
-    if rest or not len(answers) or not (table["changed"] > 0).any():
-        return table, rest
-    try:
-        between = Between(old, new, "layer")
-    except InvalidArgumentError:  # the same variables in another architecture
+    if between is None or not len(answers):
         return table, rest
     places = {between.where(unit)[0]: unit for unit in range(between.units)}
     columns: dict[str, list[float]] = {"old answer without": [], "new answer with": []}
@@ -201,3 +212,7 @@ def _layers(
         columns["old answer without"].append(float((without == answers[:, 0]).mean()))
         columns["new answer with"].append(float((alone == answers[:, 1]).mean()))
     return table.assign(**columns), rest
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return tuple(variable.shape)

@@ -94,12 +94,12 @@ class FlipCauses(ShownAsTable):
             f"Sample {self.samples[flip]}: {old} became {new}, with a margin of "
             f"{row['margin']:.3g} between the logits."
         ]
-        both = row["enough"] and row["needed"]
+        if row["share"] == 1:
+            lines.append("No set smaller than all changes was found, and all make every flip.")
+            return "\n".join(lines)
         lines.append(
-            f"{size} of {self._between.units:,} ({100 * row['share']:.2g} %) made it: the old "
-            f"model with them alone answers {new}, and the new model without them {old}."
-            if both
-            else f"No set of changes was found that is both enough for {new} and needed for it."
+            f"{size} of {self._between.units:,} ({row['share']:.2%}) made it: the old model with "
+            f"them alone answers {new}, and the new model without them {old}."
         )
         lines.append(
             f"As many random changes do both in {100 * row['random']:.0f} % of the draws; the "
@@ -113,11 +113,11 @@ class FlipCauses(ShownAsTable):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        both = self.certificate["enough"] & self.certificate["needed"]
-        share = np.median(self.certificate["share"])
+        share = self.certificate["share"]
         return (
-            f"FlipCauses({counted(len(self), 'flip')}, {both.sum()} certified, median "
-            f"{100 * share:.2g} % of {self._between.units:,} changed {self.level}s)"
+            f"FlipCauses({counted(len(self), 'flip')}, {(share < 1).sum()} by a part of the "
+            f"changes, median {np.median(share):.2%} of {self._between.units:,} changed "
+            f"{self.level}s)"
         )
 
 
@@ -160,6 +160,7 @@ def explain_flips(
     generator = as_generator(rng)
     between = Between(*versions_of(old, new, x), level)
     samples = between.new.check(x)
+    between.check(samples)
     before, after = between.answers(0.0, samples), between.answers(1.0, samples)
     flips = np.flatnonzero(before != after)
     if not len(flips):
@@ -231,11 +232,13 @@ def _fewest(
     best, chosen = np.arange(between.units), effects
     for _ in range(_ROUNDS):
         order = np.argsort(-effects, kind="stable")
-        # The first certified size of 1, 2, 4, …; more changes may give a third class instead.
-        helpful, low, high = int((effects > 0).sum()), 0, 1
-        while high < helpful and not is_certified(order[:high]):
-            low, high = high, min(2 * high, helpful)
-        if high >= helpful and not is_certified(order[:helpful]):
+        # The first certified size of 1, 2, 4, …; more changes may give a third class instead. As
+        # long as no set was found, changes that seem to harm may be needed against such a class.
+        found = len(best) < between.units
+        most, low, high = int((effects > 0).sum()) if found else between.units, 0, 1
+        while high < most and not is_certified(order[:high]):
+            low, high = high, min(2 * high, most)
+        if high >= most and not is_certified(order[:most]):
             break
         while high - low > max(1, _PRECISION * high):
             middle = (low + high) // 2

@@ -107,6 +107,7 @@ def revert(
     check_number("held_out", held_out, "(0, 1)")
     between = Between(old, new, level)
     x, y = between.new.labelled(x, y)
+    between.check(x)
     before = between.answers(0.0, x)
     if not ((before == y) & (between.answers(1.0, x) != y)).any():
         raise InvalidArgumentError(
@@ -174,6 +175,7 @@ def rank_changes(
     """
     between = Between(old, new, level)
     x, y = between.new.labelled(x, y)
+    between.check(x)
     harm = np.zeros(between.units)
     for share in track(PATH, "Ranking", len(PATH), progress):
         harm += _gains(between, share, x, y) / len(PATH)

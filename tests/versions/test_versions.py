@@ -236,6 +236,67 @@ def test_other_architectures_are_compared_where_they_match(digits_and_fault):
         versions.explain_flips(old, new, x)
 
 
+class Gate(layers.Layer):
+    """An own layer, whose inner layers Keras numbers anew for each model."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = layers.Dense(6, activation="sigmoid")
+
+    def build(self, shape):
+        self.inner.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return x * self.inner(x)
+
+
+def gated(activation: str = "relu") -> keras.Model:
+    hidden = [layers.Dense(6, activation=activation, name="hidden"), Gate(name="gate")]
+    dropout = layers.Dropout(0.1)  # its state is no weight
+    return keras.Sequential([layers.Input((4,)), *hidden, dropout, layers.Dense(3, name="logits")])
+
+
+def test_versions_that_were_built_anew_are_matched_in_order():
+    keras.utils.set_random_seed(0)
+    old, new = gated(), gated()
+    x = np.random.default_rng(0).normal(size=(80, 4)).astype("float32")
+    result = versions.compare(old, new, x)
+    assert result.not_compared == []
+    assert len(result.layers) == 3 and (result.layers["changed"] > 0).all()
+    assert result.layers["old answer without"].max() > 0
+    causes = versions.explain_flips(old, new, x[result.changed[:2]], progress=False)
+    for i, flip in enumerate(result.changed[:2]):
+        one = x[flip : flip + 1]
+        assert classes_of(causes.with_changes(i), one)[0] == result.answers[flip, 1]
+        assert classes_of(causes.without_changes(i), one)[0] == result.answers[flip, 0]
+
+
+def test_versions_that_differ_in_more_than_weights():
+    keras.utils.set_random_seed(0)
+    old, new = gated(), gated("tanh")
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+    y = classes_of(old, x)
+    for call in (versions.explain_flips, versions.revert, versions.rank_changes):
+        labels = () if call is versions.explain_flips else (y,)
+        with pytest.raises(InvalidArgumentError, match="differ in more than their weights"):
+            call(old, new, x, *labels, progress=False)
+    assert "old answer without" not in versions.compare(old, new, x).layers
+
+
+def test_a_set_that_is_not_smaller_is_said():
+    keras.utils.set_random_seed(0)
+    inputs = layers.Input((1,))
+    outputs = layers.Dense(2, use_bias=False, kernel_initializer="zeros", name="d")(inputs)
+    old = keras.Model(inputs, outputs)
+    new = keras.models.clone_model(old)
+    old.set_weights([np.array([[1.0, 0.0]])])
+    new.set_weights([np.array([[1.0, 2.0]])])  # one weight changed: all of the changes
+    causes = versions.explain_flips(old, new, np.ones((1, 1), "float32"), progress=False)
+    assert causes.certificate["share"].tolist() == [1.0]
+    assert "No set smaller than all changes was found" in causes.summary()
+
+
 def test_a_litert_file_stands_for_its_weights(tmp_path, digits_and_fault):
     from nnslicer_tf.dflare import compress
 
