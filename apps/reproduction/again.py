@@ -20,7 +20,7 @@ def commands_of(entry: Entry, folder: Path) -> dict[str, list[Path]]:
     """Return the commands of an entry, as words for a shell, each with the tables that it made.
 
     They are read from the heads of the tables in `folder`, so that running them repeats the
-    experiment that was kept; where there is none, it is the catalogue's command.
+    committed experiment. An entry without tables has only the catalogue's command.
     """
     if not entry.command:
         raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")

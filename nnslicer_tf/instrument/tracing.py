@@ -637,7 +637,7 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
         entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
         try:
             layer.call(entries[0] if len(entries) == 1 else entries)
-        except Exception:  # it cannot be expanded, such as a function of TensorFlow
+        except Exception:  # the user's function may raise anything: it cannot be expanded
             return True
         return False
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS

@@ -18,7 +18,7 @@ from nnslicer_tf.instrument import Ablation, InstrumentedModel, Samples
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.decisive.comparison import inputs
-from reproduction.decisive.settings import ClassSettings, OthersSettings
+from reproduction.decisive.settings import ClassSettings, MapSettings, OthersSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
@@ -38,13 +38,9 @@ _STEP = 0.9  # between the sizes of a ranking, from all synapses to the first th
 def others(s: OthersSettings) -> ExperimentResult:
     """Compare slices by what they keep for other samples' values."""
     # Of one split: samples to explain, samples to judge on, and the rest, of which backgrounds are.
-    rng = np.random.default_rng(s.seed)
-    dataset = zoo.models.entry(s.model).dataset
-    im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, inputs(dataset, f"train[:{s.profile}]"), progress=False)
-    slicer = Slicer(im, profile, workers=0, progress=False)
-    data = inputs(dataset, s.split).astype(np.float32)
-    x, judges, rest = np.split(data[rng.permutation(len(data))], [s.samples, s.samples + s.unseen])
+    dataset, slicer, data = _opened(s)
+    im, profile = slicer.im, slicer.profile
+    x, judges, rest = np.split(data, [s.samples, s.samples + s.unseen])
     judge = Ablation(im, Samples(judges))
     answers = im.classes.from_logits(im.logits(x))
 
@@ -128,7 +124,7 @@ def _path_rows(
     for index, one in enumerate(x):
         values, label = im.capture(one[None], of=read), [int(answers[index])] * len(ranks)
         steps = (np.arange(points, dtype=np.float32) + 0.5) / points
-        if is_text:  # there are no inputs between tokens
+        if is_text:  # nothing lies between two words
             steps = np.ones(1, np.float32)
         slopes = dict.fromkeys(names, 0.0)
         for step in steps:
@@ -163,13 +159,8 @@ def _path_rows(
 
 def classes(s: ClassSettings) -> ExperimentResult:
     """Find one slice for each class, and judge it on samples that no search has seen."""
-    rng = np.random.default_rng(s.seed)
-    dataset = zoo.models.entry(s.model).dataset
-    im = InstrumentedModel(zoo.load(s.model))
-    profile = Profile.from_data(im, inputs(dataset, f"train[:{s.profile}]"), progress=False)
-    slicer = Slicer(im, profile, workers=0, progress=False)
-    data = inputs(dataset, s.split).astype(np.float32)
-    data = data[rng.permutation(len(data))]
+    dataset, slicer, data = _opened(s)
+    im, profile = slicer.im, slicer.profile
     answers = im.classes.from_logits(im.logits(data))
     ablation = Ablation(im, profile, target={im.logit_operation: "all"})
 
@@ -212,3 +203,13 @@ def classes(s: ClassSettings) -> ExperimentResult:
         ),
     ]
     return ExperimentResult(tables)
+
+
+def _opened(s: MapSettings) -> tuple[str, Slicer, np.ndarray]:
+    """Return the data set's name, a slicer of the network, and the split's samples, shuffled."""
+    dataset = zoo.models.entry(s.model).dataset
+    im = InstrumentedModel(zoo.load(s.model))
+    profile = Profile.from_data(im, inputs(dataset, f"train[:{s.profile}]"), progress=False)
+    data = inputs(dataset, s.split).astype(np.float32)
+    order = np.random.default_rng(s.seed).permutation(len(data))
+    return dataset, Slicer(im, profile, workers=0, progress=False), data[order]

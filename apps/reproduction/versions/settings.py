@@ -10,46 +10,47 @@ from reproduction.settings import Settings
 
 
 @dataclass(frozen=True)
-class FlipSettings(Settings):
+class VersionSettings(Settings):
+    """What all experiments on versions have."""
+
+    kept = "versions"
+    work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
+        "runs/versions"
+    )
+
+
+@dataclass(frozen=True)
+class FlipSettings(VersionSettings):
     """Explain flipped answers of unseen samples by the fewest changes, in several scenarios."""
 
     trial: ClassVar = {"scenarios": "lenet5-rotated", "flips": 4}
 
-    kept = "versions"
     scenarios: Annotated[str, Option(help="Scenarios, separated by commas.")] = (
         "lenet5-rotated,lenet5-pruned,lenet5-repaired,lenet5-trojan,resnet10-inverted,sst2-halved"
     )
     flips: Annotated[int, Option(help="Flipped samples of each scenario.", min=1)] = 50
     seed: Annotated[int, Option(help="Seed of training, samples and controls.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
-        "runs/versions"
-    )
 
 
 @dataclass(frozen=True)
-class RevertSettings(Settings):
+class RevertSettings(VersionSettings):
     """Take back few changes; against interpolated weights, and changes of lower rank."""
 
     trial: ClassVar = {"scenarios": "lenet5-rotated", "seeds": 1, "labelled": 400}
 
-    kept = "versions"
     scenarios: Annotated[str, Option(help="Scenarios with a new skill, by commas.")] = (
         "lenet5-rotated,lenet5-inverted,lenet5-noisy,sst2-halved,resnet10-inverted"
     )
     seeds: Annotated[int, Option(help="Fine-tunings of each scenario.", min=1)] = 3
     labelled: Annotated[int, Option(help="Labelled samples of either domain.", min=100)] = 1500
-    work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
-        "runs/versions"
-    )
 
 
 @dataclass(frozen=True)
-class HistorySettings(Settings):
+class HistorySettings(VersionSettings):
     """Plant faults in fine-tuned versions; rank channels with the old version at hand."""
 
     trial: ClassVar = {"scenarios": "lenet5-rotated", "faults": 3}
 
-    kept = "versions"
     scenarios: Annotated[str, Option(help="Scenarios, separated by commas.")] = (
         "lenet5-rotated,mlp-inverted,resnet10-inverted"
     )
@@ -57,6 +58,3 @@ class HistorySettings(Settings):
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     samples: Annotated[int, Option(help="Failing and passing samples to use.", min=1)] = 150
     seed: Annotated[int, Option(help="Seed of the faults.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
-        "runs/versions"
-    )

@@ -94,7 +94,5 @@ def test_wrong_arguments_are_named(call, message):
     [("resnet10", 1000, 0.87), ("resnet18", 200, 0.85), ("mobilenet_v3_small", 200, 0.8)],
 )
 def test_the_cifar10_models_read_cifar10(shared_data, name, images, least):
-    if not zoo.weights_path(name, "cifar10").is_file():
-        pytest.skip(f"The weights of {name} are in the repository, not in the installed package.")
     data = datasets.load("cifar10", f"test[:{images}]")
     assert zoo.accuracy(zoo.load(name), data, batch_size=200) >= least
