@@ -35,7 +35,7 @@ class Between:
         check_name("level", level, LEVELS)
         self._ablation = Ablation(new, reference := Weights(old), level=WEIGHT)
         self.old, self.new = reference.im, self._ablation.im
-        check_classifier(self.new, one_output=True)
+        check_classifier(self.new, exclusive=True, one_output=True)
         self.level = level
         self._after = self._ablation.network.variables
         self._before = self._ablation.network.references(reference)

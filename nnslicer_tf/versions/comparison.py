@@ -148,7 +148,7 @@ def compare(
     """
     old, new = versions_of(old, new, x)
     for im in (old, new):
-        check_classifier(im, one_output=True)
+        check_classifier(im, exclusive=True, one_output=True)
     if old.classes.count != new.classes.count:
         raise InvalidArgumentError(
             f"The old version has {counted(old.classes.count, 'class')}, the new one "

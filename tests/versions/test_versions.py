@@ -284,6 +284,27 @@ def test_versions_that_differ_in_more_than_weights():
     assert "old answer without" not in versions.compare(old, new, x).layers
 
 
+def test_independent_labels_and_several_inputs():
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+    inputs = layers.Input((4,))
+    labels = keras.Model(inputs, layers.Dense(3, activation="sigmoid")(inputs))
+    labels.compile(loss="binary_crossentropy")
+    for call in (versions.compare, versions.explain_flips):  # a label that flips is no class
+        with pytest.raises(InvalidArgumentError, match="exclude each other"):
+            call(labels, changed(labels, 0.5, seed=1), x)
+    other = layers.Input((2,))
+    joined = layers.Concatenate()([layers.Dense(5, activation="relu")(inputs), other])
+    two = keras.Model([inputs, other], layers.Dense(3, activation="softmax")(joined))
+    pair = two, changed(two, 0.5, seed=2)
+    both = [x, x[:, :2]]
+    causes = versions.explain_flips(*pair, both, progress=False)
+    for i, flip in enumerate(causes.samples[:3]):
+        one = [part[flip : flip + 1] for part in both]
+        answers = [classes_of(model, one)[0] for model in pair]
+        assert classes_of(causes.with_changes(i), one)[0] == answers[1]
+        assert classes_of(causes.without_changes(i), one)[0] == answers[0]
+
+
 def test_a_set_that_is_not_smaller_is_said():
     keras.utils.set_random_seed(0)
     inputs = layers.Input((1,))
