@@ -10,6 +10,7 @@ from nnslicer_tf._numerics import softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.instrument.ablation import Rows
+from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.layout import WEIGHT
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
@@ -102,7 +103,9 @@ class Between:
     def check(self, x: np.ndarray) -> None:
         """Raise InvalidArgumentError unless the old weights make the new model the old one."""
         few = x[:_CHECKED]
-        own, expected = self.logits(0.0, few), self.old.logits(few)
+        inputs = arrays_of(few)  # which the versions may name differently
+        expected = self.old.logits(few if len(inputs) == 1 else list(inputs))
+        own = self.logits(0.0, few)
         if not np.allclose(own, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()):
             raise InvalidArgumentError(
                 "The versions differ in more than their weights: with the old version's weights, "

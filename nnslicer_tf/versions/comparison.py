@@ -13,6 +13,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.ablated_network import named_variables
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike
 from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.versions.between import Between, versions_of
@@ -156,9 +157,11 @@ def compare(
         )
     samples = new.check(x)
     truth = None if y is None else check_labels(y, len(samples), new.classes.count)
+    inputs = arrays_of(samples)  # in order, as the versions may name them differently
+    given = samples if len(inputs) == 1 else list(inputs)
     answers, margins = [], []
     for im in (old, new):
-        outputs = im.predict(samples)
+        outputs = im.predict(given)
         answers.append(im.classes.from_outputs(outputs))
         best = np.sort(im.classes.probabilities(outputs), axis=-1)
         margins.append(best[:, -1] - best[:, -2])

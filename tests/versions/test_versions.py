@@ -297,6 +297,7 @@ def test_independent_labels_and_several_inputs():
     two = keras.Model([inputs, other], layers.Dense(3, activation="softmax")(joined))
     pair = two, changed(two, 0.5, seed=2)
     both = [x, x[:, :2]]
+    assert len(versions.compare(*pair, both).changed)
     causes = versions.explain_flips(*pair, both, progress=False)
     for i, flip in enumerate(causes.samples[:3]):
         one = [part[flip : flip + 1] for part in both]
