@@ -137,7 +137,7 @@ TESTS = {
     "slicing/slice_set": f"{SETS} tests/slicing/test_explained_pages.py",
     "slicing/slicer": f"tests/slicing/test_settings.py {SLICES}",
     "slicing/smooth": (
-        "tests/slicing/test_settings.py tests/detection/test_challenge.py -k 'smooth'"
+        "tests/slicing/test_settings.py tests/detection/test_tensors.py -k 'smooth'"
     ),
 }
 

@@ -29,7 +29,7 @@ HOLDS = {
         auroc = {name: table["auroc"].mean() for name, table in tables.items()}
         assert auroc["flag everything"] == 0.5 and auroc["paper"] < auroc["margin"]
         assert auroc["fused"] > 0.9 and tables["flag everything"]["f1"].round(3).eq(0.667).all()
-        assert again.threshold_ == fused.threshold_
+        assert again.threshold_ == fused.threshold_ and result.credible
     """,
     "03-pruning-and-protection": """
         assert small.count_params() < 0.75 * model.count_params() and difference < 1e-4

@@ -82,7 +82,7 @@ class Detector(BaseEstimator):
 
     @property
     def differentiable(self) -> bool:
-        """Whether `anomaly_scores` takes evidence of tensors, to give `challenge` a gradient."""
+        """Whether `anomaly_scores` takes evidence of tensors, to give attacks a gradient."""
         return False
 
     def state(self) -> dict[str, np.ndarray]:

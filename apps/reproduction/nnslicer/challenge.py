@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection import Detector, challenge
-from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult
+from nnslicer_tf.detection import Detector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.adaptive import ChallengeResult, challenge
+from reproduction.adaptive.result import MODEL, PAIR
 from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings, split_names
 from reproduction.plots import METHODS

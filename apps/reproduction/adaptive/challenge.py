@@ -15,16 +15,16 @@ import numpy as np
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels, check_name
 from nnslicer_tf._files import digest
-from nnslicer_tf.detection.adaptive import result
-from nnslicer_tf.detection.adaptive.pair import Pair
-from nnslicer_tf.detection.adaptive.problem import NORMS, Effort, Problem
-from nnslicer_tf.detection.adaptive.runs import Run
-from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.plausibility import check_logits
+from reproduction.adaptive import result
+from reproduction.adaptive.pair import Pair
+from reproduction.adaptive.problem import NORMS, Effort, Problem
+from reproduction.adaptive.runs import Run
+from reproduction.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 
 # Safety margin of the transfer attack below the substitute's threshold, in spreads of the scores.
 _LOWERED = 0.5
