@@ -7,7 +7,6 @@ from .profile import Profile
 from .slice import Slice
 from .slice_set import SliceSet
 from .slicer import Slicer
-from .smooth import SmoothSlices
 
 __all__ = [
     "ClassProfiles",
@@ -19,7 +18,6 @@ __all__ = [
     "Slice",
     "SliceSet",
     "Slicer",
-    "SmoothSlices",
     "patch",
     "patch_path",
 ]

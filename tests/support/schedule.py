@@ -222,9 +222,9 @@ SLOW = (
     "reproduction/adaptive/test_challenge.py::test_hidden_gradients_are_not_taken_for_robustness[Masked",
     "reproduction/adaptive/test_challenge.py::test_slices_are_attacked_by_every_attack",
     # The votes of the preset "stable" are these and more.
-    "detection/test_tensors.py::test_smooth_scores_rank_like_the_true_ones[fused]",
-    "detection/test_tensors.py::test_smooth_scores_rank_like_the_true_ones[lean]",
-    "detection/test_tensors.py::test_smooth_scores_rank_like_the_true_ones[margin]",
+    "reproduction/adaptive/test_surrogate.py::test_smooth_scores_rank_like_the_true_ones[fused]",
+    "reproduction/adaptive/test_surrogate.py::test_smooth_scores_rank_like_the_true_ones[lean]",
+    "reproduction/adaptive/test_surrogate.py::test_smooth_scores_rank_like_the_true_ones[margin]",
     "detection/test_detector.py::test_files_of_the_first_version_load[fused",
     "detection/test_detector.py::test_files_of_the_first_version_load[margin",
     "detection/test_detector.py::test_one_sigmoid_is_two_classes[fused-amount]",
