@@ -238,7 +238,6 @@ CALLS = {
     "compress": lambda s: dflare.compress(s.model, "int8", s.x),
     "DFlare": search(dflare.DFlare(max_queries=10)),
     "agreement": lambda s: dflare.agreement(s.pair(), s.few),
-    "distill": lambda s: dflare.distill(s.model, keras.models.clone_model(s.model), s.x, epochs=1),
 }
 
 

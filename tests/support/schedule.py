@@ -24,10 +24,8 @@ WHOLE_TESTS = (
     "debugging/test_repair.py::test_whole_segments_by_the_ends_of_their_parts",
     "deepxplore/test_generate.py::test_one_sigmoid_is_two_classes",
     "deepxplore/test_generate.py::test_pursuing_neurons_covers_more",
-    "deepxplore/test_generate.py::test_retraining_mends_what_was_found",
     "deepxplore/test_generate.py::test_the_default_step_is_that_of_the_bounds",
     "detection/test_detector.py::test_presets_on_fgsm",
-    "dflare/test_compressors.py::test_distillation_teaches_the_student",
     "dflare/test_default_domain.py::test_queries_are_limited_by_default",
     "dflare/test_small_changes.py::test_a_suite_fails_for_the_model_that_deviated",
     "dflare/test_small_changes.py::test_bounded_deviations_are_verified_within_their_limit",
@@ -199,7 +197,7 @@ SLOW = (
     "debugging/test_keras_copies.py::test_twins_of_models_that_keras_quantised[True-int4]",
     "deepxplore/test_generate.py::test_differences_lie_between_the_thresholds[constraint1]",
     "deepxplore/test_generate.py::test_differences_lie_between_the_thresholds[light",
-    "deepxplore/test_generate.py::test_heads_are_retrained_as_their_logits[softmax",
+    "reproduction/deepxplore/test_retraining.py::test_heads_are_retrained_as_their_logits[softmax",
     "deepxplore/test_generate.py::test_the_models_disagree_indeed[light",
     *(
         f"debugging/test_localisation.py::test_adjustment_finds_each_kind_of_fault[{kind}"
