@@ -250,11 +250,10 @@ class NeuronCoverage(Coverage):
     For every input, a layer's outputs are first scaled to [0, 1] by their minimum and maximum; if
     these are equal, nothing is covered. A layer of a single neuron is not scaled.
 
+    The arguments are those of `Coverage`, and:
+
     Args:
-        im: The model.
         threshold: A neuron is covered when its scaled output is above it, 0 … 1.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
 
     Raises:
         InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
@@ -286,11 +285,10 @@ class TopKCoverage(Coverage):
 
     Of equal outputs, the first ones count.
 
+    The arguments are those of `Coverage`, and:
+
     Args:
-        im: The model.
         k: How many neurons of a layer count for each input.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
 
     Raises:
         InvalidArgumentError: if k is below one; for an unknown granularity or operation.
