@@ -15,7 +15,7 @@ NOT_CALLED = {
     *("DeviationSet", "Differences", "FlipCauses", "Patching", "PlanarPartition", "Reversion"),
     *("CriticalNeurons", "Normalisation", "Target", "VersionComparison"),
     # Bases of a user's own classes, and descriptions of operations in a user's own code.
-    *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Domain", "Measure", "Metric"),
+    *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Measure", "Metric"),
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
     *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
     *("adds_table", "register_layer", "register_transformer", "register_kind", "register_rule"),
