@@ -103,10 +103,12 @@ class Curve(NamedTuple):
 
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
         """Return the parts before and after the ratio `place`, where both have a row."""
-        rows, weights = _kernels.cut(self.start, self.ratio, place)
-        between = np.flatnonzero(weights)
-        whole = self.insert(rows[between], weights[between])
-        whole.ratio[rows[between] + np.arange(1, len(between) + 1)] = place
+        counts = np.add.reduceat((self.ratio <= place).astype(np.int64), self.start[:-1])
+        rows = self.start[:-1] + counts - 1  # each segment's last one that is not after it
+        rows = rows[self.ratio[rows] < place]
+        weights = (place - self.ratio[rows]) / (self.ratio[rows + 1] - self.ratio[rows])
+        whole = self.insert(rows, weights)
+        whole.ratio[rows + np.arange(1, len(rows) + 1)] = place
         before, after = whole.ratio <= place, whole.ratio >= place
         return whole._part(before, self.lines), whole._part(after, self.lines)
 

@@ -341,37 +341,6 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
 
 
 @compiled()
-def cut(start, ratio, place):
-    """Return each segment's last row not after `place`, and the share of the way to the next."""
-    rows = np.empty(len(start) - 1, np.int64)
-    weights = np.zeros(len(rows))
-    for s in range(len(rows)):
-        rows[s] = j = row_at(ratio, start[s], start[s + 1], place)
-        if place > ratio[j]:
-            weights[s] = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
-    return rows, weights
-
-
-@compiled()
-def grouped_sum(gathered, groups, kernel, bias):
-    """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`."""
-    taps, inputs, outputs = kernel.shape
-    per_group = outputs // groups
-    out = np.empty((len(gathered), outputs))
-    for j in range(len(gathered)):
-        for m in range(outputs):
-            out[j, m] = bias[m]
-        for t in range(taps):
-            for g in range(groups):
-                first, to = (t * groups + g) * inputs, g * per_group
-                for i in range(inputs):
-                    value = gathered[j, first + i]
-                    for m in range(to, to + per_group):
-                        out[j, m] += value * kernel[t, i, m]
-    return out
-
-
-@compiled()
 def bends(start, ratio, values, noise):
     """Mark the ends of segments, and the rows at which the values bend.
 

@@ -9,42 +9,7 @@ and `taps` are those of `Uses`; results have the rows `new_start` at the ratios 
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import choose_weights, copy_row, nonzero_channels, row_at
-
-_CELLS = 4096  # of an index that finds the row at a ratio
-
-
-@compiled()
-def changes(start, values):
-    """Mark the rows that begin or end a position, or whose values differ from the row before."""
-    marks = np.ones(len(values), np.bool_)
-    for p in range(len(start) - 1):
-        for j in range(start[p] + 1, start[p + 1] - 1):
-            marks[j] = False
-            for c in range(values.shape[1]):
-                marks[j] |= values[j, c] != values[j - 1, c]
-    return marks
-
-
-@compiled()
-def between(start, ratio, begin, end):
-    """Return the rows of the pieces from `begin` to `end`: their indices, start and ratio."""
-    rows = np.empty(len(ratio) + 2 * len(start), np.int64)
-    new_ratio = np.empty(len(rows))
-    new_start = np.zeros(len(start), np.int64)
-    at = 0
-    for p in range(len(start) - 1):
-        j, last = start[p], start[p + 1] - 1
-        j = row_at(ratio, j, last, begin)
-        rows[at], new_ratio[at] = j, begin
-        while j + 1 < last and ratio[j + 1] < end:
-            j += 1
-            at += 1
-            rows[at], new_ratio[at] = j, ratio[j]
-        rows[at + 1], new_ratio[at + 1] = j, end
-        at += 2
-        new_start[p + 1] = at
-    return rows[:at].copy(), new_start, new_ratio[:at].copy()
+from nnslicer_tf.exactline._kernels.lines import choose_weights, copy_row, nonzero_channels
 
 
 @compiled()
@@ -123,35 +88,4 @@ def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
                         gathered[r - first, i] = values[j, used[i]]
             np.dot(gathered, matrix[:count], out[first:last])
         copy_row(out, end - 1, out, end)  # the last row repeats the one before
-    return out
-
-
-@compiled()
-def sums_between(start, ratio, values, counts):
-    """Return each position's sums of its values at the ratios k/m, 0 < k < m, for several m."""
-    out = np.zeros((len(counts), len(start) - 1, values.shape[1]))
-    first_row = np.empty(_CELLS, np.int64)
-    for p in range(len(start) - 1):
-        j, last = start[p], start[p + 1] - 1
-        for cell in range(_CELLS):
-            first_row[cell] = j = _advanced(ratio, j, last, cell / _CELLS)
-        for i in range(len(counts)):
-            for k in range(1, counts[i]):
-                place = k / counts[i]
-                j = _advanced(ratio, first_row[int(place * _CELLS)], last, place)
-                for c in range(values.shape[1]):
-                    out[i, p, c] += values[j, c]
-    return out
-
-
-@compiled()
-def values_at(start, ratio, values, places):
-    """Return each position's values at ascending places, `(places, positions, channels)`."""
-    out = np.empty((len(places), len(start) - 1, values.shape[1]))
-    for p in range(len(start) - 1):
-        j, last = start[p], start[p + 1] - 1
-        for k in range(len(places)):
-            j = _advanced(ratio, j, last, places[k])
-            for c in range(values.shape[1]):
-                out[k, p, c] = values[j, c]
     return out

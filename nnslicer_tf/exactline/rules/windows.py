@@ -4,7 +4,6 @@ from functools import cached_property
 
 import numpy as np
 
-from nnslicer_tf.exactline._kernels import lines
 from nnslicer_tf.exactline.bends import (
     Bends,
     GradientTransformer,
@@ -94,7 +93,12 @@ class WeightedSumLine(_WindowLine):
         return whole.reshape(taps, outputs, -1)
 
     def _grouped_sum(self, gathered: np.ndarray) -> np.ndarray:
-        return lines.grouped_sum(gathered, self._groups, self._kernel, self._bias)
+        taps, inputs, _ = self._kernel.shape
+        kernel = self._kernel.reshape(taps, inputs, self._groups, -1).transpose(2, 0, 1, 3)
+        by_group = gathered.reshape(len(gathered), taps, self._groups, inputs).transpose(2, 0, 1, 3)
+        size = taps * inputs
+        sums = by_group.reshape(self._groups, -1, size) @ kernel.reshape(self._groups, size, -1)
+        return sums.swapaxes(0, 1).reshape(len(gathered), -1) + self._bias
 
 
 class AverageLine(_WindowLine):
