@@ -14,9 +14,6 @@ import numpy as np
 from nnslicer_tf.exactline._kernels import steps as _kernels
 from nnslicer_tf.exactline.curve import TOLERANCE, CommonRows
 
-MAX_GATHERED = 1 << 17  # Largest number of float64 numbers in a piece of gathered windows: 1 MB
-MIN_ROWS = 32  # Smallest number of rows in a piece: products of smaller matrices are inefficient
-
 
 class Uses(NamedTuple):
     """The windows that use each position: the inverse of a table of taps."""
@@ -168,14 +165,6 @@ class Steps(NamedTuple):
         rows = CommonRows([self], [uses.windows])
         values = np.zeros((len(rows), channels))
         _kernels.add_moved(self, uses.windows, columns, rows.start, rows.ratio, values)
-        return Steps(rows.start, rows.ratio, values)
-
-    def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
-        """Return gradients of a weighted sum's inputs, by a kernel `(taps, outputs, inputs)`."""
-        rows = CommonRows([self], [uses.windows])
-        piece = max(MIN_ROWS, MAX_GATHERED // (uses.windows.shape[1] * self.channels))
-        weights = kernel.reshape(-1, kernel.shape[2])
-        values = _kernels.pulled_sums(self, *uses, rows.start, rows.ratio, weights, piece)
         return Steps(rows.start, rows.ratio, values)
 
     def with_values(self, values: np.ndarray) -> "Steps":

@@ -9,7 +9,6 @@ and `taps` are those of `Uses`; results have the rows `new_start` at the ratios 
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf.exactline._kernels.lines import choose_weights, copy_row, nonzero_channels
 
 
 @compiled()
@@ -56,36 +55,3 @@ def _advanced(ratio, j, last, place):
     while j < last and ratio[j + 1] <= place:
         j += 1
     return j
-
-
-@compiled()
-def pulled_sums(steps, uses, taps, new_start, new_ratio, kernel, piece):
-    """Return each position's sum of the windows that use it, times their weights."""
-    start, ratio, values = steps
-    positions, most = uses.shape
-    outputs = values.shape[1]
-    nonzero = nonzero_channels(start, values, 1)  # the products skip channels that are zero
-    out = np.zeros((len(new_ratio), kernel.shape[1]))
-    used = np.empty(most * outputs, np.int64)
-    first_of = np.empty(most + 1, np.int64)
-    matrix = np.empty((most * outputs, kernel.shape[1]))
-    space = np.empty(piece * most * outputs)
-    for p in range(positions):
-        count = choose_weights(uses[p], taps[p], nonzero, kernel, used, first_of, matrix)
-        if not count:
-            continue
-        end = new_start[p + 1] - 1
-        for first in range(new_start[p], end, piece):
-            last = min(first + piece, end)
-            gathered = space[: (last - first) * count].reshape(last - first, count)
-            for u in range(most):
-                if first_of[u] == first_of[u + 1]:
-                    continue
-                j, stop = start[uses[p, u]], start[uses[p, u] + 1] - 1
-                for r in range(first, last):
-                    j = _advanced(ratio, j, stop, _middle(new_ratio, r, end))
-                    for i in range(first_of[u], first_of[u + 1]):
-                        gathered[r - first, i] = values[j, used[i]]
-            np.dot(gathered, matrix[:count], out[first:last])
-        copy_row(out, end - 1, out, end)  # the last row repeats the one before
-    return out
