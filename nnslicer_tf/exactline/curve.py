@@ -72,7 +72,12 @@ class Curve(NamedTuple):
         """
         if not len(left):
             return self
-        return Curve(self.lines, *_kernels.insert(*self[1:], left, alpha))
+        order = np.argsort(np.concatenate([np.arange(len(self.ratio)), left]), kind="stable")
+        ratio, values = (
+            np.concatenate([x, x[left] + share * (x[left + 1] - x[left])])[order]
+            for x, share in ((self.ratio, alpha), (self.values, alpha[:, None]))
+        )
+        return Curve(self.lines, self.start + np.searchsorted(left, self.start), ratio, values)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Curve":
         """Return the curve of the tensor reshaped to `shape`, for example flattened."""

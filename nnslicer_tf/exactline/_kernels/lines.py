@@ -41,152 +41,19 @@ def row_at(ratio, begin, end, place):
 
 
 @compiled()
-def knot_crossings(values, start, ratio, knots, tolerance):
-    """Find where values pass a knot strictly between two rows."""
-    rows, size = values.shape
-    counts = np.zeros(rows, np.int64)
-    for s in range(len(start) - 1):
-        for j in range(start[s], start[s + 1] - 1):
-            for knot in knots:
-                count = 0
-                for i in range(size):
-                    count += (values[j, i] < knot) != (values[j + 1, i] < knot)
-                counts[j] += count
-    left = np.empty(counts.sum(), np.int64)
-    alpha = np.empty(len(left))
-    found = np.int64(0)  # not a literal, for which Numba would compile callees once more
-    for j in range(rows):
-        if counts[j] == 0:
-            continue
-        first = found
-        for knot in knots:
-            for i in range(size):
-                before, after = values[j, i] - knot, values[j + 1, i] - knot
-                if (before < 0) != (after < 0):
-                    alpha[found] = before / (before - after)
-                    found += 1
-        found = _keep_distinct(left, alpha, j, first, found, ratio[j + 1] - ratio[j], tolerance)
-    return left[:found].copy(), alpha[:found].copy()
-
-
-@compiled()
-def _keep_distinct(left, alpha, j, first, last, width, tolerance):
-    """Sort the crossings after row j, drop those too close to other rows, return the new end."""
-    alpha[first:last].sort()
-    kept = first
+def distinct(left, alpha, ratio, tolerance):
+    """Return the crossings, given in ascending order, that are not too close to other rows."""
+    kept = np.zeros(len(left), np.bool_)
     previous = 0.0
-    for i in range(first, last):
+    for i in range(len(left)):
+        if i and left[i] != left[i - 1]:
+            previous = 0.0
+        width = ratio[left[i] + 1] - ratio[left[i]]
         place = alpha[i] * width
         if place - previous > tolerance and width - place > tolerance:
-            alpha[kept] = alpha[i]
-            left[kept] = j
-            kept += 1
+            kept[i] = True
             previous = place
-    return kept
-
-
-@compiled()
-def window_crossings(values, start, ratio, channels, floor, tolerance):
-    """Find where another tap becomes the maximum over taps and `floor`."""
-    taps = values.shape[1] // channels
-    left = np.empty(64, np.int64)
-    alpha = np.empty(64)
-    best = np.empty((2, channels), np.int64)
-    found = np.int64(0)
-    for s in range(len(start) - 1):
-        for j in range(start[s], start[s + 1]):
-            now, before = best[j % 2], best[(j + 1) % 2]
-            _argmax(values[j], channels, floor, now)
-            if j == start[s]:
-                continue
-            first = found
-            for c in range(channels):
-                if before[c] == now[c]:  # by convexity, the same tap in between
-                    continue
-                if len(alpha) - found < taps + 1:
-                    more = len(alpha) + taps + 1
-                    left, alpha = with_room(left, more), with_room(alpha, more)
-                found = _follow(values[j - 1], values[j], channels, c, floor, alpha, found)
-            width = ratio[j] - ratio[j - 1]
-            found = _keep_distinct(left, alpha, j - 1, first, found, width, tolerance)
-    return left[:found].copy(), alpha[:found].copy()
-
-
-@compiled()
-def _argmax(row, channels, floor, best):
-    """Write the index into `row` of every channel's maximum, -1 for the floor."""
-    for c in range(channels):
-        largest, where = floor, -1
-        for i in range(c, len(row), channels):
-            if row[i] > largest:
-                largest, where = row[i], i
-        best[c] = where
-
-
-@compiled()
-def _follow(begin, end, channels, c, floor, alpha, found):
-    """Follow a maximum from one row to the next, and write where its tap changes.
-
-    The slope of a maximum of affine functions only grows, so the next maximum is the value with a
-    larger slope that meets the current one first.
-    """
-    constant = floor > -np.inf
-    value, slope = floor, (0.0 if constant else -np.inf)
-    for i in range(c, len(begin), channels):
-        rise = end[i] - begin[i]
-        if begin[i] > value or (begin[i] == value and rise > slope):
-            value, slope = begin[i], rise
-    while True:
-        first, next_value, next_slope = 1.0, value, slope
-        if constant and slope < 0.0:
-            meets = (value - floor) / -slope
-            if meets < first:
-                first, next_value, next_slope = meets, floor, 0.0
-        for i in range(c, len(begin), channels):
-            rise = end[i] - begin[i]
-            if rise > slope:
-                meets = (value - begin[i]) / (rise - slope)
-                if meets < first or (meets == first and first < 1.0 and rise > next_slope):
-                    first, next_value, next_slope = meets, begin[i], rise
-        if first >= 1.0:
-            return found
-        if first > 0.0:
-            alpha[found] = first
-            found += 1
-        value, slope = next_value, next_slope
-
-
-@compiled()
-def insert(start, ratio, values, left, alpha):
-    """Return start, ratio and values with interpolated rows after the rows `left`."""
-    total = len(ratio) + len(left)
-    new_start = np.empty(len(start), np.int64)
-    new_ratio = np.empty(total)
-    new_values = np.empty((total, values.shape[1]))
-    at = taken = 0
-    for s in range(len(start) - 1):
-        new_start[s] = at
-        for j in range(start[s], start[s + 1]):
-            new_ratio[at] = ratio[j]
-            _blend(values, j, 0.0, new_values[at])
-            at += 1
-            while taken < len(left) and left[taken] == j:
-                new_ratio[at] = ratio[j] + alpha[taken] * (ratio[j + 1] - ratio[j])
-                _blend(values, j, alpha[taken], new_values[at])
-                at += 1
-                taken += 1
-    new_start[-1] = at
-    return new_start, new_ratio, new_values
-
-
-@compiled(inline="always")
-def _blend(values, j, weight, out):
-    if weight == 0.0:
-        for i in range(values.shape[1]):
-            out[i] = values[j, i]
-    else:
-        for i in range(values.shape[1]):
-            out[i] = values[j, i] + weight * (values[j + 1, i] - values[j, i])
+    return left[kept], alpha[kept]
 
 
 @compiled()
