@@ -30,9 +30,9 @@ class Bends(NamedTuple):
         inside = np.ones((len(window.ratio) - 1, 1), bool)
         inside[window.start[1:-1] - 1] = False  # between the rows of two segments
         find = self._passed_knots if self.taps == 1 else self._changed_maxima
-        left, alpha = (
-            np.concatenate(parts) for parts in zip(*find(window.values, inside), strict=True)
-        )
+        none = np.empty(0, np.int64), np.empty(0)
+        found = [none, *find(window.values, inside)]
+        left, alpha = (np.concatenate(parts) for parts in zip(*found, strict=True))
         order = np.lexsort((alpha, left))
         return _kernels.distinct(left[order], alpha[order], window.ratio, TOLERANCE)
 
@@ -58,7 +58,6 @@ class Bends(NamedTuple):
         begin = taps[row, :, channel]
         slopes = taps[row + 1, :, channel] - begin
         now = np.where(begin == begin.max(axis=1, keepdims=True), slopes, -np.inf).argmax(axis=1)
-        yield row[:0], np.empty(0)
         while len(row):
             value, slope = (x[np.arange(len(row)), now][:, None] for x in (begin, slopes))
             with np.errstate(divide="ignore", invalid="ignore"):

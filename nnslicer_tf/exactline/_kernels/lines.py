@@ -107,8 +107,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
 def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
-    channels = values.shape[1]
-    every, stop = np.arange(channels), first + len(out)
+    channels, stop = values.shape[1], first + len(out)
     s = row_at(new_start, np.int64(0), len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
@@ -119,28 +118,20 @@ def gather(curve, taps, new_start, new_ratio, first, out):
                 into[:] = 0.0
                 continue
             segment = taps[w, t] * lines + k
-            places = new_ratio[lowest:highest]
-            begin, end = start[segment], start[segment + 1]
-            _gather_channels(ratio, values, begin, end, every, places, into)
+            last = start[segment + 1] - 1
+            j = row_at(ratio, start[segment], last, new_ratio[lowest])
+            for r in range(len(into)):
+                place = new_ratio[lowest + r]
+                while j < last and ratio[j + 1] <= place:
+                    j += 1
+                if j < last and place > ratio[j]:
+                    weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
+                    for c in range(channels):
+                        into[r, c] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
+                else:
+                    for c in range(channels):
+                        into[r, c] = values[j, c]
         s += 1
-
-
-@compiled()
-def _gather_channels(ratio, values, begin, end, chosen, places, out):
-    """Write the chosen channels of the rows `begin` to `end` at ascending places."""
-    j = row_at(ratio, begin, end - 1, places[0])
-    for r in range(len(places)):
-        place = places[r]
-        while j < end - 1 and ratio[j + 1] <= place:
-            j += 1
-        if j < end - 1 and place > ratio[j]:
-            weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
-            for i in range(len(chosen)):
-                c = chosen[i]
-                out[r, i] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
-        else:
-            for i in range(len(chosen)):
-                out[r, i] = values[j, chosen[i]]
 
 
 @compiled()
