@@ -2,10 +2,10 @@
 
     python benchmarks/bench_service.py
 
-Each preset is fitted on training images of CIFAR-10, saved, and loaded by a new process, which must give the same scores. That process reads single images (latency), then a
-stream of test images in batches (throughput, memory, rate of false alarms), and images of four
-other kinds, of which a detector should flag as many as possible. Seconds are wall-clock seconds:
-they need an idle machine.
+Each preset is fitted on training images of CIFAR-10, saved, and loaded by a new process, which must
+give the same scores. That process reads single images (latency), then a stream of test images in
+batches (throughput, memory, rate of false alarms), and images of four other kinds, of which a
+detector should flag as many as possible. Seconds are wall-clock seconds: they need an idle machine.
 """
 
 import json
