@@ -233,6 +233,8 @@ def with_softmax(model: keras.Model) -> keras.Model:
 
 
 def _check_built(model: keras.Model) -> None:
+    if not isinstance(model, keras.Model):
+        raise InvalidArgumentError(f"model must be a Keras model. Received: {type(model).__name__}")
     if not model.built:
         raise InvalidArgumentError(
             f"Model '{model.name}' is not built: its weights do not exist yet. Start it with "

@@ -199,7 +199,7 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
         for name in ("head-on, slow", "head-on, fast"):
             partition = walker.plane(scenario(name))
             classes = partition.classify(lowest=True)
-            areas = _physical(classes.mesh())
+            areas = _physical(classes.mesh)
             row: dict[str, object] = {"regions": len(partition), "pieces": len(classes)}
             for label, advice in enumerate(acas.ADVISORIES):
                 row[f"{advice}_percent"] = 100 * areas[classes.labels == label].sum() / areas.sum()
@@ -240,7 +240,7 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     """Return the share of the area whose advice its sample misses, and all sampled advice."""
     size = classes.corners.max(axis=0)
     lines = (np.arange(1, count) / count)[:, None] * size
-    mesh = classes.mesh()
+    mesh = classes.mesh
     for axis in (0, 1):
         mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
     sampled = classes.label_at(_middles(classes.corners, count)[0]).reshape(count, count)
