@@ -5,11 +5,13 @@
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
     python apps/reproduce.py all --minutes 5
     python apps/reproduce.py report
+    python apps/reproduce.py papers
 
 `run` repeats the commands that made the tables which are kept, as their heads say, and writes to
 the app's results folder; a trial (`--quick`) writes to `runs/reproduce`, never over results. `all`
 runs every experiment again, elsewhere, and compares the tables. `report` writes a single page with
-everything, as HTML and Markdown, and the headlines to docs/results.md.
+everything, as HTML and Markdown, and the headlines to docs/results.md; `papers` writes what of the
+papers works to docs/papers.md.
 """
 
 from pathlib import Path
@@ -85,6 +87,15 @@ def report(
     pages = output or folder / "report"
     face = readme or DATA.parent / "docs/results.md"
     print(*write_report(folder, trials, pages, face), sep="\n")
+
+
+@app.command("papers")
+def write_papers() -> None:
+    """Write docs/papers.md: what of the papers works, by which command, and what is missing."""
+    from reproduction.papers import PAGE, papers_page
+
+    PAGE.write_text(papers_page())
+    print(PAGE)
 
 
 @app.command()
