@@ -5,13 +5,13 @@
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
     python apps/reproduce.py all --minutes 5
     python apps/reproduce.py report
-    python apps/reproduce.py papers
+    python apps/reproduce.py pages
 
 `run` repeats the commands that made the tables which are kept, as their heads say, and writes to
 the app's results folder; a trial (`--quick`) writes to `runs/reproduce`, never over results. `all`
 runs every experiment again, elsewhere, and compares the tables. `report` writes a single page with
-everything, as HTML and Markdown, and the headlines to docs/results.md; `papers` writes what of the
-papers works to docs/papers.md.
+everything, as HTML and Markdown, and the headlines to docs/results.md; `pages` writes what of the
+papers works, and what has to be downloaded, to docs/papers.md and docs/downloads.md.
 """
 
 from pathlib import Path
@@ -89,13 +89,14 @@ def report(
     print(*write_report(folder, trials, pages, face), sep="\n")
 
 
-@app.command("papers")
-def write_papers() -> None:
-    """Write docs/papers.md: what of the papers works, by which command, and what is missing."""
-    from reproduction.papers import PAGE, papers_page
+@app.command()
+def pages() -> None:
+    """Write docs/papers.md and docs/downloads.md: what works, by which command and files."""
+    from reproduction import downloads, papers
 
-    PAGE.write_text(papers_page())
-    print(PAGE)
+    papers.PAGE.write_text(papers.papers_page())
+    downloads.PAGE.write_text(downloads.downloads_page())
+    print(papers.PAGE, downloads.PAGE, sep="\n")
 
 
 @app.command()

@@ -31,14 +31,16 @@ HEADINGS = {
 
 _TEXT = """# What of the papers works
 
-Every capability, experiment, table and figure of the papers, {rows} in all: what makes it here, where the result is, and
-whether it is complete. **{works} work**: they have the paper's methods and numbers of models, seeds and images, on networks
-that this project trained where the authors' are not published. Of the others, a sentence says what is missing; {pictures}
-of them are illustrations. Whether a result is as good as the paper's is another question: see [Results](results.md). What has
-to be downloaded is listed under [Downloads](downloads.md).
+Every capability, experiment, table and figure of the papers, {rows} in all: what makes it here,
+where the result is, and whether it is complete. **{works} work**: they have the paper's methods
+and numbers of models, seeds and images, on networks that this project trained where the authors'
+are not published. Of the others, a sentence says what is missing; {pictures} of them are
+illustrations. Whether a result is as good as the paper's is another question: see
+[Results](results.md). What has to be downloaded is listed under [Downloads](downloads.md).
 
-`run ID` is short for `python apps/reproduce.py run ID`, which repeats the committed experiment with all its options; `list`
-shows minutes and needs. Written by `python apps/reproduce.py papers` from the catalogue of experiments.
+`run ID` is short for `python apps/reproduce.py run ID`, which repeats the committed experiment
+with all its options; `list` shows minutes and needs. Written by `python apps/reproduce.py pages`
+from the catalogue of experiments.
 """
 
 

@@ -19,7 +19,7 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def test_the_page_is_that_of_the_catalogue():
-    assert papers.PAGE.read_text() == papers.papers_page(), "run apps/reproduce.py papers"
+    assert papers.PAGE.read_text() == papers.papers_page(), "run apps/reproduce.py pages"
 
 
 def test_every_experiment_is_on_the_page():

@@ -123,6 +123,8 @@ def test_the_commands_are_those_of_the_tables(tmp_path):
     with pytest.raises(InvalidArgumentError, match="reads <folder>/m"):
         again.arguments_of(next(iter(made)), None)
     assert again.arguments_of(next(iter(made)), Path("there")) == ["apps/p.py", "there/m.h5"]
+    written = "python apps/p.py one --work <folder> --samples 50"
+    assert again.arguments_of(written, None) == ["apps/p.py", "one", "--samples", "50"]
     assert again.commands_of(entry, tmp_path / "none") == {f"python {entry.command}": []}
 
 
