@@ -87,9 +87,17 @@ def downloads_page() -> str:
         )
     lines += ["", "## Packages", "", "| what | how to install it |", "|---|---|"]
     lines += [f"| {row['title']} | `{row['install']}` |" for row in _tables()["packages"]]
+    lines += ["", "## Weights to train first", ""]
+    lines += ["Three files of weights that this project trained are too large for the repository;"]
+    lines += ["without them, the rows and commands of their networks fail and say so.", ""]
+    lines += ["| what | file in `data/weights` | command |", "|---|---|---|"]
+    lines += [
+        f"| {row['title']} | `{row['file']}` | `{row['train']}` |" for row in _tables()["trained"]
+    ]
     lines += ["", "## Which experiment needs what", "", "| needed | by |", "|---|---|"]
     words = {one.title: one.word for one in sources().values()}
-    words |= {row["title"]: row["word"] for row in _tables()["packages"]}
+    more = [*_tables()["packages"], *_tables()["trained"]]
+    words |= {row["title"]: row["word"] for row in more}
     for title, word in words.items():
         users = [name for name, text in needs.items() if _names(text, word)]
         lines.append(f"| {title} | {', '.join(f'`{name}`' for name in users) or 'none'} |")

@@ -170,9 +170,7 @@ def _detection_scored_honestly(tables: Tables) -> Iterator[Figure]:
 def _times(tables: Tables) -> Iterator[Figure]:
     frame = _frame(tables, "benchmarks/slicing", columns=("model", "backward ms"))
     paper = paper_frame("nnslicer/table3")
-    what = (
-        "Slicing: one thread's CPU milliseconds per sample (backward walk alone, in batches)"
-    )
+    what = "Slicing: one thread's CPU milliseconds per sample (backward walk alone, in batches)"
     for model, role in {"lenet": "LeNet", "resnet10": "ResNet10", "resnet18": "ResNet18"}.items():
         (seconds,) = paper[paper["model"] == role]["backward_batch"]
         for row in _rows(frame[frame["model"] == model]):

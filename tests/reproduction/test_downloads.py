@@ -65,3 +65,16 @@ def test_what_an_entry_needs_is_on_the_page(entry):
     if str(DATA) in " ".join(words):
         words = ("published", "DIFFCHASER_MODELS", "ACAS Xu", "data/results")
         assert any(word in entry.needs for word in words)
+
+
+def test_weights_that_are_not_kept_are_those_to_train():
+    """Files that Git leaves out, and what the kept commands of an entry name."""
+    ignored = (DATA.parent / ".gitignore").read_text().split("/data/weights/")[1:]
+    names = {line.partition("*")[0].rstrip("-.") for line in ignored}
+    trained = downloads._tables()["trained"]
+    files = {row["file"].removesuffix(".weights.h5").removesuffix("-cifar10") for row in trained}
+    assert {name.removesuffix("-cifar10") for name in names} == files
+    for entry in ENTRIES:
+        commands = " ".join(again.commands_of(entry, DATA / "results"))
+        for word, needed in {"vgg16": "VGG-16's", "alexnet cifar10 --weights": "AlexNet's"}.items():
+            assert word not in commands or needed in entry.needs, entry.id
