@@ -96,7 +96,6 @@ def pages() -> None:
 
     papers.PAGE.write_text(papers.papers_page())
     downloads.PAGE.write_text(downloads.downloads_page())
-    print(papers.PAGE, downloads.PAGE, sep="\n")
 
 
 @app.command()
