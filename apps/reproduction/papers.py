@@ -137,4 +137,5 @@ def _result(row: Row) -> str:
 def _link(path: Path | None) -> str:
     if path is None:
         return ""
-    return f"[{path.name}]({Path(os.path.relpath(path, PAGE.parent)).as_posix()})"
+    name = f"{path.parent.name}/{path.name}" if path.stem == "README" else path.name
+    return f"[{name}]({Path(os.path.relpath(path, PAGE.parent)).as_posix()})"
