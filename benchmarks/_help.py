@@ -11,7 +11,7 @@ from types import ModuleType
 from unittest.mock import MagicMock
 
 _SLOW = ("keras", "keras_hub", "llvmlite", "numba", "tensorflow")
-_REAL = ("_checks", "_environment", "_files", "_numerics", "_tables", "errors")
+_REAL = ("_checks", "_environment", "_faces", "_files", "_numerics", "_tables", "errors")
 _REAL += ("rows", "settings", "tables")  # of `reproduction`
 
 
