@@ -19,6 +19,7 @@ from nnslicer_tf.exactline import LinearPartition, LineWalker, PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.downloads import sources
 from reproduction.exactline.settings import AcasSettings, AdviceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
@@ -75,7 +76,9 @@ def network_files(folder: Path) -> list[Path]:
     """Return the .nnet files of a folder."""
     paths = sorted(folder.glob("*.nnet"))
     if not paths:
-        raise InvalidArgumentError(f"There are no .nnet files in '{folder}'.")
+        raise InvalidArgumentError(
+            f"There are no .nnet files in '{folder}'. {sources()['acas_xu'].how_to_get()}"
+        )
     return paths
 
 
