@@ -180,7 +180,7 @@ def with_constants(
     tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])
-    expected, _ = network.run(mask, tensors, base, network.sums_of(base), {})
+    expected = network.run(mask, tensors, base, network.sums_of(base))
     halves = any(in_half_precision(step.layer) for step in im.graph.wrappers.values())
     found = keras.tree.flatten(copy(x, training=False))
     for name, value, output in zip(im.output_operations, expected, found, strict=True):
@@ -234,8 +234,8 @@ class AblatedModel(keras.Model):
     def assign(self, masks: Mapping[str, Any], base: Mapping[str, Any]) -> None:
         """Set the masks, and the values of inactive parts."""
         self.mask.assign(_flat(masks))
-        for name, variable in self.base.items():
-            variable.assign(base[name])
+        for variable, value in zip(self.base.values(), base.values(), strict=True):
+            variable.assign(value)  # a copy's operations may have other names
 
     def call(self, x: Any, training: bool = False) -> Any:
         """Return the outputs; `training` has no effect."""
@@ -243,7 +243,7 @@ class AblatedModel(keras.Model):
         base = {name: ops.convert_to_tensor(v)[None] for name, v in self.base.items()}
         mask = ops.convert_to_tensor(self.mask)[None]
         constants = self._network.sums_of(base)
-        values, _ = self._network.run(mask, inputs, base, constants, {})
+        values = self._network.run(mask, inputs, base, constants)
         structure = structure_of(self._im.functional, "output")
         return keras.tree.pack_sequence_as(structure, values)
 

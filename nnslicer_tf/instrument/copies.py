@@ -46,15 +46,12 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
             not registered with Keras, or it has state that Keras does not save.
     """
     if has_graph(model):
-        check_copyable(model)
         copy = rebuild(as_functional(model, input_shape))  # which builds a sequential model
     else:
         try:
             copy = type(model).from_config(model.get_config())
         except (NotImplementedError, TypeError):  # Keras raises these for a model without a config
-            functional = as_functional(model, input_shape)
-            check_copyable(functional)
-            copy = rebuild(functional)
+            copy = rebuild(as_functional(model, input_shape))
         else:
             if not copy.built:
                 shape = model.get_build_config()["input_shape"]

@@ -549,37 +549,25 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
     A Lambda has them if its function of one tensor is recognised by its values.
     """
     layer_class = type(layer)
-    operations = registered(layer_class)
-    if isinstance(layer, keras.layers.Lambda) and operations is not None:
-        shapes = [tuple(x.shape[1:]) for x in inputs]
-        if _recognised(operations, layer, shapes):
-            return True
-        entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
-        try:
-            layer.call(entries[0] if len(entries) == 1 else entries)
-        except Exception:  # the user's function may raise anything: it cannot be expanded
-            return True
-        return False
+    if layer_class is keras.layers.Lambda:
+        return is_recognised(layer, inputs)
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
-    return refused or operations is not None
+    return refused or registered(layer_class) is not None
 
 
-def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    """Whether a layer without weights that cannot be expanded has a function that is known."""
-    from nnslicer_tf.instrument.layers.probing import own_function
-
-    shapes = [tuple(x.shape[1:]) for x in (*inputs, *outputs)]
-    known = isinstance(layer, keras.layers.Layer) and not layer.weights and len(shapes) == 2
-    return known and shapes[0] == shapes[1] and _recognised(own_function, layer, shapes[:1])
-
-
-def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
-    """Whether the operations of a layer with an unknown function have kinds."""
+def is_recognised(
+    layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any] = ()
+) -> bool:
+    """Whether a layer without weights has a known function of one tensor, of its shape."""
     # Imported here, because the families of layers use this module.
-    from nnslicer_tf.instrument.layers.probing import recognised
+    from nnslicer_tf.instrument.layers.probing import own_function, recognised
 
+    shapes = [tuple(x.shape[1:]) for x in inputs]
+    same = all(shapes == [tuple(x.shape[1:])] for x in outputs)
+    if not (isinstance(layer, keras.layers.Layer) and not layer.weights and same):
+        return False
     try:
-        steps = operations(layer, LayerCall(layer.name, shapes, shapes))
+        steps = own_function(layer, LayerCall(layer.name, shapes, shapes))
         return all(recognised(step, shapes, layer.name) for step in steps)
     except UnsupportedLayerError:
         return False
