@@ -41,7 +41,7 @@ class Attributor:
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
         self._batch_size = batch_size
-        graph = im.graph.in_dtype_of_input()
+        graph = im.graph
         logits, source = im.logit_operation, im.input_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:

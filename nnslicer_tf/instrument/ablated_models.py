@@ -15,7 +15,6 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
 from nnslicer_tf.instrument.comparison import difference
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
-from nnslicer_tf.instrument.graph import in_half_precision
 from nnslicer_tf.instrument.model import InstrumentedModel
 from nnslicer_tf.instrument.references import Weights, Zero
 from nnslicer_tf.instrument.tracing import structure_of
@@ -181,10 +180,9 @@ def with_constants(
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])
     expected = network.run(mask, tensors, base, network.sums_of(base))
-    halves = any(in_half_precision(step.layer) for step in im.graph.wrappers.values())
     found = keras.tree.flatten(copy(x, training=False))
     for name, value, output in zip(im.output_operations, expected, found, strict=True):
-        if difference(value, output, tolerance=0.1 if halves else 1e-3) > 1:
+        if difference(value, output, tolerance=0.1 if im.graph.has_halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}'. Perhaps a nested model is called more than once, with different "

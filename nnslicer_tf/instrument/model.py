@@ -35,7 +35,7 @@ from nnslicer_tf.instrument.data import (
     shapes_at_hand,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, own_code, weights_checksum
-from nnslicer_tf.instrument.graph import CaptureModel, GradientFunction, Graph, build_graph
+from nnslicer_tf.instrument.graph import GradientFunction, Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
@@ -397,8 +397,11 @@ class InstrumentedModel(ShownAsTable):
             arrays = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
             return {name: arrays[name] for name in names}
         if names not in self._captures:
-            self._captures[names] = CaptureModel(self.graph, names).forward_pass()
-        values = dict(zip(names, self._captures[names](batch), strict=True))
+            self._captures[names] = self.graph.forward_pass(names)
+        run = self._captures[names]
+        if keras.backend.backend() == "jax":  # whose compiled functions keep the weights
+            run = self.prepared(("forward", names), lambda: self.graph.forward_pass(names))
+        values = dict(zip(names, run(batch), strict=True))
         check_finite(values, first)
         return values
 

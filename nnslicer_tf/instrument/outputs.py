@@ -312,7 +312,7 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
     changed = replace(
         final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,)
     )
-    graph.add(changed, graph.wrappers[final.name].layer)
+    graph.add(changed)
     graph.operations.update({operation.name: operation for operation in later})
     return source.name
 
@@ -335,7 +335,7 @@ def _added(
         compute=step.compute,
         mask=of.mask if shape == of.shape else None,
     )
-    graph.add(operation, graph.wrappers[of.name].layer)
+    graph.add(operation)
     return operation
 
 
