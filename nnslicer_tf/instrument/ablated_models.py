@@ -15,9 +15,9 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
 from nnslicer_tf.instrument.comparison import difference
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
+from nnslicer_tf.instrument.functional import structure_of
 from nnslicer_tf.instrument.model import InstrumentedModel
 from nnslicer_tf.instrument.references import Weights, Zero
-from nnslicer_tf.instrument.tracing import structure_of
 
 
 def check_masks(im: InstrumentedModel, keep: Mapping[str, Any]) -> dict[str, np.ndarray]:

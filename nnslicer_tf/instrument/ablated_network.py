@@ -149,9 +149,7 @@ class Network:
             for kernel in kernels:
                 self._add(kernel.name, kernel.shape)
             if isinstance(params, Member):
-                sequence, initial, _ = split_inputs(operation.inputs, params.unrolled.masked)
-                start = name.removesuffix(params.operation.name)
-                read |= dict.fromkeys((sequence, *initial, *(start + o.name for o in cell)))
+                read |= dict.fromkeys(_read_by(operation))
                 continue
             self._masked[name] = params.name
             read[name if isinstance(params, Lookup) else operation.inputs[0]] = None
@@ -388,11 +386,11 @@ class Network:
             return partial(_run_masked, operation, {n: m[0] for n, m in own.items()}, base)
 
         def each(*inputs: Any) -> dict[str, Any]:
-            start = operation.name.removesuffix(operation.params.operation.name)
-            sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
-            read = (sequence, *initial, *(start + o.name for o in unrolled.cell))
             rows = ops.shape(inputs[0])[0]
-            values = {n: ops.broadcast_to(base[n], (rows, *base[n].shape[1:])) for n in read}
+            values = {
+                name: ops.broadcast_to(base[name], (rows, *base[name].shape[1:]))
+                for name in _read_by(operation)
+            }
 
             def one(row: Any) -> Any:
                 found = _run_masked(
@@ -406,6 +404,14 @@ class Network:
             return ops.map(one, (list(inputs), own, values))
 
         return each
+
+
+def _read_by(operation: Operation) -> list[str]:
+    """Return the sequence, the initial states and the operations of a recurrent layer, by name."""
+    unrolled = operation.params.unrolled
+    sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+    start = operation.name.removesuffix(operation.params.operation.name)
+    return [sequence, *initial, *(start + o.name for o in unrolled.cell)]
 
 
 def _run_masked(

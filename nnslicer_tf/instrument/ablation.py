@@ -7,13 +7,9 @@ A mask says which units keep their own value (1); the others (0) contribute that
     ablation.effects({}, x, target=3)        # what each unit does for class 3: the derivative
     ablation.model({"conv2": mask})          # a Keras model
 
-Everything else that asks this question, such as decisive slices, `Slice.apply`, explanations or the
-explorer, is a search over masks on top. With weight w, an inactive synapse contributes
-w · (reference of its input), in recurrent layers at every step; an inactive neuron has the
-reference's value.
-
-Cost: a forward pass for each donor; `effects` costs about three. One compiled function serves all
-masks, samples and references.
+With weight w, an inactive synapse contributes w · (reference of its input), in recurrent layers at
+every step. Cost: a forward pass for each donor; `effects` costs about three. One compiled function
+serves all masks, samples and references.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

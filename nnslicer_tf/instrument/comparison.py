@@ -15,8 +15,9 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.data import Bounds
 from nnslicer_tf.instrument.expansion import Constant
+from nnslicer_tf.instrument.functional import structure_of
 from nnslicer_tf.instrument.graph import HALVES, Graph
-from nnslicer_tf.instrument.tracing import TensorAt, Trace, structure_of
+from nnslicer_tf.instrument.tracing import TensorAt, Trace
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
 MIN_VALUES = 2048  # in all samples together
