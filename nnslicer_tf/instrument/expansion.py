@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
+from operator import itemgetter
 from typing import Any
 
 import keras
@@ -169,8 +170,8 @@ def expand(
         expansion.structure(), [constant(place, leaf) for place, leaf in enumerate(leaves)]
     )
     inner = [
-        InnerCall(known.operation, *arguments, known.outputs)
-        for known, arguments in zip(expansion.calls, calls, strict=True)
+        InnerCall(known.operation, args, kwargs, known.outputs)
+        for known, (args, kwargs) in zip(expansion.calls, calls, strict=True)
     ]
     return Expansion(expansion.entries, _batch_first(inner, outputs, layer, path, batch), outputs)
 
@@ -226,8 +227,8 @@ def _batch_first(
         elif kind == "Slice":  # (x, start_indices), with `shape` as an attribute or argument
             starts, sizes = [*args[1:], shape][:2]
             parts = [slice(int(a), int(a) + int(n)) for a, n in zip(starts, sizes, strict=True)]
-            key = (slice(None), *parts[1:])
-            operation, args = _Function(lambda x, key=key: x[key], operation.name), args[:1]
+            operation = _Function(itemgetter((slice(None), *parts[1:])), operation.name)
+            args = args[:1]
         result.append(InnerCall(operation, args, call.kwargs, call.outputs))
     check(layer.name, [x for x in outputs if id(x) in moved])
     return tuple(result)
