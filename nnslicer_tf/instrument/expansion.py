@@ -457,9 +457,6 @@ class _StandIn:
         tensors = [x for x in leaves if isinstance(x, keras.KerasTensor)]
         if not tensors:
             return layer(*args, **kwargs)
-        if not layer.built:
-            with _kept_nodes(layer):
-                layer(*args, **kwargs)
         call = _CallOf(layer)
         call(*args, **kwargs)
         mask = getattr(tensors[0], "_keras_mask", None)
@@ -509,18 +506,3 @@ def _holds_parts(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_holds_parts, value))
     return isinstance(value, (keras.layers.Layer, keras.Variable))
-
-
-@contextmanager
-def _kept_nodes(layer: keras.Operation) -> Iterator[None]:
-    """Remove the nodes that a symbolic run adds to the layers inside."""
-    before = [
-        (nodes, len(nodes))
-        for part in getattr(layer, "_flatten_layers", lambda: ())()
-        for nodes in (part._inbound_nodes, part._outbound_nodes)
-    ]
-    try:
-        yield
-    finally:
-        for nodes, count in before:
-            del nodes[count:]
