@@ -77,4 +77,6 @@ def main(paths: list[Path]) -> None:
 
 
 if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.exit(__doc__)
     main([Path(name) for name in sys.argv[1:]] or sorted(FOLDER.glob("*.ipynb")))

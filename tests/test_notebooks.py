@@ -62,8 +62,8 @@ HOLDS = {
         assert np.array_equal(again, deviation.image)
         ours, alone = (rows[name]["median_queries"] for name in ("DFlare", "Algorithm 1 alone"))
         assert ours < alone
-        assert np.mean(labels == held_out.labels[:, 0]) > 0.3
-        assert np.mean(seeds_before != seeds_after) < 0.1
+        repaired_share = np.mean(labels == held_out.labels[:, 0])
+        assert repaired_share > max(0.3, np.mean(seeds_before != seeds_after) + 0.2)
     """,
     "07-coverage-and-inspection": """
         answers = [one.predictions for one in found.values()]

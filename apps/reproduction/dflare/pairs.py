@@ -24,6 +24,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.downloads import sources
 from reproduction.zoo.models import zoo
 
 PUBLISHED = {
@@ -146,8 +147,7 @@ def _published_file(name: str, which: int, folder: str | os.PathLike | None) -> 
     path = Path(folder or ".") / PUBLISHED[name][which]
     if not path.is_file():
         raise InvalidArgumentError(
-            f"The pair '{name}' needs the file '{path}'. Name the folder with DiffChaser's "
-            "models (lenet1.h5, lenet1-quan.lite, resnet.h5, resnet-quan.lite)."
+            f"The pair '{name}' needs the file '{path}'. {sources()['diffchaser'].how_to_get()}"
         )
     return path
 
