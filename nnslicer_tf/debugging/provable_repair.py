@@ -179,7 +179,7 @@ class _FixedPattern:
                 f"Kernel '{kernel}' is used more than once and cannot be repaired."
             )
         (self._owner,) = owners
-        self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation
+        self._graph, self._logits = im.graph, im.logit_operation
         self._classes, self.others = im.classes, im.classes.count - 1
         self._behind = im.graph.between([self._owner.name], [self._logits])
         self._bends, self.conditions = set(), self.others

@@ -20,7 +20,7 @@ from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.graph import GradientFunction
+from nnslicer_tf.instrument.graph import gradient_function
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.report import plot_over_image
 
@@ -39,14 +39,14 @@ class Attributor:
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
         self._batch_size = batch_size
-        graph = im.graph.in_dtype_of_input()
+        graph = im.graph
         logits, source = im.logit_operation, im.input_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:
             flat = keras.ops.reshape(values[logits], (-1, im[logits].size))
             return keras.ops.sum(flat * keras.ops.one_hot(target, flat.shape[1], dtype="float64"))
 
-        self._gradients = GradientFunction(graph, chosen, [logits], [source])
+        self._gradients = gradient_function(graph, chosen, [logits], [source])
 
     @property
     def walker(self) -> LineWalker:

@@ -110,7 +110,7 @@ def test_wrong_minus_right(im, pairs, runs, contribution):
 def test_gradients_by_finite_differences(im, pairs, runs, method):
     """A neuron adds the slope of the lead when its value is moved to the reference's."""
     found = suspicious(im, *pairs, method, progress=False)
-    graph, total = im.graph.in_dtype_of_input(), np.zeros(im["hidden"].shape)
+    graph, total = im.graph, np.zeros(im["hidden"].shape)
     for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
         passing = runs.passing.x[runs.passing.right == right]
         reference = im.capture(passing, of=["hidden"])["hidden"].mean(axis=0)

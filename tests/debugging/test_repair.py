@@ -14,7 +14,7 @@ from nnslicer_tf.exactline import exact_line
 def leads(model, x, y):
     """The right logit minus the largest other one, in float64 from the repaired weights."""
     im = nns.InstrumentedModel(model)
-    graph = im.graph.in_dtype_of_input()
+    graph = im.graph
     x = keras.ops.convert_to_tensor(np.asarray(x, np.float64))
     logits = keras.ops.convert_to_numpy(graph.run(x, [im.logit_operation])[im.logit_operation])
     rows = np.arange(len(y))

@@ -505,9 +505,7 @@ def test_real_network(shared, file, step, least):
     partition = exact_line(im, q, q + step * rng.normal(size=im.input_shape))
     ratios = np.sort(np.concatenate([partition.ratios, partition.midpoints]))[::7]
     x = keras.ops.convert_to_tensor(partition.at(ratios), dtype="float64")
-    expected = keras.ops.convert_to_numpy(
-        im.graph.in_dtype_of_input().run(x, [im.logit_operation])[im.logit_operation]
-    )
+    expected = keras.ops.convert_to_numpy(im.graph.run(x, [im.logit_operation])[im.logit_operation])
     assert len(partition) > least and expected.dtype == np.float64
     np.testing.assert_allclose(partition.evaluate(ratios), expected, rtol=0, atol=1e-10)
 

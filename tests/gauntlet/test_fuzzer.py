@@ -18,7 +18,7 @@ NOT_CALLED = {
     *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Measure", "Metric"),
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
     *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
-    *("adds_table", "register_layer", "register_transformer", "register_kind", "register_rule"),
+    *("register_layer", "register_transformer", "register_kind", "register_rule"),
     *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of"),
     "names",  # no argument
 }

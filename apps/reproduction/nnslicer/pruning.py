@@ -230,14 +230,24 @@ def ablation(s: settings.AblationSettings) -> ExperimentResult:
     return ExperimentResult([ExperimentTable("ablation", found, title, head, note("pruning"))])
 
 
+def logits_of(
+    ablation: Ablation, masks: dict[str, np.ndarray], x: np.ndarray, images: np.ndarray | None
+) -> np.ndarray:
+    """Return a masked model's logits; `images` are those to measure normalisations again on."""
+    if images is None:
+        return ablation.outputs(masks, x)
+    model = pruning.renormalise(ablation.model(masks), images)
+    return InstrumentedModel(model).logits(x)
+
+
 def _masked(task: TargetTask) -> Logits:
-    """Return a function that computes the logits of a pruned model without building it."""
+    """Return a function that computes the logits of a pruned model."""
     ablation = Ablation(task.im, Zero(), "weight")
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
         images = task.train.x[:RENORMALISE_ON] if method.renormalised else None
         masks = pruning.weight_masks(ablation.im, method.keep(targets, ratio))
-        return ablation.outputs(masks, task.measured.x, renormalise_on=images)
+        return logits_of(ablation, masks, task.measured.x, images)
 
     return logits
 
