@@ -76,7 +76,7 @@ def test_an_index_with_classes_that_are_gone_counts_as_empty(tmp_path):
 WARM = """
 import subprocess
 
-from nnslicer_tf._kernels import pointwise, pools, products, rows, sums
+from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf._kernels.compiled import KERNELS
 
 for kernel in KERNELS:

@@ -25,7 +25,6 @@ on pointers (see `vectors`) without allocation. benchmarks/README.md has rejecte
 from collections import namedtuple
 
 import numpy as np
-from numba import float32, float64, int32, types
 
 from nnslicer_tf._kernels.compiled import inlined
 from nnslicer_tf._kernels.vectors import (
@@ -97,11 +96,6 @@ def buffers(size: int) -> dict[str, np.ndarray]:
     return {"single": single, "whole": whole, "double": double}
 
 
-def memory_of(memory: type, *fields: types.Type) -> types.NamedTuple:
-    """Return the type of a namedtuple of arrays, the last of which are `buffers`."""
-    return types.NamedTuple((*fields, float32[::1], int32[::1], float64[::1]), memory)
-
-
 @inlined
 def multiply(v, size, first, second, sums, sizes):
     """Store products; return two vectors with them, and their magnitudes, added."""
@@ -115,15 +109,14 @@ def multiply(v, size, first, second, sums, sizes):
 
 @inlined
 def give(v, size, bound, ties, sign, received, synapses):
-    """Add signs where values are kept to inputs, and synapses if not None; return the ties left."""
+    """Add signs to the inputs and synapses of the values that are kept."""
     above, below = splat(bound), splat(-bound)
     plus, none = splat(sign), splat(np.int32(0))
     for i in range(0, size, LANES):
         value = load(v, i)
         given = where(value > above, plus, none) - where(value < below, plus, none)
         store(received, i, load(received, i) + given)
-        if synapses is not None:
-            store(synapses, i, load(synapses, i) + given)
+        store(synapses, i, load(synapses, i) + given)
     i = size
     while i > 0 and ties > 0 and bound > 0:
         i -= 1
@@ -131,10 +124,8 @@ def give(v, size, bound, ties, sign, received, synapses):
         if abs(value) == bound:
             given = sign if value > 0 else -sign
             write(received, i, read(received, i) + given)
-            if synapses is not None:
-                write(synapses, i, read(synapses, i) + given)
+            write(synapses, i, read(synapses, i) + given)
             ties -= 1
-    return ties
 
 
 @inlined

@@ -19,7 +19,6 @@ from nnslicer_tf._kernels.exclusion import (
     excluded_bound,
     first_division,
     give,
-    memory_of,
     multiply,
     workspace,
 )
@@ -41,9 +40,12 @@ from nnslicer_tf._kernels.vectors import (
 # local values, totals and thresholds of some sums; `buffers`.
 Memory = namedtuple("Memory", "windows received runs lists values moments single whole double")
 
-_MEMORY = memory_of(
-    *(Memory, float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1]),
-    *(float32[:, ::1], float64[:, ::1]),
+_MEMORY = types.NamedTuple(
+    (
+        *(float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1], float32[:, ::1]),
+        *(float64[:, ::1], float32[::1], int32[::1], float64[::1]),
+    ),
+    Memory,
 )
 _FLOATS = argument(float32, 3)
 

@@ -33,7 +33,7 @@ for _panel, (_module, _names) in _PANELS.items():
 def warmup() -> None:
     """Compile the kernels now, so that the first slice does not wait for it."""
     from nnslicer_tf._environment import track
-    from nnslicer_tf._kernels import pointwise, pools, products, rows, sums  # noqa: F401
+    from nnslicer_tf._kernels import pools, sums  # noqa: F401
     from nnslicer_tf._kernels.compiled import KERNELS
 
     for kernel in track(KERNELS, "Compiling", len(KERNELS)):
