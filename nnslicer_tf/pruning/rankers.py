@@ -17,7 +17,7 @@ from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
-from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
+from nnslicer_tf.pruning.class_scores import Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
@@ -92,7 +92,7 @@ class ClassRanker(Ranker):
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
-    ) -> ClassScores:
+    ) -> dict[int, Scores]:
         """Return the scores of each class, as `scores` does, to be summed for any set of them."""
         targets = check_classes(im, y, classes)
         x = im.check(x)
@@ -109,7 +109,7 @@ class ClassRanker(Ranker):
                     "correctly. Give more, or rank with correct_only=False."
                 )
             scores[target] = self.class_scores(im, x[rows], target)
-        return ClassScores(scores)
+        return scores
 
     def scores(
         self,
@@ -123,7 +123,8 @@ class ClassRanker(Ranker):
             raise InvalidArgumentError(
                 f"{type(self).__name__} ranks by samples: pass labelled samples x and y."
             )
-        return self.by_class(im, x, y, classes).total()
+        first, *others = self.by_class(im, x, y, classes).values()
+        return {name: sum((one[name] for one in others), first[name]) for name in first}
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class NNSlicerRanker(ClassRanker):
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
-    ) -> ClassScores:
+    ) -> dict[int, Scores]:
         """Return the contributions for each class."""
         check_classes(im, y, classes)
         if self.profile is None:  # one profile, of the samples of all classes
