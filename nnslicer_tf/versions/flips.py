@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.slicing.search import smallest_count
 from nnslicer_tf.versions.between import PATH, Between, versions_of
 
 _ROUNDS = 3
@@ -209,6 +211,9 @@ def _fewest(
     def is_certified(units: np.ndarray) -> bool:
         return all(tested(units)[:2])
 
+    def first_are_certified(order: np.ndarray, count: int) -> bool:
+        return is_certified(order[:count])
+
     def effects_at(active: Any, share: float, label: int) -> np.ndarray:
         """Return the effects on a new answer at a model, near the old version or the new one.
 
@@ -240,11 +245,9 @@ def _fewest(
             low, high = high, min(2 * high, most)
         if high >= most and not is_certified(order[:most]):
             break
-        while high - low > max(1, _PRECISION * high):
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_certified(order[:middle]) else (middle, high)
-        if high < len(best):
-            best, chosen = order[:high], effects
+        size = smallest_count(low, high, partial(first_are_certified, order), _PRECISION)
+        if size < len(best):
+            best, chosen = order[:size], effects
         *_, margin_with, margin_without = tested(best)
         is_first = abs(margin_with) < abs(margin_without)
         nearer = mask(best) if is_first else 1 - mask(best)
