@@ -13,13 +13,10 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
    divides the interval.
 3. If the interval does not contain the bound, the next one is collected.
 
-A kernel makes the first division of several sums before it searches any of them, so that the
-arithmetic of one hides the latency of another's.
-
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in
-float64, `magnitudes` that of their magnitudes in float32, the threshold is θ·|y|, and `number` is
-the sum's index among those processed together. Everything is inlined into one kernel, and works
-on pointers (see `vectors`) without allocation. benchmarks/README.md has rejected alternatives.
+float64, `magnitudes` that of their magnitudes in float32, and the threshold is θ·|y|. Everything is
+inlined into one kernel, and works on pointers (see `vectors`) without allocation.
+benchmarks/README.md has rejected alternatives.
 """
 
 from collections import namedtuple
@@ -36,7 +33,6 @@ from nnslicer_tf._kernels.vectors import (
     float_of_bits,
     lane_max,
     lane_sum,
-    lane_sums,
     lanes,
     larger,
     last,
@@ -50,9 +46,6 @@ from nnslicer_tf._kernels.vectors import (
     widen,
     write,
 )
-
-# Largest number of sums that are processed together.
-TOGETHER = 16
 
 # A band with up to this many values is solved directly.
 _FEW = 32
@@ -73,9 +66,9 @@ _FEW_PADDED = -(-_FEW // LANES) * LANES
 
 # Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
 # the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
-# markers that distinguish later positions from earlier ones; and, for each of the sums that are
-# processed together, a stack of waiting intervals: lower, upper, depth.
-Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stacks"])
+# markers that distinguish later positions from earlier ones; and a stack of waiting intervals:
+# lower, upper, depth.
+Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stack"])
 
 
 def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
@@ -91,20 +84,9 @@ def buffers(size: int) -> dict[str, np.ndarray]:
     stride = -(-size // LANES) * LANES + LANES
     whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
     whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
-    single = aligned(_LEVELS * stride + 3 * _INTERVALS * TOGETHER, np.float32)
+    single = aligned(_LEVELS * stride + 3 * _INTERVALS, np.float32)
     double = aligned(_FEW_PADDED + _LEVELS, np.float64)
     return {"single": single, "whole": whole, "double": double}
-
-
-@inlined
-def multiply(v, size, first, second, sums, sizes):
-    """Store products; return two vectors with them, and their magnitudes, added."""
-    for i in range(0, size, LANES):
-        value = load(first, i) * load(second, i)
-        store(v, i, value)
-        sums = sums + widen(value)
-        sizes = sizes + magnitude(value)
-    return sums, sizes
 
 
 @inlined
@@ -133,8 +115,8 @@ def workspace(single, whole, double):
     """Return the `Workspace` in the memory that `buffers` allocated."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
     return Workspace(
-        stacks=single,
-        bands=at(single, 3 * _INTERVALS * TOGETHER),
+        stack=single,
+        bands=at(single, 3 * _INTERVALS),
         keys=whole,
         later=at(whole, _FEW_PADDED),
         sizes=at(whole, 3 * _FEW_PADDED + LANES),
@@ -144,29 +126,20 @@ def workspace(single, whole, double):
 
 
 @inlined
-def first_division(values, size, total, magnitudes, threshold, work, number):
-    """Begin the search for a bound; return the number of intervals for `excluded_bound`."""
-    stack = at(work.stacks, 3 * _INTERVALS * number)
-    # Not a literal, for which Numba would compile the called functions once more.
-    waiting = np.int64(0)
-    none = np.float32(0)
-    undivided = size <= _FEW or not threshold > 0
-    if undivided:
-        return _push(stack, waiting, _LEAST, _MOST, none, undivided)
-    mean = max(magnitudes / np.float32(size), _LEAST)
-    f = np.float32
-    # Most bounds lie between one and eight times the mean magnitude.
-    bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
-    part = (total, f(total), magnitudes, threshold)
-    return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, waiting)
-
-
-@inlined
-def excluded_bound(values, size, threshold, waiting, work, number):
+def excluded_bound(values, size, total, magnitudes, threshold, work):
     """Return (bound, ties): values above it, and the last `ties` of those equal to it, are kept."""
     if not threshold > 0:
         return np.float32(0), 0
-    stack = at(work.stacks, 3 * _INTERVALS * number)
+    stack, f = work.stack, np.float32
+    # Not a literal, for which Numba would compile the called functions once more.
+    waiting = np.int64(0)
+    if size <= _FEW:
+        waiting = _push(stack, waiting, _LEAST, _MOST, f(0), True)
+    else:  # most bounds lie between one and eight times the mean magnitude
+        mean = max(magnitudes / f(size), _LEAST)
+        bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
+        part = (total, f(total), magnitudes, threshold)
+        waiting = _divide(values, size, bounds, (_LEAST, _MOST, f(0)), part, stack, waiting)
     stride = (size + LANES - 1) // LANES * LANES + LANES
     write(work.sizes, 0, np.int32(size))
     write(work.bases, 0, 0.0)
@@ -194,12 +167,12 @@ def excluded_bound(values, size, threshold, waiting, work, number):
         if level < _LEVELS:
             write(work.sizes, level, np.int32(among))
             write(work.bases, level, base)
-        total, sizes = splat(0.0), splat(np.float32(0))
+        sums, sizes = splat(0.0), splat(np.float32(0))
         for i in range(0, among, LANES):
             v = load(band, i)
-            total = total + widen(v)
+            sums = sums + widen(v)
             sizes = sizes + magnitude(v)
-        left = base + lane_sum(total)
+        left = base + lane_sum(sums)
         if depth < _BY_BITS:
             bounds = _bounds(lower, upper)
         elif bits(upper) - bits(lower) > 1:
@@ -283,8 +256,8 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
         s1, m1 = where(m >= b1, s1 + v, s1), where(m >= b1, m1 + m, m1)
         s2, m2 = where(m >= b2, s2 + v, s2), where(m >= b2, m2 + m, m2)
         s3, m3 = where(m >= b3, s3 + v, s3), where(m >= b3, m3 + m, m3)
-    above = lane_sums(s0, s1, s2, s3)
-    weight = lane_sums(m0, m1, m2, m3)
+    above = lane_sum(s0), lane_sum(s1), lane_sum(s2), lane_sum(s3)
+    weight = lane_sum(m0), lane_sum(m1), lane_sum(m2), lane_sum(m3)
     lower, upper, depth = interval
     left, total, magnitudes, threshold = part
     # The rounding error of a float32 sum in 16 lanes and a tree is below this share of the
