@@ -193,7 +193,6 @@ CALLS = {
     "iterate": lambda s: list(s.slicer().iterate(s.few)),
     "apply": lambda s: s.slicer().slice(s.few).apply(s.im, s.profile),
     "smooth": lambda s: nns.slicing.SmoothSlices(s.slicer())(keras.ops.convert_to_tensor(s.few)),
-    "class profiles": lambda s: nns.slicing.ClassProfiles.from_data(s.im, s.x, s.y),
     **{
         f"decisive, {level}": lambda s, level=level: s.slicer().decisive(s.few, level=level)
         for level in ("synapse", "neuron", "channel", "input")

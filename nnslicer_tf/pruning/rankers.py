@@ -18,7 +18,7 @@ from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.pruning.class_scores import Scores, check_classes
-from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
+from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
 
@@ -134,7 +134,7 @@ class NNSlicerRanker(ClassRanker):
     The slice of each class is computed from its samples, for its own output.
 
     Attributes:
-        profile: The model's profile, or a profile for each class; by default, that of the given
+        profile: The model's profile, or a dict with that of each class; by default, of the given
             samples. The paper uses the whole training set, its program each class separately.
         theta: Threshold θ of the slices, by default that of `Slicer`; 0 is far cheaper.
         granularity, relative_to, rectify, contribution, workers: As in `Slicer`; granularity
@@ -148,7 +148,7 @@ class NNSlicerRanker(ClassRanker):
         InvalidArgumentError: if an option is out of range.
     """
 
-    profile: Profile | ClassProfiles | None = None
+    profile: Profile | Mapping[int, Profile] | None = None
     theta: float | None = None
     granularity: str = "activation"
     progress: bool = True
@@ -187,7 +187,7 @@ class NNSlicerRanker(ClassRanker):
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
         profile = self.profile or Profile.from_data(im, x, progress=self.progress)
-        if isinstance(profile, ClassProfiles):
+        if isinstance(profile, Mapping):
             profile = profile[target]
         # A slicer compiles its walk, so it is kept for the other classes.
         key = (id(im), id(profile))

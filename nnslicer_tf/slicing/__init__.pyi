@@ -1,4 +1,3 @@
-from .class_profiles import ClassProfiles
 from .criterion import Criterion
 from .decisive import DecisiveSlices
 from .explanation import Explanation
@@ -10,7 +9,6 @@ from .slicer import Slicer
 from .smooth import SmoothSlices
 
 __all__ = [
-    "ClassProfiles",
     "Criterion",
     "DecisiveSlices",
     "Explanation",

@@ -18,7 +18,8 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
 from nnslicer_tf.pruning.class_scores import Scores, subset_figures
-from nnslicer_tf.slicing import ClassProfiles, Profile
+from nnslicer_tf.slicing import Profile
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker
 from reproduction.nnslicer.settings import TargetSettings
 from reproduction.rows import RowStore
