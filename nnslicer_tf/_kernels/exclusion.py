@@ -49,8 +49,6 @@ from nnslicer_tf._kernels.vectors import (
 
 # A band with up to this many values is solved directly.
 _FEW = 32
-# Number of nested bands that are kept; deeper ones are collected from the last of these.
-_LEVELS = 5
 # From this depth on, intervals are divided evenly by their bits, which always terminates.
 _BY_BITS = 6
 _CACHE_LINE = 64
@@ -64,11 +62,10 @@ _ROUNDING = np.float32(2**-23)
 
 _FEW_PADDED = -(-_FEW // LANES) * LANES
 
-# Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
-# the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
-# markers that distinguish later positions from earlier ones; and a stack of waiting intervals:
-# lower, upper, depth.
-Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stack"])
+# Pointers to the buffers of `excluded_bound`: the values of an interval; of few, the bits of the
+# magnitudes and the values in float64, and markers that distinguish later positions from earlier
+# ones; and a stack of waiting intervals: lower, upper, depth.
+Workspace = namedtuple("Workspace", ["band", "keys", "wide", "later", "stack"])
 
 
 def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
@@ -81,12 +78,11 @@ def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
 
 def buffers(size: int) -> dict[str, np.ndarray]:
     """Return the buffers of a `Workspace` for sums of up to `size` values."""
+    whole = aligned(3 * _FEW_PADDED + LANES, np.int32)
+    whole[2 * _FEW_PADDED :] = 1
     stride = -(-size // LANES) * LANES + LANES
-    whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
-    whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
-    single = aligned(_LEVELS * stride + 3 * _INTERVALS, np.float32)
-    double = aligned(_FEW_PADDED + _LEVELS, np.float64)
-    return {"single": single, "whole": whole, "double": double}
+    single = aligned(stride + 3 * _INTERVALS, np.float32)
+    return {"single": single, "whole": whole, "double": aligned(_FEW_PADDED, np.float64)}
 
 
 @inlined
@@ -114,15 +110,8 @@ def give(v, size, bound, ties, sign, received, synapses):
 def workspace(single, whole, double):
     """Return the `Workspace` in the memory that `buffers` allocated."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
-    return Workspace(
-        stack=single,
-        bands=at(single, 3 * _INTERVALS),
-        keys=whole,
-        later=at(whole, _FEW_PADDED),
-        sizes=at(whole, 3 * _FEW_PADDED + LANES),
-        wide=double,
-        bases=at(double, _FEW_PADDED),
-    )
+    later = at(whole, _FEW_PADDED)
+    return Workspace(at(single, 3 * _INTERVALS), whole, double, later, single)
 
 
 @inlined
@@ -140,23 +129,15 @@ def excluded_bound(values, size, total, magnitudes, threshold, work):
         bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
         part = (total, f(total), magnitudes, threshold)
         waiting = _divide(values, size, bounds, (_LEAST, _MOST, f(0)), part, stack, waiting)
-    stride = (size + LANES - 1) // LANES * LANES + LANES
-    write(work.sizes, 0, np.int32(size))
-    write(work.bases, 0, 0.0)
     while waiting > 0:
         waiting -= 1
         lower = read(stack, 3 * waiting)
         upper = read(stack, 3 * waiting + 1)
         depth = read(stack, 3 * waiting + 2)
-        level = min(np.int64(depth), _LEVELS)
         band, base, among = values, 0.0, size
-        if level > 0:
-            source = values if level == 1 else at(work.bands, (level - 2) * stride)
-            band = at(work.bands, (level - 1) * stride)
-            among, below = _collect(
-                source, np.int64(read(work.sizes, level - 1)), lower, upper, band
-            )
-            base = read(work.bases, level - 1) + below
+        if depth > 0:
+            band = work.band
+            among, base = _collect(values, size, lower, upper, band)
         if among <= _FEW:
             key, ties = _last_below(band, among, base, threshold, work)
             if key >= 0:
@@ -164,9 +145,6 @@ def excluded_bound(values, size, total, magnitudes, threshold, work):
             if abs(base) < threshold:
                 return float_of_bits(bits(lower) - np.int32(1)), 0  # the next smaller number
             continue
-        if level < _LEVELS:
-            write(work.sizes, level, np.int32(among))
-            write(work.bases, level, base)
         sums, sizes = splat(0.0), splat(np.float32(0))
         for i in range(0, among, LANES):
             v = load(band, i)

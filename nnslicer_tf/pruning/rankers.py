@@ -56,26 +56,6 @@ class Ranker(ABC):
         """
 
 
-def model_scores(
-    im: InstrumentedModel, method: str, rng: int | np.random.Generator = 0
-) -> dict[str, np.ndarray]:
-    """Return scores that need neither samples nor target classes; for methods, see `scores`.
-
-    `rng` draws random scores; an int gives the same scores each time.
-    """
-    generator, result = as_generator(rng), {}
-    for name, kernel in im.kernels.items():
-        if method == "random":
-            result[name] = generator.random(kernel.shape)
-        elif method == "weight":
-            result[name] = np.abs(kernel.kernel())
-        else:
-            weights = np.abs(kernel.matrix())
-            means = weights.mean(axis=(0, 1), keepdims=True)
-            result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
-    return result
-
-
 @dataclass(frozen=True)
 class ClassRanker(Ranker):
     """A ranker that uses samples of the target classes.
@@ -163,11 +143,8 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        object.__setattr__(
-            self,
-            "theta",
-            check_options(self.theta, self.granularity, self.workers, **self._readings),
-        )
+        theta = check_options(self.theta, self.granularity, self.workers, **self._readings)
+        object.__setattr__(self, "theta", theta)
 
     @property
     def _readings(self) -> dict[str, str]:
@@ -186,9 +163,7 @@ class NNSlicerRanker(ClassRanker):
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
-        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
-        if isinstance(profile, Mapping):
-            profile = profile[target]
+        profile: Any = self.profile[target] if isinstance(self.profile, Mapping) else self.profile
         # A slicer compiles its walk, so it is kept for the other classes.
         key = (id(im), id(profile))
         if key not in self._slicers:
@@ -233,6 +208,8 @@ def scores(
     x: np.ndarray | None = None,
     y: np.ndarray | None = None,
     classes: Iterable[int] | None = None,
+    *,
+    rng: int | np.random.Generator = 0,
     **options: Any,
 ) -> Scores:
     """Return how much each synapse matters: kernel name → array of the kernel's shape.
@@ -245,7 +222,8 @@ def scores(
         x: Samples `(samples, *input_shape)`; "nnslicer" needs them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
-        **options: `rng` of "random"; attributes of `NNSlicerRanker`.
+        rng: Draws the scores of "random"; the same seed gives the same scores.
+        **options: For "nnslicer": attributes of `NNSlicerRanker`.
 
     Raises:
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
@@ -256,7 +234,21 @@ def scores(
     check_name("ranker", method, RANKERS)
     if method == "nnslicer":
         return NNSlicerRanker(**options).scores(im, x, y, classes)
-    return model_scores(im, method, **options)
+    if options:
+        raise InvalidArgumentError(
+            f"Options are those of 'nnslicer'; {method!r} has none. Received: {', '.join(options)}"
+        )
+    generator, found = as_generator(rng), {}
+    for name, kernel in im.kernels.items():
+        if method == "random":
+            found[name] = generator.random(kernel.shape)
+        elif method == "weight":
+            found[name] = np.abs(kernel.kernel())
+        else:
+            weights = np.abs(kernel.matrix())
+            means = weights.mean(axis=(0, 1), keepdims=True)
+            found[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
+    return found
 
 
 def times_weight(
