@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses, Zero
+from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
+from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.slicing import Slicer
 
 Arrays = dict[str, np.ndarray]
@@ -200,36 +202,45 @@ def _attributed(
     samples: ClassifiedSamples,
     references: Callable[[int], Mapping[str, np.ndarray] | None],
 ) -> SuspicionScores:
-    """Return the mean of gradient × (value − reference) over failing samples; outputs score 0.
+    """Return the mean of gradient × (value − reference) over failing samples."""
+    names = [operation.name for operation in im.operations]
+    neurons = {o.name: np.zeros(o.shape) for o in im.operations}
+    synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
 
-    That is the derivative by a mask that puts the reference in a neuron's, or a synapse's, place.
-    The score is the wrong class's logit less that of the right one.
-    """
-    logits = im[im.logit_operation]
-    totals: dict[str, Arrays] = {
-        "neuron": {o.name: np.zeros(o.shape) for o in im.operations},
-        "synapse": {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()},
-    }
-    hidden = [o.name for o in im.graph.ancestors([logits.name]) if o is not logits]
+    def gradients(x: np.ndarray, classes: np.ndarray) -> Arrays:
+        """Return the gradients of one class's score per sample; of a single sigmoid, −z or z."""
+        outputs, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
+        slopes = im.gradients(x, outputs, names, batch_size=len(x))
+        signs = signs.astype(np.float32)
+        return {n: v * signs.reshape(-1, *[1] * (v.ndim - 1)) for n, v in slopes.items()}
+
     used = 0
     for label, rows in samples.by_class():
-        reference = references(label)
+        reference = references(label)  # missing values are zero
         if reference is None:
             continue
         used += len(rows)
-        whole = Mean(reference) if reference else Zero()
         for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
-            scores = np.zeros((len(batch), logits.size), np.float32)
-            for classes, factor in ((samples.predicted[batch], 1), (samples.right[batch], -1)):
-                neurons, signs = np.array([im.classes.neuron(int(c)) for c in classes]).T
-                scores[np.arange(len(batch)), neurons] += factor * signs
-            for level, of in (("neuron", hidden), ("synapse", list(im.kernels))):
-                ablation = Ablation(im, whole, level, of=of)
-                rows_of = ablation.rows(samples.x[batch])
-                _, slopes = ablation.slopes(np.ones(ablation.units, "f4"), rows_of, scores, 0.0)
-                for name, part in ablation.masks(slopes).items():
-                    totals[level][name] += part
-    neurons, synapses = ({n: v / used for n, v in part.items()} for part in totals.values())
+            x = samples.x[batch]
+            values = im.capture(x, len(x))
+            changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
+            wrong, right = (gradients(x, c[batch]) for c in (samples.predicted, samples.right))
+            slopes = {name: wrong[name] - right[name] for name in names}
+            for name in names:
+                neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
+            # The gradient by the weights, with the changes of the inputs as inputs.
+            for operation in im.operations:
+                kernel = operation.params
+                if isinstance(kernel, Synapses):
+                    inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
+                    weights = ops.cast(kernel.variable(), "float32")
+                    slope = ops.convert_to_tensor(slopes[operation.name])
+                    function = partial(kernel.apply, inputs)
+                    (by_weight,) = vector_jacobian_product(function, [weights], slope)
+                    part = ops.convert_to_numpy(by_weight * weights)
+                    synapses[kernel.name] += part.astype(np.float64)
+    for sums in (neurons, synapses):
+        sums |= {name: total / used for name, total in sums.items()}
     return SuspicionScores(neurons, synapses, add_up=True)
 
 

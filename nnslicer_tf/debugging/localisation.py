@@ -110,15 +110,14 @@ def suspicious(
             failing samples' right classes.
         method: One of `METHODS`.
 
-            - "gradient": gradient of the wrong logit minus the right one, times the activation;
-              outputs are no suspects of this method and the next three.
+            - "gradient": gradient of the wrong logit minus the right one, times the activation.
             - "gradient_contrast": the same gradient, times the neuron's difference from passing
               samples of the same class. It misses neurons that are wrong for all samples alike.
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
-              also finds dead, copied and swapped units. Slower.
+              also finds dead, copied and swapped units. Slower; outputs are not suspects.
             - "patching": the gain when a channel takes its value on passing samples, exact at the
-              cost of a forward pass per channel and class.
+              cost of a forward pass per channel and class; outputs are not suspects.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
