@@ -5,17 +5,18 @@ Threads search for several samples in parallel.
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import as_generator, check_count
+from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
 from nnslicer_tf._environment import available_cores, progress_bar
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.instrument.references import as_reference, values_of
 from nnslicer_tf.slicing._batches import warn_of_unusual
 from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
@@ -23,9 +24,48 @@ from nnslicer_tf.slicing.criterion import PREDICTED, Outputs
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.donors import DonorSets, class_trials, donor_sets
 from nnslicer_tf.slicing.profile import Profile
-from nnslicer_tf.slicing.search import Requirements, Search
+from nnslicer_tf.slicing.search import Search
 
 _BATCH = 256
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What decisive slices have to keep, and of what they are: arguments of `Slicer.decisive`.
+
+    Raises InvalidArgumentError for values out of range.
+    """
+
+    level: str
+    min_probability: float | None
+    max_divergence: float | None
+    max_share: float
+    tolerance: float
+    together: bool
+    at_least: float | None = None
+    at_most: float = 0.05
+    minimal: bool = False
+    needed: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("level", self.level, LEVELS)
+        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
+        numbers = ("max_share", "tolerance", "at_most")
+        for name in ("min_probability", "max_divergence", "at_least", *numbers):
+            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
+            if value is not None or name in numbers:
+                check_number(name, value, interval)
+                object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
+        for name in ("together", "minimal", "needed"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, np.bool_)):
+                raise InvalidArgumentError(f"{name} must be True or False. Received: {value!r}")
+            object.__setattr__(self, name, bool(value))
+        if self.needed and self.at_least is not None:
+            raise InvalidArgumentError(
+                "at_least and needed=True cannot be combined: what is needed is decided at one "
+                "reference. Pass one of them."
+            )
 
 
 class DecisiveSearch:

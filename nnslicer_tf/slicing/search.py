@@ -15,17 +15,17 @@ to 80, with several donors as many for each. Threads search for several samples 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._numerics import largest, lower_bound
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation
-from nnslicer_tf.instrument.layout import LEVELS
 from nnslicer_tf.slicing.answers import Answers
 from nnslicer_tf.slicing.donors import MIN_KEPT, Trial
+
+if TYPE_CHECKING:
+    from nnslicer_tf.slicing.deciding import Requirements
 
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
 # lost between a fifth and a hundredth of the units, where the steps are small.
@@ -54,45 +54,6 @@ _TESTED = (1.6, 1.25, 1.0, 0.85)
 _TESTED_BEFORE = (4.0, 2.5)
 
 
-@dataclass(frozen=True)
-class Requirements:
-    """What decisive slices have to keep, and of what they are: arguments of `Slicer.decisive`.
-
-    Raises InvalidArgumentError for values out of range.
-    """
-
-    level: str
-    min_probability: float | None
-    max_divergence: float | None
-    max_share: float
-    tolerance: float
-    together: bool
-    at_least: float | None = None
-    at_most: float = 0.05
-    minimal: bool = False
-    needed: bool = False
-
-    def __post_init__(self) -> None:
-        check_name("level", self.level, LEVELS)
-        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
-        numbers = ("max_share", "tolerance", "at_most")
-        for name in ("min_probability", "max_divergence", "at_least", *numbers):
-            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
-            if value is not None or name in numbers:
-                check_number(name, value, interval)
-                object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
-        for name in ("together", "minimal", "needed"):
-            value = getattr(self, name)
-            if not isinstance(value, (bool, np.bool_)):
-                raise InvalidArgumentError(f"{name} must be True or False. Received: {value!r}")
-            object.__setattr__(self, name, bool(value))
-        if self.needed and self.at_least is not None:
-            raise InvalidArgumentError(
-                "at_least and needed=True cannot be combined: what is needed is decided at one "
-                "reference. Pass one of them."
-            )
-
-
 @dataclass
 class Search:
     """The search for one slice, of one sample or of several that share a mask."""
@@ -101,7 +62,7 @@ class Search:
     answers: Answers
     samples: np.ndarray  # the samples' indices
     targets: np.ndarray  # their answers, (samples,)
-    required: Requirements
+    required: "Requirements"
     data: Trial  # decides
     scope: Callable[[int], Trial] | None = None  # a sample with donors that no search has seen
     draw: Callable[[], Iterator[Trial]] | None = None  # new donors for each round
