@@ -59,6 +59,8 @@ def as_path(path: str | os.PathLike) -> Path:
         raise InvalidArgumentError(f"A path must be a string or a pathlib.Path. Received: {path!r}")
     try:
         os.lstat(name)
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"No file can have the name {name!r}.") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InvalidArgumentError(f"The file name '{name[:80]}…' is too long.") from error

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import shape_fits
+from nnslicer_tf._files import as_path
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 _UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
@@ -37,9 +37,10 @@ class LiteRTModel:
         if isinstance(model, bytes):
             self.content, self.name = model, name or "the given bytes"
         else:
-            self.name = name or f"'{os.fspath(model)}'"
+            path = as_path(model)
+            self.name = name or f"'{path}'"
             try:
-                self.content = Path(model).read_bytes()
+                self.content = path.read_bytes()
             except OSError as error:
                 reason = error.strerror or error
                 raise InvalidArgumentError(f"Cannot read {self.name}: {reason}.") from error

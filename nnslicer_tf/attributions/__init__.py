@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nnslicer_tf._environment import LazyModule
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.attributions import metrics
 from nnslicer_tf.attributions.deep_explainer import DeepExplainer
 from nnslicer_tf.attributions.deeplift import deeplift
@@ -52,3 +53,4 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 """The methods by name."""
 
 __all__ = ["ATTRIBUTIONS", "Attribution", "DeepExplainer", "Target", "TargetLike", "metrics"]
+explain_all(globals())

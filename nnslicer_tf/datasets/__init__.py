@@ -6,7 +6,9 @@
 Both return a `Dataset` with samples and labels. `texts` has sentences and vocabularies.
 """
 
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.datasets.files import load_data
 from nnslicer_tf.datasets.named import Dataset, Normalisation, load, names, normalisation
 
 __all__ = ["Dataset", "Normalisation", "load", "load_data", "names", "normalisation"]
+explain_all(globals())

@@ -7,6 +7,6 @@
   original, and `recipe` the layers that a quantiser should leave in floating point.
 """
 
-import lazy_loader as _lazy
+from nnslicer_tf import _faces
 
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

@@ -9,7 +9,7 @@
 Any function or array can be a hypothesis; for own measures subclass `AdditiveMeasure`.
 """
 
-import lazy_loader
+from nnslicer_tf import _faces
 
 # Lazy: workers import only the measures. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

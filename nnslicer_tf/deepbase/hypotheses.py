@@ -17,7 +17,7 @@ Behaviour = Callable[[np.ndarray], np.ndarray]
 
 def brightness(x: np.ndarray) -> np.ndarray:
     """Return each pixel's mean over the channels, `(batch, height, width)`."""
-    return x.mean(axis=-1)
+    return np.mean(x, axis=-1)
 
 
 def hue(degrees: float) -> Behaviour:

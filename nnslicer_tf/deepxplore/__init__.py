@@ -8,7 +8,7 @@
 Subclass `Constraint` to define how inputs may change, `Coverage` for another coverage criterion.
 """
 
-import lazy_loader
+from nnslicer_tf import _faces
 
 # Lazy: coverage needs no search. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

@@ -5,7 +5,7 @@ evaluation, `challenge` and saving then work with it. To add a way of scoring in
 `Scorer` and use it in a `Vote`.
 """
 
-import lazy_loader
+from nnslicer_tf import _faces
 
 # Lazy: the attacks need neither scikit-learn nor the slicer. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

@@ -7,7 +7,7 @@
 `DFlare` is the search; a `Domain` is a kind of input.
 """
 
-import lazy_loader
+from nnslicer_tf import _faces
 
 # Lazy: a domain needs neither Keras models nor LiteRT. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

@@ -28,7 +28,7 @@ METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune", "mutate")
 
 
 def compress(
-    model: Any,
+    model: keras.Model | bytes,
     method: str,
     samples: DataLike | None = None,
     *,

@@ -6,6 +6,8 @@ stolen = hide(model, hidden)  # what an attacker gets
 report = simulate_attacks(model, hidden, train, test, targets=[3, 5])
 """
 
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.protection.hiding import Attacker, hide, select, simulate_attacks, steal
 
 __all__ = ["Attacker", "hide", "select", "simulate_attacks", "steal"]
+explain_all(globals())

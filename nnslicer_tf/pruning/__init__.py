@@ -7,6 +7,7 @@
 `shrink` does all of this and more; `remove_units` removes units that you name.
 """
 
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import apply_masks, masks, weight_masks, without_masks
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune, renormalise
@@ -33,3 +34,4 @@ __all__ = [
     "weight_masks",
     "without_masks",
 ]
+explain_all(globals())

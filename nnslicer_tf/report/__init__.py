@@ -3,7 +3,7 @@
 Plots take `ax=None` and return the axes, or return a figure if they need several panels.
 """
 
-import lazy_loader
+from nnslicer_tf import _faces
 
 # Lazy: pages of tables need no Matplotlib. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _faces.attach(__name__, __file__)

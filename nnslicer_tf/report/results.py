@@ -55,6 +55,9 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
         InvalidArgumentError: if there are none, or they belong to different models.
     """
     named = slices if isinstance(slices, Mapping) else {"kept": slices}
+    for name, one in named.items():
+        if not hasattr(one, "synapses") and not hasattr(one, "kept_share"):
+            raise InvalidArgumentError(f"{name} must be a Slice or a SliceSet. Received: {one!r}")
     shares = {
         name: {kernel: np.array([np.mean(s != 0)]) for kernel, s in one.synapses.items()}
         if hasattr(one, "synapses")
@@ -80,8 +83,8 @@ def plot_ticks(lines: Mapping[str, Any], ax: Axes | None = None) -> Axes:
         lines: Name → `LinearPartition`, starting at an image; at least one.
         ax: Where to draw.
     """
-    if not lines:
-        raise InvalidArgumentError("plot_ticks needs at least one line.")
+    if not lines or not all(hasattr(line, "length") for line in lines.values()):
+        raise InvalidArgumentError("plot_ticks needs at least one line, a LinearPartition.")
     ax = new_axes(ax, (9, 0.7 + 0.4 * len(lines)))
     for row, line in enumerate(lines.values()):
         ax.hlines(-row, 0, line.length, color="#bdbdbd", linewidth=1)

@@ -8,6 +8,7 @@
 `METRICS` are the contribution metrics; `compress` prunes single weights.
 """
 
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
 from nnslicer_tf.semantic.neurons import CriticalNeurons
 from nnslicer_tf.semantic.restructuring import masked, restructure
@@ -29,3 +30,4 @@ __all__ = [
     "restructure",
     "train_neurons",
 ]
+explain_all(globals())

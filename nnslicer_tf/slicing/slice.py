@@ -64,7 +64,8 @@ class Slice(ShownAsTable):
         names = list(self.synapses) if kernels is None else list(kernels)
         for name in names:
             check_name("kernel", name, self.synapses)
-        return np.concatenate([self.synapses[name].ravel() for name in names])
+        vectors = [self.synapses[name].ravel() for name in names]
+        return np.concatenate([np.zeros(0, np.int64), *vectors])
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per operation and kernel: members of the slice and size."""

@@ -9,6 +9,7 @@
 All three run models between the versions: the old weights plus some of the changes.
 """
 
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf.versions.comparison import VersionComparison, compare
 from nnslicer_tf.versions.flips import FlipCauses, explain_flips
 from nnslicer_tf.versions.reversion import Reversion, rank_changes, revert
@@ -22,3 +23,4 @@ __all__ = [
     "rank_changes",
     "revert",
 ]
+explain_all(globals())

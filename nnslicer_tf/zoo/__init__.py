@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf import _numerics
+from nnslicer_tf._faces import explain_all
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
@@ -109,3 +110,6 @@ def weights_file(name: str) -> Path:
     named = os.environ.get("NNSLICER_WEIGHTS")
     folders = (Path(named), *checkouts) if named else checkouts
     return next((folder for folder in folders if folder.is_dir()), folders[-1]) / name
+
+
+explain_all(globals())

@@ -139,6 +139,8 @@ def explore(
             )
         if profile is not None:
             own = _by_name("profile", profile, name)
+            if not hasattr(own, "means"):
+                raise InvalidArgumentError(f"profile must be a Profile. Received: {own!r}")
             own.check_model(instrumented)
             means = own.means
         if data is not None and id(data) not in arrays:

@@ -1,0 +1,188 @@
+"""The faces of the packages: their public names, loaded when first used, with errors explained.
+
+Public calls take arrays, tensors, tables and lists alike, so that they cannot refuse an argument
+for its type before they have tried to use it. If a call then fails with an error of Python or of
+another library, its arguments are compared with the annotations of the call, and the first that
+does not fit is named. An error that no argument explains is left as it is.
+"""
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from numbers import Real
+from typing import Any, NoReturn, Union, get_args, get_origin
+
+import lazy_loader
+
+from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError
+
+_EXPLAINED: set[type] = set()
+
+
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package with a stub `__init__.pyi`."""
+    load, names, public = lazy_loader.attach_stub(package, file)
+
+    def load_explained(name: str) -> Any:
+        value = explained(load(name), package)
+        if name in public:
+            vars(sys.modules[package])[name] = value
+        return value
+
+    return load_explained, names, public
+
+
+def explain_all(face: dict[str, Any]) -> None:
+    """Explain the errors of the public names of a package that are not loaded lazily."""
+    for name in face["__all__"]:
+        face[name] = explained(face[name], face["__name__"])
+
+
+def explained(value: Any, package: str) -> Any:
+    """Return a public function, or a class with public methods, whose errors are explained."""
+    if isinstance(value, types.FunctionType):
+        wrapper = _explained_function(value)
+        wrapper.__module__ = package  # where pickle finds it
+        return wrapper
+    if isinstance(value, type) and value not in _EXPLAINED:
+        _EXPLAINED.add(value)
+        for parent in value.__mro__:
+            if parent.__module__.startswith("nnslicer_tf."):
+                _explain_methods(parent)
+    return value
+
+
+def _explain_methods(value: type) -> None:
+    for name, member in list(vars(value).items()):
+        if name.startswith("_") and name not in ("__init__", "__call__", "__getitem__"):
+            continue
+        if isinstance(member, types.FunctionType):
+            setattr(value, name, _explained_function(member))
+        elif isinstance(member, (classmethod, staticmethod)):
+            setattr(value, name, type(member)(_explained_function(member.__func__)))
+
+
+def _explained_function(function: Any) -> Any:
+    if hasattr(function, "explains"):
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+        except NNSlicerError:
+            raise
+        except Exception as error:
+            _explain(function, args, kwargs, error)
+        if type(result).__module__.startswith("nnslicer_tf."):  # its methods are public, too
+            explained(type(result), "")
+        return result
+
+    wrapper.explains = True  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _explain(
+    function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], error: Exception
+) -> NoReturn:
+    """Raise InvalidArgumentError for the first argument of a wrong type, or else `error`."""
+    try:
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:  # a wrong number of arguments: Python's message says so
+        raise error from None
+    for name, value in arguments.items():
+        hint = _hint(function, name)
+        if not _fits(value, hint):
+            raise InvalidArgumentError(
+                f"{name} must be {_text(hint)}. Received: {_short(value)}"
+            ) from error
+    raise error
+
+
+def _hint(function: Any, name: str) -> Any:
+    """Return the annotation of a parameter; Any if it has none, or one that cannot be resolved."""
+    hint = inspect.get_annotations(function).get(name, Any)
+    if isinstance(hint, str):
+        # A class that a module imports for type checkers only is loaded if a user can have it.
+        loaded = [module for name, module in sys.modules.items() if name.startswith("nnslicer_tf.")]
+        known = {name: value for module in loaded for name, value in vars(module).items()}
+        try:
+            hint = eval(hint, {**known, **function.__globals__})
+        except NameError:
+            return Any
+    return hint
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value can be meant for an annotation; True where it says too little to know.
+
+    A str is no sequence here: calls that accept one for a sequence of names do not fail for it.
+    """
+    import numpy as np
+
+    from nnslicer_tf._checks import ArrayLike, is_int
+
+    if hint is ArrayLike or hint is np.ndarray:
+        return _is_array_like(value)
+    hint = getattr(hint, "__value__", hint)  # of an alias
+    origin: Any = get_origin(hint) or hint
+    inner = get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is int:
+        return is_int(value)
+    if origin is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if origin is Any or not isinstance(origin, type) or getattr(origin, "_is_protocol", False):
+        return True
+    if origin in (Sequence, Iterable) and isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, origin) or (isinstance(value, str) and origin is not str):
+        return False
+    if not inner or not isinstance(value, Iterable):
+        return True
+    if isinstance(value, Mapping):
+        return all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    if origin is tuple and inner[-1] is not Ellipsis:
+        values = list(value)
+        return len(values) == len(inner) and all(map(_fits, values, inner))
+    return all(_fits(one, inner[0]) for one in islice(value, 100))
+
+
+def _is_array_like(value: Any) -> bool:
+    """Whether NumPy makes an array of numbers or bools, with at least one axis, of a value."""
+    import numpy as np
+
+    if isinstance(value, (str, bytes, Mapping, type, types.ModuleType)) or callable(value):
+        return False
+    try:
+        array = np.asarray(value)
+        return array.ndim > 0 and array.dtype.kind in "biuf"
+    except Exception:  # ragged, or an object's own conversion fails
+        return False
+
+
+def _text(hint: Any) -> str:
+    """Return an annotation as a reader of the documentation knows it."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(map(_text, get_args(hint)))
+    from nnslicer_tf._checks import with_article
+
+    if hint is None or hint is type(None):
+        return "None"
+    plain = {"float": "number", "ndarray": "array", "ArrayLike": "an array", "PathLike": "path"}
+    if "[" in str(hint):
+        return inspect.formatannotation(hint).replace("collections.abc.", "")
+    name = getattr(hint, "__name__", str(hint))
+    return with_article(plain.get(name, name)) if isinstance(hint, type) else plain.get(name, name)
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # an object that cannot print itself
+        text = f"an object of type {type(value).__name__}"
+    return text if len(text) < 200 else f"{text[:100]}… (of type {type(value).__name__})"

@@ -1,0 +1,77 @@
+"""Odd arguments end in errors of the library, never hang, and change no input."""
+
+import importlib
+import tempfile
+import types
+from pathlib import Path
+
+import pytest
+from gauntlet import fuzzer
+
+from support.faces import PACKAGES, face
+
+NOT_CALLED = {
+    # Results, made by calls that are in the list, with methods of their own.
+    *("DeviationSet", "Differences", "FlipCauses", "Patching", "PlanarPartition", "Reversion"),
+    *("CriticalNeurons", "Normalisation", "Target", "VersionComparison"),
+    # Bases of a user's own classes, and descriptions of operations in a user's own code.
+    *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Measure", "Metric"),
+    *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
+    *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
+    *("adds_table", "register_layer", "register_transformer", "register_kind", "register_rule"),
+    *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of", "challenge"),
+    # No argument, or pictures of pairs that only the experiments draw.
+    *("names", "plot_normal_and_adversarial"),
+}
+
+
+@pytest.fixture(scope="module")
+def world():
+    with tempfile.TemporaryDirectory() as folder:
+        yield fuzzer.build_world(Path(folder))
+
+
+@pytest.mark.slow
+def test_no_raw_error_in_two_thousand_calls():
+    assert [str(fault) for fault in fuzzer.fuzz(2000, seed=7)] == []
+
+
+def public_value(package, name):
+    return getattr(importlib.import_module(f"nnslicer_tf.{package}"), name)
+
+
+def test_every_public_call_is_tried(world):
+    parts = {part for name in fuzzer.calls(world) for part in name.split(".")}
+    public = {
+        name
+        for package in PACKAGES - {"cli", "engine", "_kernels"}
+        for name in face(package)
+        if isinstance(public_value(package, name), (type, types.FunctionType))
+    }
+    missing = public - parts
+    assert missing == NOT_CALLED
+
+
+@pytest.mark.slow
+def test_the_calls_work_as_they_stand(world):
+    refused = {"load", "load_data", "load_model", "InstrumentedModel.at_position"}
+    for name, call in fuzzer.calls(world).items():
+        if name not in refused:
+            call.of(**call.arguments)
+
+
+def test_faults_are_seen(world):
+    def raw(x):
+        return x.missing
+
+    def write(x):
+        world.x[0] = 0
+
+    attempts = [
+        fuzzer.attempt("raw", fuzzer.Call(raw, {"x": 1}), {}, world),
+        fuzzer.attempt("write", fuzzer.Call(write, {"x": 1}), {}, world),
+        fuzzer.attempt("fine", fuzzer.Call(lambda x: x, {"x": 1}), {"x": "None"}, world),
+    ]
+    assert "AttributeError" in attempts[0].what
+    assert attempts[1].what == "changed its data or its model"
+    assert attempts[2] is None
