@@ -9,9 +9,9 @@ to the sum of the local values instead of y.
 from collections import namedtuple
 
 import numpy as np
-from numba import boolean, float32, float64, int8, int32, types
 
-from nnslicer_tf._kernels.compiled import argument, compiled, inlined
+from nnslicer_tf._kernels import compiled as compilation
+from nnslicer_tf._kernels.compiled import compiled, inlined, writable
 from nnslicer_tf._kernels.exclusion import (
     aligned,
     buffers,
@@ -38,15 +38,6 @@ from nnslicer_tf._kernels.vectors import (
 # The kernel's memory: windows of Δ, and what windows receive; runs of taps; positions;
 # the local values of a sum; `buffers`.
 Memory = namedtuple("Memory", "windows received runs rows values single whole double")
-
-_MEMORY = types.NamedTuple(
-    (
-        *(float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1], float32[::1]),
-        *(float32[::1], int32[::1], float64[::1]),
-    ),
-    Memory,
-)
-_FLOATS = argument(float32, 3)
 
 # Number of values of windows gathered at a time, so that they stay in the L2 cache.
 _BLOCK = 1 << 17
@@ -89,14 +80,14 @@ def average(
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
     if counts is None:
         counts = np.count_nonzero(taps >= 0, axis=1)[None]
-    scale = np.ascontiguousarray(counts, np.float64)
+    scale = writable(counts, np.float64)
     inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False)
     return inputs
 
 
 def is_compiled() -> bool:
-    """Return whether the exclusion is compiled in this process."""
-    return _weighted_sum.ready
+    """Return whether the exclusion has been compiled, here or on disk."""
+    return compilation.is_compiled(_weighted_sum)
 
 
 def _expand(
@@ -127,11 +118,11 @@ def _expand(
     inputs = np.zeros(dx.size + LANES, np.int32)
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     _weighted_sum(
-        np.ascontiguousarray(signs, np.int8),
-        np.ascontiguousarray(y, np.float32),
-        np.ascontiguousarray(dx, np.float32),
-        np.ascontiguousarray(weights, np.float32),
-        np.ascontiguousarray(taps, np.int32),
+        writable(signs, np.int8),
+        writable(y, np.float32),
+        writable(dx, np.float32),
+        writable(weights, np.float32),
+        writable(taps, np.int32),
         scale,
         *threshold,
         width,
@@ -142,12 +133,7 @@ def _expand(
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
-@compiled(
-    (
-        *(argument(int8, 3), _FLOATS, _FLOATS, _FLOATS, argument(int32, 2), argument(float64, 2)),
-        *(float64, boolean, types.intp, int32[::1], int32[:, :, :, ::1], _MEMORY),
-    )
-)
+@compiled()
 def _weighted_sum(
     signs,
     y,

@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import protection, pruning, semantic
+from nnslicer_tf.pruning.costs import Costs
 from nnslicer_tf.pruning.removal import mask_units
 
 SHAPE = (6, 6, 2)

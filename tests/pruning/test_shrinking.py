@@ -11,6 +11,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.pruning.costs import Costs
 
 
 @pytest.fixture(scope="module")
