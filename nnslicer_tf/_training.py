@@ -12,6 +12,7 @@ import numpy as np
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import track, without_retracing_warnings
+from nnslicer_tf.errors import InvalidArgumentError
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
@@ -67,6 +68,17 @@ def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
             optimizer._all_reduce_sum_gradients = list
 
 
+def adam(learning_rate: Any) -> Any:
+    """Return Keras's Adam; raise InvalidArgumentError for what is no learning rate."""
+    try:
+        return keras.optimizers.Adam(learning_rate)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            "learning_rate must be a positive float or a LearningRateSchedule of Keras. "
+            f"Received: {learning_rate!r}"
+        ) from error
+
+
 def train_epoch(
     step: TrainingStep,
     samples: int,
@@ -82,6 +94,7 @@ def train_epoch(
     `rng` draws the order; `step` may draw from it as well. With `drop_last`, the last batch is
     skipped if it is not full. `what` is the name of the progress bar.
     """
+    check_count("batch_size", batch_size)
     order = rng.permutation(samples)
     starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
     return [

@@ -7,6 +7,7 @@ import pandas as pd
 from nnslicer_tf._checks import as_generator, check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import (
+    adam,
     classification_loss,
     compile_classifier,
     draw_dropout_seeds,
@@ -202,7 +203,7 @@ def mend(
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.trainable = False
         free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
-        optimizer = selective_optimizer(keras.optimizers.Adam(learning_rate), free)
+        optimizer = selective_optimizer(adam(learning_rate), free)
         compile_classifier(model, optimizer, from_logits, binary=im.classes.is_binary)
         generator = as_generator(rng)
         draw_dropout_seeds(model, generator)

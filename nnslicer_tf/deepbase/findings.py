@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
@@ -77,10 +78,8 @@ def following_units(
 
 
 def _unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    check_name("measure", measure, frame["measure"].unique())
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:
-        raise InvalidArgumentError(
-            f"There are no scores of single units by {measure!r}, only by "
-            f"{sorted(frame['measure'].unique())}."
-        )
+        raise InvalidArgumentError(f"The frame has no scores of single units by {measure!r}.")
     return scores.reset_index(drop=True)  # concatenated frames have repeated indices

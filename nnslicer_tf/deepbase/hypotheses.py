@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_array, check_labels
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels, check_number
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Behaviour = Callable[[np.ndarray], np.ndarray]
@@ -17,7 +17,7 @@ Behaviour = Callable[[np.ndarray], np.ndarray]
 
 def brightness(x: np.ndarray) -> np.ndarray:
     """Return each pixel's mean over the channels, `(batch, height, width)`."""
-    return np.mean(x, axis=-1)
+    return np.asarray(x).mean(axis=-1)
 
 
 def hue(degrees: float) -> Behaviour:
@@ -25,7 +25,8 @@ def hue(degrees: float) -> Behaviour:
 
     It is the pixel's chroma times the cosine of the angle between the hues, so 0 for grey.
     """
-    cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    angle = np.deg2rad(check_number("degrees", degrees, "(-inf, inf)"))
+    cosine, sine = np.cos(angle), np.sin(angle)
 
     def behaviour(x: np.ndarray) -> np.ndarray:
         if x.shape[-1] != 3:
@@ -42,7 +43,8 @@ def edge_direction(degrees: float) -> Behaviour:
     It is the magnitude of the brightness gradient (Sobel) in a direction of 0 … 180 degrees, from
     left to right (a vertical edge) at 0, from top to bottom at 90.
     """
-    cosine, sine = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    angle = np.deg2rad(check_number("degrees", degrees, "(-inf, inf)"))
+    cosine, sine = np.cos(angle), np.sin(angle)
 
     def behaviour(x: np.ndarray) -> np.ndarray:
         grey = np.pad(brightness(x), ((0, 0), (1, 1), (1, 1)), mode="edge")

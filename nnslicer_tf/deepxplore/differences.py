@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf._checks import as_generator, check_labels, counted
 from nnslicer_tf._files import Saved
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf._training import compile_classifier, draw_dropout_seeds, train_epochs
+from nnslicer_tf._training import adam, compile_classifier, draw_dropout_seeds, train_epochs
 from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
@@ -145,10 +145,11 @@ def retrain(
         InvalidArgumentError: if inputs and classes differ in number, or the model lacks a class.
     """
     im = InstrumentedModel(model)
+    x = im.check(x)
     y = check_labels(y, len(x), im.classes.count)
     copy = copy_model(model)
     from_logits = im.classes.are_logits
-    optimizer = keras.optimizers.Adam(learning_rate)
+    optimizer = adam(learning_rate)
     compile_classifier(copy, optimizer, from_logits, binary=im.classes.is_binary)
     generator = as_generator(rng)
     draw_dropout_seeds(copy, generator)

@@ -18,7 +18,7 @@ from nnslicer_tf._checks import as_array, as_generator, check_name, check_number
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
-from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
+from nnslicer_tf._training import adam, build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.dflare.classifiers import ends_of
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
@@ -271,6 +271,8 @@ def distill(
             f"{teacher.output_shape}, {student.output_shape}"
         )
 
+    x = Samples(x, teacher.input_shape[1:]).array()
+
     def soften(probabilities: Any) -> Any:
         logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
         return keras.ops.softmax(logits / temperature)
@@ -280,7 +282,7 @@ def distill(
     draw_dropout_seeds(learner, generator)
     soft = keras.layers.Lambda(soften)(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
-    optimizer = keras.optimizers.Adam(learning_rate)
+    optimizer = adam(learning_rate)
     trained.compile(optimizer, "kl_divergence")
     build_optimizer(optimizer, trained.trainable_variables)
     targets = keras.ops.convert_to_numpy(soften(teacher.predict(x, batch_size, verbose=0)))
@@ -293,6 +295,8 @@ def distill(
 
 
 def _check_built(model: keras.Model) -> None:
+    if not isinstance(model, keras.Model):
+        raise InvalidArgumentError(f"model must be a Keras model. Received: {type(model).__name__}")
     if not model.built:
         raise InvalidArgumentError(
             f"Model '{model.name}' is not built: its weights do not exist yet. Start it with "

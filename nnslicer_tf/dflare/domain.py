@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Parameters = dict[str, int | float]
@@ -81,7 +82,7 @@ class Domain(ABC):
 
     def __init__(self, operators: Sequence[MutationOperator]) -> None:
         self.operators = {operator.name: operator for operator in operators}
-        if not operators or len(self.operators) != len(operators):
+        if not len(operators) or len(self.operators) != len(operators):
             names = [operator.name for operator in operators]
             raise InvalidArgumentError(f"Operators must have unique names. Received: {names}")
         self._limits: tuple[np.ndarray, np.ndarray] | None = None
@@ -108,6 +109,7 @@ class Domain(ABC):
         self, x: np.ndarray, operator: str, rng: np.random.Generator
     ) -> tuple[np.ndarray, Mutation]:
         """Return a mutant of `x` by the named operator, and the mutation for the trace."""
+        check_name("operator", operator, self.operators)
         chosen = self.operators[operator]
         parameters = chosen.draw(rng, x)
         return self._within(chosen.apply(x, parameters), x), Mutation(operator, parameters)

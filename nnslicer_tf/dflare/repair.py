@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf.dflare.classifiers import Classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.model_pair import ModelPair
@@ -51,6 +52,8 @@ def repair_labels(
     Raises:
         InvalidArgumentError: if nothing was found, or the seeds are unknown.
     """
+    check_count("hidden", hidden)
+    check_count("max_iter", max_iter)
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])
     network = MLPClassifier((hidden,), max_iter=max_iter, random_state=rng)

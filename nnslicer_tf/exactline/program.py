@@ -40,6 +40,8 @@ def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
     `fuse` treats consecutive ReLU and max pooling as one operation. Raises UnsupportedLayerError if
     an operation before the logits is not piecewise linear.
     """
+    if not models:
+        raise InvalidArgumentError("Lines and planes need at least one model. Received: none")
     programs = [_program_of_one(im, fuse) for im in models]
     if len(programs) == 1:
         return programs[0]

@@ -17,7 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf._checks import counted
+from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 from nnslicer_tf.instrument.comparison import difference, random_input
 from nnslicer_tf.instrument.tracing import (
     Shapes,
@@ -134,6 +135,10 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
     shapes = [tuple(tensor.shape[1:]) for tensor in tensors]
     if input_shape is not None:
         shapes = [tuple(shape) for shape in flat_shapes(input_shape)]
+    if len(shapes) != len(tensors):
+        raise InputShapeError(
+            f"Model '{model.name}' has {counted(len(tensors), 'input')}. Received: {input_shape!r}"
+        )
     tables = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     counts = [
         layer.input_dim if isinstance(layer, tables) else getattr(layer, "num_tokens", None)

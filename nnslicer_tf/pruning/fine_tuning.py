@@ -9,6 +9,7 @@ import numpy as np
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels
 from nnslicer_tf._training import (
+    adam,
     build_optimizer,
     compile_classifier,
     compiles_steps,
@@ -64,7 +65,7 @@ def fine_tune(
         )
     y = check_labels(y, len(x), max(2, shape[1]))
     draw_dropout_seeds(model, generator)
-    compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
+    compile_classifier(model, adam(learning_rate), from_logits)
 
     def step(rows: np.ndarray, _: object) -> float:
         return model.train_on_batch(x[rows], y[rows])

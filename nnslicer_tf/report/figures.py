@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nnslicer_tf._checks import check_number
 from nnslicer_tf._files import as_path, atomic_path
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -44,6 +45,7 @@ def save_figure(figure: Figure, path: str | os.PathLike, dpi: int = 110) -> None
     from matplotlib import pyplot
     from PIL import Image
 
+    check_number("dpi", dpi, "(0, inf)")
     try:
         kind, kinds = as_path(path).suffix[1:].lower(), figure.canvas.get_supported_filetypes()
         if kind not in kinds:
@@ -79,9 +81,9 @@ def overlay(values: np.ndarray) -> np.ndarray:
     width, 4)` float64 in 0 … 1, is opaque where magnitudes are large, 0.9 at most.
     """
     values = np.asarray(values, np.float64)
-    if values.ndim not in (2, 3) or not np.isfinite(values).all():
+    if values.ndim not in (2, 3) or not values.size or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            "Values over an image must be finite and have two or three axes. "
+            "Values over an image must be finite, at least one, and have two or three axes. "
             f"Received: shape {values.shape}"
         )
     if values.ndim == 3:

@@ -131,11 +131,11 @@ def _grid(
     slices: Mapping[str, Any], operations: Sequence[str], with_images: bool, columns: int
 ) -> "tuple[Figure, np.ndarray]":
     """Return a figure with a row of axes for each operation, and one for images."""
-    if not slices or not operations:
+    if not len(slices) or not len(operations):
         raise InvalidArgumentError("A picture needs at least one slice and one operation.")
     for title, one in slices.items():
         for name in operations:
-            if name not in one.neurons:
+            if name not in getattr(one, "neurons", ()):
                 raise InvalidArgumentError(f"The slice {title!r} has no operation {name!r}.")
     rows = len(operations) + with_images
     figure = Figure(figsize=(3 * columns, 1.6 * rows), layout="constrained")
@@ -161,6 +161,10 @@ def _sheet(values: np.ndarray) -> np.ndarray:
         return _in_rows(values.astype(float), math.ceil(math.sqrt(2 * len(values))))
     if values.ndim == 2:
         values = values[:, None, :]
+    if values.ndim != 3 or not values.size:
+        raise InvalidArgumentError(
+            f"Neurons need one to three axes, and at least one neuron. Received: {values.shape}"
+        )
     height, width, channels = values.shape
     columns = math.ceil(math.sqrt(channels * 2 * height / width))
     rows = math.ceil(channels / columns)

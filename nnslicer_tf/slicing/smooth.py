@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing._results import EachPart
 from nnslicer_tf.slicing._zero_walk import CountWalk, applies
@@ -54,6 +55,8 @@ class SmoothSlices(CountWalk):
                 "Smooth slices need rules at θ = 0 for all operations, and the granularity "
                 f"'activation'. The slicer's is '{slicer.granularity}'."
             )
+        for name in kernels:
+            check_name("kernel", name, slicer.im.kernels)
         shapes = {name: slicer.im.kernels[name].shape for name in kernels}
         super().__init__(slicer.im, plan, EachPart(np.int32, shapes))
         self._steepness = steepness

@@ -152,6 +152,8 @@ def explain_flips(
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
     check_count("controls", controls)
+    if controls > 1000:
+        raise InvalidArgumentError(f"controls must be at most 1,000. Received: {controls}")
     generator = as_generator(rng)
     between = Between(*versions_of(old, new, x), level)
     samples = between.new.check(x)

@@ -21,6 +21,7 @@ from nnslicer_tf._files import load_weights
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import Samples
 from nnslicer_tf.zoo.models import MODELS, SHAPES, entry
 
 __all__ = ["MODELS", "accuracy", "build", "load"]
@@ -79,7 +80,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 
 def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
     """Return the share of samples whose predicted class is their label; reject numbers."""
-    batches = (data.x[i : i + batch_size] for i in range(0, len(data), batch_size))
+    x = Samples(data.x, model.input_shape[1:]).array()
+    batches = (x[i : i + batch_size] for i in range(0, len(x), batch_size))
     outputs = np.concatenate([np.asarray(model.predict_on_batch(batch)) for batch in batches])
     if outputs.shape[-1] > 1:  # not instrumented, so that any model can be measured
         return _numerics.accuracy(outputs.argmax(axis=1), data.y)

@@ -401,7 +401,7 @@ def test_findings():
     assert list(best["unit"]) == [1, 1] and list(best["score"]) == [-0.95, -0.2]
     joined = best_units(pd.concat([frame[:3], frame[3:].reset_index(drop=True)]), count=1)
     pd.testing.assert_frame_equal(joined, best)
-    with pytest.raises(InvalidArgumentError, match="no scores of single units by 'f1'"):
+    with pytest.raises(InvalidArgumentError, match="Unknown measure 'f1'"):
         best_units(frame, measure="f1")
 
 

@@ -145,7 +145,7 @@ def explore(
             means = own.means
         if data is not None and id(data) not in arrays:
             arrays[id(data)] = np.concatenate(list(instrumented.samples(data).batches(256)))
-            columns = columns or list(getattr(data, "columns", ()))
+            columns = columns if len(columns) else list(getattr(data, "columns", ()))
         samples = None if data is None else arrays[id(data)]
         exhibit = read_exhibit(name, one, instrumented, samples, means, classes)
         if words and exhibit.each and len(words) != len(exhibit.parts):
