@@ -5,11 +5,13 @@
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
     python apps/reproduce.py all --minutes 5
     python apps/reproduce.py report
+    python apps/reproduce.py pages
 
 `run` repeats the commands that made the tables which are kept, as their heads say, and writes to
 the app's results folder; a trial (`--quick`) writes to `runs/reproduce`, never over results. `all`
 runs every experiment again, elsewhere, and compares the tables. `report` writes a single page with
-everything, as HTML and Markdown, and the headlines to docs/results.md.
+everything, as HTML and Markdown, and the headlines to docs/results.md; `pages` writes what of the
+papers works, and what has to be downloaded, to docs/papers.md and docs/downloads.md.
 """
 
 from pathlib import Path
@@ -85,6 +87,15 @@ def report(
     pages = output or folder / "report"
     face = readme or DATA.parent / "docs/results.md"
     print(*write_report(folder, trials, pages, face), sep="\n")
+
+
+@app.command()
+def pages() -> None:
+    """Write docs/papers.md and docs/downloads.md: what works, by which command and files."""
+    from reproduction import downloads, papers
+
+    papers.PAGE.write_text(papers.papers_page())
+    downloads.PAGE.write_text(downloads.downloads_page())
 
 
 @app.command()

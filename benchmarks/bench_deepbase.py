@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import _help  # noqa: F401
 import numpy as np
 import pandas as pd
 import typer

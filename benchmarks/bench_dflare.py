@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import _help  # noqa: F401
 import numpy as np
 import pandas as pd
 import timing  # noqa: F401  # finds `reproduction`

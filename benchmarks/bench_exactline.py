@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import _help  # noqa: F401
 import keras
 import numpy as np
 import typer

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import _help  # noqa: F401
 import keras
 import numpy as np
 import typer

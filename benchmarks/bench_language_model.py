@@ -1,6 +1,6 @@
 """A causal language model of GPT-2's size (124 million parameters, random weights), two threads.
 
-    python benchmarks/bench_language_model.py [--small]
+    python benchmarks/bench_language_model.py
 
 Prints the time and the peak memory of wrapping, of a profile of four prompts of 32 tokens, and of
 the decisive heads behind the next token of one prompt. Needs keras-hub.
@@ -8,16 +8,18 @@ the decisive heads behind the next token of one prompt. Needs keras-hub.
 
 import os
 import resource
-import sys
 import time
 from contextlib import contextmanager
+from typing import Annotated
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 
+import _help  # noqa: F401
 import keras
 import keras_hub
 import numpy as np
+import typer
 
 import nnslicer_tf as nns
 
@@ -34,8 +36,8 @@ def timed(what):
     print(f"{what}: {wall:.1f} s ({cpu:.1f} s of processor), peak {memory:.1f} GiB", flush=True)
 
 
-def main(small):
-    """Run all steps, with a tiny model if `small`."""
+def main(small: Annotated[bool, typer.Option(help="A tiny model.")] = False) -> None:
+    """Wrap a language model, profile it, and find the decisive heads behind a token."""
     layers, width, heads, vocabulary = (2, 32, 4, 100) if small else (12, 768, 12, 50257)
     keras.utils.set_random_seed(0)
     backbone = keras_hub.models.GPT2Backbone(
@@ -65,4 +67,4 @@ def main(small):
 
 
 if __name__ == "__main__":
-    main("--small" in sys.argv)
+    typer.run(main)

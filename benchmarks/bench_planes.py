@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import _help  # noqa: F401
 import keras
 import numpy as np
 import pandas as pd

@@ -19,6 +19,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import _help  # noqa: F401
 import keras
 import numpy as np
 import pandas as pd

@@ -22,6 +22,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import _help  # noqa: F401
 import keras
 import llvmlite.binding
 import naive

@@ -10,6 +10,7 @@ thread's processor, of the second of two calls.
 import time
 from collections.abc import Callable
 
+import _help  # noqa: F401
 import numpy as np
 import typer
 from bench_slicing import THETA, load

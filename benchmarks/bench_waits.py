@@ -21,6 +21,7 @@ from typing import Annotated, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import _help  # noqa: F401
 import keras
 import numpy as np
 import pandas as pd

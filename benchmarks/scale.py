@@ -23,6 +23,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import _help  # noqa: F401
 import keras
 import typer
 from bench_slicing import best, count_values, recorded_sums

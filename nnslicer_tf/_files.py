@@ -93,23 +93,17 @@ def atomic_path(path: str | os.PathLike, *, replace: bool = True) -> Iterator[Pa
     """
     path = check_writable(path)
     leftovers = f"{glob.escape(_short(path.stem))}-*{glob.escape(path.suffix)}"
-    with folder_lock(path.parent, leftovers), unlocked_atomic_path(path, replace=replace) as new:
-        yield new
-
-
-@contextmanager
-def unlocked_atomic_path(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """Yield a temporary path as `atomic_path` does, for callers that hold the folder's lock."""
-    temporary = temporary_file(path.parent, path.stem, path.suffix)
-    try:
-        with disk_errors(path):
-            yield temporary
-            if replace:
-                os.replace(temporary, path)
-            else:
-                _rename_new(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with folder_lock(path.parent, leftovers):
+        temporary = temporary_file(path.parent, path.stem, path.suffix)
+        try:
+            with disk_errors(path):
+                yield temporary
+                if replace:
+                    os.replace(temporary, path)
+                else:
+                    _rename_new(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _rename_new(temporary: Path, path: Path) -> None:
@@ -140,11 +134,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) -> Iterator[None]:
+def folder_lock(folder: Path, leftovers: str = "*") -> Iterator[None]:
     """Hold a lock of a folder while files are written in it, if the system can lock folders.
 
     The first holder removes the temporary files of killed processes that match `leftovers`.
-    With `exclusive`, waits for all other holders and keeps others out.
     """
     try:
         import fcntl
@@ -159,7 +152,7 @@ def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) 
             for path in folder.glob(f"{_UNFINISHED}{leftovers}"):
                 path.unlink(missing_ok=True)
         with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            fcntl.flock(handle, fcntl.LOCK_SH)
         yield
     finally:
         os.close(handle)
@@ -225,10 +218,8 @@ def read_archive(
             if _unpacks_to_too_much(sum(m.file_size for m in file.infolist()), path):
                 raise archive.error("it unpacks to far more than its size allows")
             if not bare or "header" in archive:
-                text = archive.array("header", np.str_, "")
-                archive.header.update(json.loads(str(text)))
-                if archive.header.get("format") != kind:
-                    found = archive.header.get("format")
+                archive.header.update(json.loads(str(archive.array("header", np.str_, ""))))
+                if (found := archive.header.get("format")) != kind:
                     raise archive.error(f"its format is {found!r}, expected {kind!r}")
             yield archive
     except (NNSlicerError, MemoryError):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import dflare, exactline, pruning
+from nnslicer_tf import deepxplore, dflare, exactline, pruning
 from nnslicer_tf._faces import explained
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError
 
@@ -68,8 +68,8 @@ def test_methods_of_results_and_of_base_classes(im):
     profile = nns.Profile.from_data(im, np.ones((2, 3)), progress=False)
     with pytest.raises(InvalidArgumentError, match="im must be an InstrumentedModel"):
         profile.check_model(3)
-    with pytest.raises(InvalidArgumentError, match="model must be a Model"):
-        dflare.with_softmax("a")
+    with pytest.raises(InvalidArgumentError, match="ranges must be a NeuronRanges"):
+        deepxplore.BoundaryCoverage("a")
 
 
 def test_public_functions_pickle():

@@ -192,7 +192,6 @@ CALLS = {
     "slice, amounts": lambda s: s.slicer(contribution="amount").slice_each(s.few),
     "iterate": lambda s: list(s.slicer().iterate(s.few)),
     "apply": lambda s: s.slicer().slice(s.few).apply(s.im, s.profile),
-    "smooth": lambda s: nns.slicing.SmoothSlices(s.slicer())(keras.ops.convert_to_tensor(s.few)),
     **{
         f"decisive, {level}": lambda s, level=level: s.slicer().decisive(s.few, level=level)
         for level in ("synapse", "neuron", "channel", "input")
@@ -238,7 +237,6 @@ CALLS = {
     "compress": lambda s: dflare.compress(s.model, "int8", s.x),
     "DFlare": search(dflare.DFlare(max_queries=10)),
     "agreement": lambda s: dflare.agreement(s.pair(), s.few),
-    "distill": lambda s: dflare.distill(s.model, keras.models.clone_model(s.model), s.x, epochs=1),
 }
 
 

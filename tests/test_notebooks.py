@@ -29,7 +29,7 @@ HOLDS = {
         auroc = {name: table["auroc"].mean() for name, table in tables.items()}
         assert auroc["flag everything"] == 0.5 and auroc["paper"] < auroc["margin"]
         assert auroc["fused"] > 0.9 and tables["flag everything"]["f1"].round(3).eq(0.667).all()
-        assert again.threshold_ == fused.threshold_
+        assert again.threshold_ == fused.threshold_ and result.credible
     """,
     "03-pruning-and-protection": """
         assert small.count_params() < 0.75 * model.count_params() and difference < 1e-4
@@ -62,8 +62,8 @@ HOLDS = {
         assert np.array_equal(again, deviation.image)
         ours, alone = (rows[name]["median_queries"] for name in ("DFlare", "Algorithm 1 alone"))
         assert ours < alone
-        assert np.mean(labels == held_out.labels[:, 0]) > 0.3
-        assert np.mean(seeds_before != seeds_after) < 0.1
+        repaired_share = np.mean(labels == held_out.labels[:, 0])
+        assert repaired_share > max(0.3, np.mean(seeds_before != seeds_after) + 0.2)
     """,
     "07-coverage-and-inspection": """
         answers = [one.predictions for one in found.values()]

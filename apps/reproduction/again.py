@@ -33,6 +33,7 @@ def commands_of(entry: Entry, folder: Path) -> dict[str, list[Path]]:
 
 def arguments_of(command: str, files: Path | None) -> list[str]:
     """Return a command's arguments for Python, with a folder of files in place of `<folder>`."""
+    command = re.sub(r" --(work|results|output)[ =]<folder>\S*", "", command)  # not read
     words = shlex.split(command)
     words = words[words.index("python") + 1 :]
     if files is None and any("<folder>" in word for word in words):

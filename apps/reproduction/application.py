@@ -19,6 +19,8 @@ import typer.core
 
 from nnslicer_tf._environment import import_keras_quietly, run_application
 from nnslicer_tf._files import check_writable
+from nnslicer_tf.errors import DatasetUnavailableError
+from reproduction.downloads import how_to_get
 from reproduction.settings import Settings
 
 MAX_ROWS = 40
@@ -149,4 +151,11 @@ def _not_over_others(folder: Path, chosen: Settings, result: Any) -> Path:
 def main(app: Callable[[], object]) -> None:
     """Run an application; on bad input, print one line to standard error and exit with code 2."""
     os.environ["MPLBACKEND"] = "Agg"
-    run_application(app, Path(sys.argv[0]).stem)
+
+    def run(**options: Any) -> object:
+        try:
+            return app(**options)
+        except DatasetUnavailableError as error:
+            raise DatasetUnavailableError(f"{error} {how_to_get(str(error))}".strip()) from error
+
+    run_application(run, Path(sys.argv[0]).stem)

@@ -17,8 +17,9 @@ class Extent:
     """The extent of a measurement, compared with the paper's.
 
     It is read from the values of a column ("distinct", "largest", "smallest"), from a number in the
-    tables' heads ("stated", "seeds", "sets at ratios"), or from names of files: how many match
-    ("named"), and how many models and data sets they name ("settings").
+    tables' heads ("stated", "seeds", "sets at ratios"), or from names of files: how many differ in
+    what matches ("named"). Of several tables the largest counts, or, of `each` model or table, the
+    smallest.
     """
 
     count: str  # what is counted
@@ -28,11 +29,20 @@ class Extent:
     but: str = ""  # a value of the column that is not counted
     head: str = ""  # key of the tables' head to read
     pattern: str = r"([\d,]+)"  # of the head's value, with the number as its group, or of names
+    each: str = ""  # pattern of names of tables, those that match alike belong together
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
         """Return the number measured in some tables."""
+        if not self.each:
+            return self._measured(tables)
+        groups: dict[str, list[ResultTable]] = {}
+        for table in tables:
+            if match := re.search(self.each, table.path.stem):
+                groups.setdefault(match[0], []).append(table)
+        return min(map(self._measured, groups.values()), default=0)
+
+    def _measured(self, tables: Sequence[ResultTable]) -> int:
         columns = [t.frame[self.column] for t in tables if self.column in t.frame]
-        stems = [table.path.stem for table in tables]
         match self.count:
             case "distinct":
                 return len({v for column in columns for v in column.dropna()} - {self.but})
@@ -41,12 +51,11 @@ class Extent:
             case "smallest":
                 return min((int(column.min()) for column in columns), default=0)
             case "named":
-                return sum(bool(re.search(self.pattern, stem)) for stem in stems)
-            case "settings":
-                stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", stem) for stem in stems]
-                return len({tuple(stem.split("-")[-2:]) for stem in stems})
+                matches = [re.search(self.pattern, table.path.stem) for table in tables]
+                return len({match[0] for match in matches if match})
             case "seeds":  # `0 … n`
-                matches = [re.search(r"0 … (\d+)", t.head.get("seeds", "")) for t in tables]
+                heads = [" ".join(v for k, v in t.head.items() if "seed" in k) for t in tables]
+                matches = [re.search(r"\b0 (?:…|\.\.\.) (\d+)", head) for head in heads]
                 return max((int(match[1]) + 1 for match in matches if match), default=0)
             case "stated":
                 matches = [re.search(self.pattern, t.head.get(self.head, "")) for t in tables]

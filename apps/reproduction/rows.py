@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+from filelock import FileLock
 
 from nnslicer_tf._environment import track
-from nnslicer_tf._files import check_writable, folder_lock, unlocked_atomic_path
+from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import CorruptFileError
 
 Row = Mapping[str, Any]
@@ -110,7 +111,7 @@ class RowStore:
         if not self._groups:
             return
         path = check_writable(self._path)
-        with folder_lock(path.parent, exclusive=True), unlocked_atomic_path(path) as temporary:
+        with FileLock(path.with_name(f".{path.name}.lock")), atomic_path(path) as temporary:
             # Other threads and processes may have added rows.
             self._groups = self._read() | self._groups
             rows = [row for group in self._groups.values() for row in group]

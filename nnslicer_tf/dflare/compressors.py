@@ -1,7 +1,7 @@
 """Compressed versions of a Keras model (paper, sections 2.2 and 5.4).
 
 8-bit quantisation (TFLite files, as bytes), which needs TensorFlow's converter, magnitude pruning,
-weight mutation and knowledge distillation. The original model is not changed. Pruned models are not
+and weight mutation. The original model is not changed. Pruned models are not
 fine-tuned, so that pruning is the only cause of deviations.
 """
 
@@ -18,7 +18,6 @@ from nnslicer_tf._checks import as_array, as_generator, check_name, check_number
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
-from nnslicer_tf._training import adam, build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.dflare.classifiers import ends_of
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
@@ -123,7 +122,7 @@ def _converted(
         raise InvalidArgumentError(f"keep must be a list of names. Received: the string {keep!r}")
     calibration = None
     if method != "dynamic":  # activations are calibrated
-        _check_one_output(model, several=True)
+        check_one_output(model, several=True)
         dtype = model.inputs[0].dtype
         if "int" in dtype:
             raise InvalidArgumentError(
@@ -211,7 +210,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
     vector of outputs, or is not a built functional or sequential model, and UnsupportedLayerError
     if it cannot be instrumented to check this.
     """
-    _check_one_output(model)
+    check_one_output(model)
     sizes = [tuple(64 if extent is None else extent for extent in model.inputs[0].shape[1:])]
     sizes += [tuple(tensor.shape[1:]) for tensor in model.inputs[1:]]
     try:
@@ -233,67 +232,6 @@ def with_softmax(model: keras.Model) -> keras.Model:
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
 
 
-def distill(
-    teacher: keras.Model,
-    student: keras.Model,
-    x: np.ndarray,
-    *,
-    temperature: float = 4.0,
-    epochs: int = 10,
-    batch_size: int = 128,
-    learning_rate: float = 1e-3,
-    rng: int | np.random.Generator = 0,
-    progress: bool = True,
-) -> keras.Model:
-    """Train a copy of `student` to reproduce the teacher's softened probabilities, and return it.
-
-    Args:
-        teacher: A model that returns probabilities.
-        student: One for the same classes, usually smaller; training starts from its weights.
-        x: Training inputs `(samples, ...)`.
-        temperature: Softening of both models' probabilities, p^(1/T) normalised.
-        epochs: Passes over `x`.
-        batch_size: Samples per step.
-        learning_rate: Learning rate of Adam.
-        rng: Order of the samples, and dropout.
-        progress: Whether to show a progress bar.
-
-    Raises:
-        InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
-            model has several outputs or is not a built functional or sequential model.
-    """
-    _check_one_output(teacher)
-    _check_one_output(student)
-    check_number("temperature", temperature, "(0, inf)")
-    if teacher.output_shape[1:] != student.output_shape[1:]:
-        raise InvalidArgumentError(
-            "Teacher and student must have outputs of the same size. Received: "
-            f"{teacher.output_shape}, {student.output_shape}"
-        )
-
-    x = Samples(x, teacher.input_shape[1:]).array()
-
-    def soften(probabilities: Any) -> Any:
-        logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
-        return keras.ops.softmax(logits / temperature)
-
-    generator = as_generator(rng)
-    learner = copy_model(student)
-    draw_dropout_seeds(learner, generator)
-    soft = keras.layers.Lambda(soften)(learner.outputs[0])
-    trained = keras.Model(learner.inputs, soft)
-    optimizer = adam(learning_rate)
-    trained.compile(optimizer, "kl_divergence")
-    build_optimizer(optimizer, trained.trainable_variables)
-    targets = keras.ops.convert_to_numpy(soften(teacher.predict(x, batch_size, verbose=0)))
-
-    def step(rows: np.ndarray, _: np.random.Generator) -> float:
-        return trained.train_on_batch(x[rows], targets[rows])
-
-    train_epochs(step, len(x), epochs, batch_size, generator, progress=progress)
-    return learner
-
-
 def _check_built(model: keras.Model) -> None:
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(f"model must be a Keras model. Received: {type(model).__name__}")
@@ -304,7 +242,7 @@ def _check_built(model: keras.Model) -> None:
         )
 
 
-def _check_one_output(model: keras.Model, several: bool = False) -> None:
+def check_one_output(model: keras.Model, several: bool = False) -> None:
     """Reject a model that is not built, not functional or sequential, or has several outputs."""
     _check_built(model)
     if not getattr(model, "outputs", None):

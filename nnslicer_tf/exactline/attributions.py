@@ -76,7 +76,7 @@ def integrated_gradients(
 
     attributor = Attributor(im, _BATCH)
     used = np.flatnonzero(weights.any(axis=1))
-    middles = partition.mesh().middles()
+    middles = partition.mesh.middles()
     total = np.zeros(partition.origin.shape)
     for first in range(0, len(used), _BATCH):
         chosen = used[first : first + _BATCH]
@@ -118,7 +118,7 @@ def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> 
     normals = np.stack([sides[:, 1], -sides[:, 0]], axis=1)  # outwards
     offsets = (normals * polygon).sum(axis=1)
     rays = np.stack([-polygon[:, 1], polygon[:, 0]], axis=1)
-    mesh = partition.mesh()
+    mesh = partition.mesh
     steps = mesh.places - x
     mesh = cut_by_lines(mesh, np.hstack([steps @ rays.T, steps @ normals.T - offsets]))
 

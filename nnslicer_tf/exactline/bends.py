@@ -1,7 +1,7 @@
 """Transformers of operations on exact lines and planes: base classes, and a table by kind."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.instrument import Operation
+
+_Crossings = tuple[np.ndarray, np.ndarray]  # rows, and shares of the way to the next row
 
 
 class Bends(NamedTuple):
@@ -25,11 +27,47 @@ class Bends(NamedTuple):
 
     def crossings(self, window: Curve) -> tuple[np.ndarray, np.ndarray]:
         """Return the bends on lines, as arguments of `Curve.insert`."""
-        rows = window.values, window.start, window.ratio
-        if self.taps == 1:
-            return _kernels.knot_crossings(*rows, self.floors, TOLERANCE)
-        channels = window.channels // self.taps
-        return _kernels.window_crossings(*rows, channels, self.floors[0], TOLERANCE)
+        inside = np.ones((len(window.ratio) - 1, 1), bool)
+        inside[window.start[1:-1] - 1] = False  # between the rows of two segments
+        find = self._passed_knots if self.taps == 1 else self._changed_maxima
+        none = np.empty(0, np.int64), np.empty(0)
+        found = [none, *find(window.values, inside)]
+        left, alpha = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.lexsort((alpha, left))
+        return _kernels.distinct(left[order], alpha[order], window.ratio, TOLERANCE)
+
+    def _passed_knots(self, values: np.ndarray, inside: np.ndarray) -> Iterator[_Crossings]:
+        """Yield where values pass each knot."""
+        for knot in self.floors:
+            below = values < knot
+            row, channel = np.nonzero((below[1:] != below[:-1]) & inside)
+            before, after = values[row, channel] - knot, values[row + 1, channel] - knot
+            yield row, before / (before - after)
+
+    def _changed_maxima(self, values: np.ndarray, inside: np.ndarray) -> Iterator[_Crossings]:
+        """Yield where another tap, or the floor, becomes the maximum: the first times, and so on.
+
+        The slope of a maximum of affine functions only grows, so the next maximum is the value with
+        a larger slope that meets the current one first.
+        """
+        taps = values.reshape(len(values), self.taps, -1)
+        if np.isfinite(self.floors[0]):
+            taps = np.insert(taps, 0, self.floors[0], axis=1)
+        best = taps.argmax(axis=1)  # by convexity, the same between two rows if it is so at both
+        row, channel = np.nonzero((best[1:] != best[:-1]) & inside)
+        begin = taps[row, :, channel]
+        slopes = taps[row + 1, :, channel] - begin
+        now = np.where(begin == begin.max(axis=1, keepdims=True), slopes, -np.inf).argmax(axis=1)
+        while len(row):
+            value, slope = (x[np.arange(len(row)), now][:, None] for x in (begin, slopes))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                meets = np.where(slopes > slope, (value - begin) / (slopes - slope), np.inf)
+            place = meets.min(axis=1)
+            now = np.where(meets == place[:, None], slopes, -np.inf).argmax(axis=1)
+            chosen = (place > 0) & (place < 1)
+            yield row[chosen], place[chosen]
+            more = place < 1
+            row, begin, slopes, now = row[more], begin[more], slopes[more], now[more]
 
 
 class BendingTransformer(ABC):

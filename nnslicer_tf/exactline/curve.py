@@ -6,13 +6,15 @@ that it depends on changes its affine piece, with the values of all its channels
 convolutional layers a position depends on few pixels, so it has few rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import lines as _kernels
 
+MAX_GATHERED = 1 << 17  # Largest number of float64 numbers in a piece of gathered windows: 1 MB
+MIN_ROWS = 32  # Smallest number of rows in a piece: products of smaller matrices are inefficient
 TOLERANCE = 1e-12  # Ratios in [0, 1] that differ by at most this are treated as equal
 
 
@@ -70,7 +72,12 @@ class Curve(NamedTuple):
         """
         if not len(left):
             return self
-        return Curve(self.lines, *_kernels.insert(*self[1:], left, alpha))
+        order = np.argsort(np.concatenate([np.arange(len(self.ratio)), left]), kind="stable")
+        ratio, values = (
+            np.concatenate([x, x[left] + share * (x[left + 1] - x[left])])[order]
+            for x, share in ((self.ratio, alpha), (self.values, alpha[:, None]))
+        )
+        return Curve(self.lines, self.start + np.searchsorted(left, self.start), ratio, values)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Curve":
         """Return the curve of the tensor reshaped to `shape`, for example flattened."""
@@ -103,10 +110,12 @@ class Curve(NamedTuple):
 
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
         """Return the parts before and after the ratio `place`, where both have a row."""
-        rows, weights = _kernels.cut(self.start, self.ratio, place)
-        between = np.flatnonzero(weights)
-        whole = self.insert(rows[between], weights[between])
-        whole.ratio[rows[between] + np.arange(1, len(between) + 1)] = place
+        counts = np.add.reduceat((self.ratio <= place).astype(np.int64), self.start[:-1])
+        rows = self.start[:-1] + counts - 1  # each segment's last one that is not after it
+        rows = rows[self.ratio[rows] < place]
+        weights = (place - self.ratio[rows]) / (self.ratio[rows + 1] - self.ratio[rows])
+        whole = self.insert(rows, weights)
+        whole.ratio[rows + np.arange(1, len(rows) + 1)] = place
         before, after = whole.ratio <= place, whole.ratio >= place
         return whole._part(before, self.lines), whole._part(after, self.lines)
 
@@ -143,22 +152,26 @@ class CommonRows:
     def __len__(self) -> int:
         return len(self.ratio)
 
-    def gather(self, index: int, first: int, last: int) -> np.ndarray:
+    def gather(self, index: int, piece: slice) -> np.ndarray:
         """Return one curve's values `(rows, taps · channels)` at some rows; 0 for padding."""
         curve, taps = self._curves[index], self._taps[index]
-        out = np.empty((last - first, taps.shape[1] * curve.channels))
-        _kernels.gather(curve, taps, self.start, self.ratio, first, out)
+        out = np.empty((piece.stop - piece.start, taps.shape[1] * curve.channels))
+        _kernels.gather(curve, taps, self.start, self.ratio, piece.start, out)
         return out
 
-    def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the windows' sums over one curve, `(rows, outputs)`, `piece` rows at a time."""
-        curve, taps = self._curves[0], self._taps[0]
-        return _kernels.window_sums(curve, taps, self.start, self.ratio, kernel, bias, piece)
+    def pieces(self, width: int) -> Iterator[slice]:
+        """Yield all rows, as many at a time as fit into the cache with `width` values each."""
+        return in_pieces(len(self), max(MIN_ROWS, MAX_GATHERED // width))
 
     def gathered(self) -> list[Curve]:
         """Return every curve's values at all rows."""
-        return [self.curve(self.gather(i, 0, len(self))) for i in range(len(self._curves))]
+        return [self.curve(self.gather(i, slice(0, len(self)))) for i in range(len(self._curves))]
 
     def curve(self, values: np.ndarray) -> Curve:
         """Return the curve that has these rows, with values `(rows, channels)`."""
         return Curve(self.lines, self.start, self.ratio, values)
+
+
+def in_pieces(rows: int, size: int) -> Iterator[slice]:
+    """Yield consecutive ranges of rows, each of a size but the last."""
+    return (slice(first, min(first + size, rows)) for first in range(0, rows, size))

@@ -95,7 +95,7 @@ def disagreement(
             )
         walker = PlaneWalker(models)
         plane = walker.plane(corners, max_regions=max_regions, progress=progress)
-        mesh, values = plane.mesh(), plane.values
+        mesh, values = plane.mesh, plane.values
         for first in (0, classes):
             mesh, values = divided(mesh, values, np.s_[first : first + classes])
         halves = [values[:, :classes], values[:, classes:]]

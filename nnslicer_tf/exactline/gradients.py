@@ -5,7 +5,7 @@ or, if a custom transformer has no method `pull`, about two forward passes for e
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,6 @@ from nnslicer_tf.report import plot_over_image
 
 RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
 """Rule of a sum → weights of the line's start and end, relative to those of points between."""
-
-_BLOCK = 32  # consecutive numbers of samples whose sums are computed together
 
 
 class Attributor:
@@ -110,7 +108,6 @@ class PathGradients(ShownAsTable):
     partition: LinearPartition  # the line, from the baseline to the input
     target: int  # index of the logit
     steps: Steps  # the gradients as step functions of the ratio, by position of the input
-    _sums: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"PathGradients(logit {self.target} on {len(self.partition)} parts)"
@@ -152,19 +149,10 @@ class PathGradients(ShownAsTable):
         """
         check_name("rule", rule, RULES)
         check_count("samples", samples)
-        # All rules need the sums at the ratios k/m, 0 < k < m. They are computed for many m at a
-        # time, while a position's steps are in the cache.
-        block, place = divmod(samples, _BLOCK)
-        if block not in self._sums:
-            counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
-            self._sums[block] = self.steps.sums_between(counts)
-        (at_start, at_end), (first, last) = self._at_ends, RULES[rule]
-        total = first * at_start + self._sums[block][place] + last * at_end
+        first, last = RULES[rule]
+        at_start, at_end = self.steps.at(np.array([0.0, 1.0]))
+        total = (first - 1) * at_start + self.steps.sums(samples) + last * at_end
         return self._attributions(total / samples)
-
-    @cached_property
-    def _at_ends(self) -> np.ndarray:
-        return self.steps.at(np.array([0.0, 1.0]))
 
     def _attributions(self, mean: np.ndarray) -> np.ndarray:
         start, end = self.partition.start, self.partition.end

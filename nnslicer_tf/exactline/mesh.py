@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from nnslicer_tf.exactline._kernels import mesh_bends, mesh_cuts, mesh_queries
-from nnslicer_tf.exactline.bends import Bends
+from nnslicer_tf.exactline._kernels import mesh_cuts
+from nnslicer_tf.exactline.bends import Bends, largest_tap
 from nnslicer_tf.exactline.points import Points
 
 MAX_TAPS = 64  # Largest number of values of a maximum: a vertex's winners are bits of an integer
@@ -40,9 +41,36 @@ class Mesh(NamedTuple):
         """Return the mesh with edges named after their vertices, as at the start of each step."""
         return self._replace(edge_keys=mesh_cuts.edge_keys(self.start, self.loop, self.keys))
 
+    def following(self) -> np.ndarray:
+        """Return the corner that follows each one around its face, `(corners,)`."""
+        after = np.arange(1, len(self.loop) + 1)
+        after[self.start[1:] - 1] = self.start[:-1]
+        return after
+
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges' vertices and the faces on both sides, `(edges, 2)` each, -1 outside."""
+        ends = np.sort(np.stack([self.loop, self.loop[self.following()]], axis=1), axis=1)
+        keys = ends[:, 0] * len(self.places) + ends[:, 1]
+        _, first, edge, count = np.unique(
+            keys, return_index=True, return_inverse=True, return_counts=True
+        )
+        face = np.repeat(np.arange(self.faces), np.diff(self.start))
+        other = np.full(len(first), -1)
+        again = np.arange(len(keys)) != first[edge]
+        other[edge[again]] = face[again]
+        other[count > 2] = -2  # a third face: no valid mesh
+        return ends[first], np.stack([face[first], other], axis=1)
+
+    def fans(self) -> np.ndarray:
+        """Return twice the area between a face's first corner and each edge, `(corners,)`."""
+        steps = self.places[self.loop]
+        steps -= np.repeat(steps[self.start[:-1]], np.diff(self.start), axis=0)
+        ahead = steps[self.following()]
+        return steps[:, 0] * ahead[:, 1] - ahead[:, 0] * steps[:, 1]
+
     def areas(self) -> np.ndarray:
         """Return the areas of the faces, `(faces,)`."""
-        return mesh_queries.areas(self.places, self.start, self.loop)
+        return np.add.reduceat(self.fans(), self.start[:-1]) / 2
 
     def middles(self) -> np.ndarray:
         """Return the means of the faces' corners, `(faces, 2)`."""
@@ -51,8 +79,11 @@ class Mesh(NamedTuple):
 
     def integrals(self, values: np.ndarray) -> np.ndarray:
         """Return each face's mean of values `(vertices, outputs)`, times its area."""
-        values = np.ascontiguousarray(values)
-        return mesh_queries.means(self.places, self.start, self.loop, values)
+        thirds = self.fans() / 6
+        weights = thirds.copy()
+        weights[self.following()] += thirds
+        weights[self.start[:-1]] += np.add.reduceat(thirds, self.start[:-1])
+        return csr_array((weights, self.loop, self.start), (self.faces, len(values))) @ values
 
     def part(self, faces: np.ndarray) -> tuple["Mesh", np.ndarray]:
         """Return the mesh of some of the faces, and the indices of their vertices."""
@@ -73,24 +104,56 @@ class Mesh(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The groups of values that bend in a mesh (see `exactline._kernels.mesh_bends`)."""
+    """The groups of values that bend in a mesh.
+
+    A *group* is a maximum of affine values (*taps*) and a constant (*floor*): a ReLU is the maximum
+    of one value and 0. It bends where another tap becomes the largest. A vertex's *winners* are the
+    taps within the tolerance of the largest, one bit each, the floor last; by convexity, a group
+    does not bend in a face if one tap wins at all its corners.
+    """
 
     taps: int  # number of values in each maximum
-    groups: np.ndarray  # (groups,) indices among all groups of the operation
+    groups: np.ndarray  # (groups,): (position · channels + channel) · floors + index of the floor
     floors: np.ndarray  # (groups,) the constant of each; -inf for none
     tolerance: float  # values that differ by no more are equal
-    values: Points  # (vertices, taps · groups)
+    values: Points  # (vertices, taps · groups), ordered by tap
     waiting: np.ndarray  # indices of the groups that have not cut the faces yet
 
     @staticmethod
     def of(window: Points, bends: Bends, tolerance: float) -> "Search":
-        """Return the groups that may bend between the points of a window."""
-        values, floors = window.by_position, np.asarray(bends.floors, np.float64)
-        groups = mesh_bends.active_groups(values, bends.taps, floors, tolerance)
-        values = mesh_bends.group_values(values, bends.taps, len(floors), groups)
+        """Return the groups that may bend: in which no tap wins at all points of a window."""
+        taps, floors = bends.taps, np.asarray(bends.floors, np.float64)
+        values = window.by_position.reshape(window.positions, window.number, taps, -1)
+        if taps == 1:
+            least, most = values.min(axis=(1, 2)), values.max(axis=(1, 2))
+            active = (least[..., None] < floors - tolerance) & (
+                most[..., None] > floors + tolerance
+            )
+        else:
+            largest = largest_tap(window.values, taps).reshape(*values.shape[:2], -1)
+            bound = np.maximum(largest, floors[0]) - tolerance
+            active = ~(values >= bound[:, :, None]).all(axis=1).any(axis=1)
+            active &= ~(floors[0] >= bound).all(axis=1)
+        groups = np.flatnonzero(active)
+        position, channel = np.divmod(groups // len(floors), values.shape[-1])
+        by_tap = values[position, :, :, channel].transpose(1, 2, 0)  # (vertices, taps, groups)
+        points = Points(window.number, np.ascontiguousarray(by_tap).reshape(window.number, -1))
         floors = floors[groups % len(floors)]
-        points = Points(window.number, values)
-        return Search(bends.taps, groups, floors, tolerance, points, np.arange(len(groups)))
+        return Search(taps, groups, floors, tolerance, points, np.arange(len(groups)))
+
+    def bending(self, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
+        """Return the waiting groups that bend in each face: ends of its part, and numbers."""
+        values, floors = self.values.values, self.floors[self.waiting]
+        largest = largest_tap(values, self.taps)[:, self.waiting]
+        least = np.maximum(largest, floors) - self.tolerance
+        kind = np.uint8 if self.taps < 8 else np.uint64
+        winners = (floors >= least).astype(kind) << kind(self.taps)
+        for tap in range(self.taps):
+            wins = values[:, tap * len(self.groups) + self.waiting] >= least
+            winners |= wins.astype(kind) << kind(tap)
+        common = np.bitwise_and.reduceat(winners[mesh.loop], mesh.start[:-1])
+        faces, groups = np.nonzero(common == 0)
+        return np.append(0, np.cumsum(np.bincount(faces, minlength=mesh.faces))), groups
 
 
 class Cut(NamedTuple):
@@ -110,10 +173,7 @@ class Cut(NamedTuple):
 
 def cut(mesh: Mesh, search: Search, most: int) -> Cut:
     """Cut the faces along bends; after about `most` new vertices, the other groups wait."""
-    bits = search.taps + int(np.isfinite(search.floors).any())
-    shape = (search.values.number, len(search.waiting))
-    winners = np.empty(shape, np.uint8 if bits <= 8 else np.uint64)
-    counts, groups = mesh_bends.bending_groups(search, mesh.start, mesh.loop, winners)
+    counts, groups = search.bending(mesh)
     if not len(groups):
         search = search._replace(waiting=groups)
         return Cut(mesh, search, np.empty((0, 2), np.int64), np.empty(0), None)

@@ -163,16 +163,17 @@ class Faces(Plane):
     @cached_property
     def areas(self) -> np.ndarray:
         """The areas of the regions, `(regions,)`, in the units of the input space."""
-        return mesh_queries.areas(*self._faces)
+        return self.mesh.areas()
 
     @cached_property
     def edges(self) -> Edges:
         """The edges, with the neighbouring regions on both sides."""
-        return Edges(*mesh_queries.edges(self.start, self.loop))
+        return Edges(*self.mesh.edges())
 
+    @cached_property
     def mesh(self) -> Mesh:
-        """Return the regions as a mesh, which can be cut further."""
-        return Mesh.of(*self._faces)
+        """The regions as a mesh, which can be cut further."""
+        return Mesh.of(self.vertices, self.start, self.loop)
 
     def locate(self, places: np.ndarray) -> np.ndarray:
         """Return the region of each place `(n, 2)` in the polygon: `(n,)` int64; reject others."""
@@ -183,19 +184,16 @@ class Faces(Plane):
                 f"Received shape: {places.shape}"
             )
         slack = _SLACK * float(np.ptp(self.corners, axis=0).max())
-        regions = mesh_queries.locate(places, *self._faces, *self._tree, slack)
+        faces = self.vertices, self.start, self.loop
+        regions = mesh_queries.locate(places, *faces, *self._tree, slack)
         if (regions < 0).any():
             where = places[np.argmax(regions < 0)].tolist()
             raise InvalidArgumentError(f"The place {where} is not in the polygon.")
         return regions
 
-    @property
-    def _faces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.vertices, self.start, self.loop
-
     @cached_property
     def _tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return mesh_queries.box_tree(*self._faces)
+        return mesh_queries.box_tree(self.vertices, self.start, self.loop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +240,12 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     def outputs(self, places: np.ndarray) -> np.ndarray:
         """Return the exact logits at coordinates `(n, 2)` in the polygon: `(n, *output shape)`."""
         regions = self.locate(places)
-        places = np.ascontiguousarray(places, np.float64)
-        outputs = mesh_queries.interpolated(places, regions, *self._faces, self._flat)
+        # In the coordinates of the region's largest triangle, so that rounding errors do not grow.
+        first, second, third = self._triangles[:, regions]
+        axes = self.vertices[[second, third]] - self.vertices[first]  # (2, n, 2)
+        steps = np.linalg.pinv(axes.transpose(1, 2, 0)) @ (places - self.vertices[first])[..., None]
+        base, *ends = self._flat[[first, second, third]]
+        outputs = base + steps[:, 0] * (ends[0] - base) + steps[:, 1] * (ends[1] - base)
         return outputs.reshape(-1, *self.values.shape[1:])
 
     def integrate(self) -> np.ndarray:
@@ -260,7 +262,7 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     def classify(self, lowest: bool = False) -> "PlanarClasses":
         """Divide regions of up to 64 classes at boundaries; see `LinearPartition.classify`."""
-        mesh, scores = divided(self.mesh(), scores_of(self.values, lowest, MAX_TAPS))
+        mesh, scores = divided(self.mesh, scores_of(self.values, lowest, MAX_TAPS))
         labels = np.argmax(mesh.integrals(scores), axis=1)
         plane, faces = (self.origin, self.axes, self.corners), (mesh.start, mesh.loop)
         return PlanarClasses(*plane, mesh.places, *faces, labels)
@@ -275,7 +277,15 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
 
     @cached_property
     def _integrals(self) -> np.ndarray:
-        return mesh_queries.means(*self._faces, self._flat)
+        return self.mesh.integrals(self._flat)
+
+    @cached_property
+    def _triangles(self) -> np.ndarray:
+        """Vertices of the largest triangle at the first corner of each region, `(3, regions)`."""
+        fans = self.mesh.fans()
+        order = np.lexsort((fans, np.repeat(np.arange(len(self)), np.diff(self.start))))
+        corner = order[self.start[1:] - 1]
+        return self.loop[np.stack([self.start[:-1], corner, self.mesh.following()[corner]])]
 
 
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:

@@ -1,12 +1,12 @@
 """`Points`: exact values of an operation at points, such as the vertices of a plane's regions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf.exactline._kernels import lines, mesh_queries
-from nnslicer_tf.exactline.curve import Curve
+from nnslicer_tf.exactline._kernels import mesh_queries
+from nnslicer_tf.exactline.curve import MAX_GATHERED, in_pieces
 
 
 class Points(NamedTuple):
@@ -81,30 +81,21 @@ class CommonPoints:
     def __len__(self) -> int:
         return len(self._taps[0]) * self._number
 
-    def gather(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return one operation's values at rows `first` to `last`; see `CommonRows.gather`."""
-        begin, end = first // self._number, -(-last // self._number)  # the windows of these rows
-        taps = self._taps[index][begin:end]
+    def gather(self, index: int, piece: slice) -> np.ndarray:
+        """Return one operation's values at the rows of whole windows; see `CommonRows.gather`."""
+        taps = self._taps[index][piece.start // self._number : piece.stop // self._number]
         values = self._points[index].by_position[taps]  # (windows, taps, points, channels)
         values[taps < 0] = 0.0
-        rows = values.swapaxes(1, 2).reshape(len(taps) * self._number, -1)
-        return rows[first - begin * self._number : last - begin * self._number]
+        return values.swapaxes(1, 2).reshape(piece.stop - piece.start, -1)
 
-    def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the weighted sums of the windows; see `CommonRows.window_sums`."""
-        points, taps = self._points[0], self._taps[0]
-        # As curves of one line, on which every point has its number as ratio.
-        ratio, new_ratio = (
-            np.tile(np.arange(float(self._number)), count)
-            for count in (points.positions, len(taps))
-        )
-        curve = Curve(1, np.arange(0, len(ratio) + 1, self._number), ratio, points.values)
-        new_start = np.arange(0, len(new_ratio) + 1, self._number)
-        return lines.window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece)
+    def pieces(self, width: int) -> Iterator[slice]:
+        """Yield all rows, some windows at a time; see `CommonRows.pieces`."""
+        windows = max(1, MAX_GATHERED // (width * self._number))
+        return in_pieces(len(self), windows * self._number)
 
     def gathered(self) -> list[Points]:
         """Return every operation's values at all rows."""
-        return [self.curve(self.gather(i, 0, len(self))) for i in range(len(self._points))]
+        return [self.curve(self.gather(i, slice(0, len(self)))) for i in range(len(self._points))]
 
     def curve(self, values: np.ndarray) -> Points:
         """Return points with values `(rows, channels)`."""

@@ -6,15 +6,13 @@ input has tens of thousands.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import steps as _kernels
-from nnslicer_tf.exactline.curve import CommonRows
-
-MAX_GATHERED = 1 << 17  # Largest number of float64 numbers in a piece of gathered windows: 1 MB
-MIN_ROWS = 32  # Smallest number of rows in a piece: products of smaller matrices are inefficient
+from nnslicer_tf.exactline.curve import TOLERANCE, CommonRows
 
 
 class Uses(NamedTuple):
@@ -111,7 +109,21 @@ class Steps(NamedTuple):
         """Return the functions on the range from `begin` to `end`."""
         if begin <= self.begin and end >= self.end:
             return self
-        rows, start, ratio = _kernels.between(self.start, self.ratio, begin, end)
+        # At each position: the row at `begin`, those inside, and the last of these once more.
+        inside = (self.ratio > begin) & (self.ratio < end)
+        counts, before = (
+            np.add.reduceat(marks.astype(np.int64), self.start[:-1])
+            for marks in (inside, self.ratio <= begin)
+        )
+        first = self.start[:-1] + before - 1
+        start = np.append(0, np.cumsum(counts + 2))
+        firsts, lasts = start[:-1], start[1:] - 1
+        rows = np.zeros(start[-1], np.int64)
+        rows[firsts], rows[lasts] = first, first + counts
+        others = np.delete(np.arange(len(rows)), np.concatenate([firsts, lasts]))
+        rows[others] = np.flatnonzero(inside)
+        ratio = self.ratio[rows]
+        ratio[firsts], ratio[lasts] = begin, end
         return Steps(start, ratio, self.values[rows])
 
     def regrouped(self, positions: int, channels: int) -> "Steps":
@@ -155,34 +167,35 @@ class Steps(NamedTuple):
         _kernels.add_moved(self, uses.windows, columns, rows.start, rows.ratio, values)
         return Steps(rows.start, rows.ratio, values)
 
-    def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
-        """Return gradients of a weighted sum's inputs, by a kernel `(taps, outputs, inputs)`."""
-        rows = CommonRows([self], [uses.windows])
-        piece = max(MIN_ROWS, MAX_GATHERED // (uses.windows.shape[1] * self.channels))
-        weights = kernel.reshape(-1, kernel.shape[2])
-        values = _kernels.pulled_sums(self, *uses, rows.start, rows.ratio, weights, piece)
-        return Steps(rows.start, rows.ratio, values)
-
     def with_values(self, values: np.ndarray) -> "Steps":
         """Return functions with new values `(rows, channels)` on the same pieces."""
         return self._replace(values=values)
 
     def integrals(self) -> np.ndarray:
         """Return the integrals over the ratio, `(positions, channels)`."""
-        widths = np.diff(self.ratio, append=0.0)
+        return self._totals(self.ratio)
+
+    def sums(self, count: int) -> np.ndarray:
+        """Return the sums at the ratios k/count, 0 ≤ k < count, `(positions, channels)`."""
+        return self._totals(np.ceil(count * self.ratio - count * TOLERANCE))
+
+    def _totals(self, places: np.ndarray) -> np.ndarray:
+        """Return the sums of the values times the width of each piece between rows' places."""
+        widths = np.diff(places, append=0.0)
         widths[self.start[1:] - 1] = 0.0
         return np.add.reduceat(self.values * widths[:, None], self.start[:-1])
 
-    def sums_between(self, counts: np.ndarray) -> np.ndarray:
-        """Return the sums at the ratios k/m, 0 < k < m, by m: `(counts, positions, channels)`."""
-        return _kernels.sums_between(self.start, self.ratio, self.values, counts)
-
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the values at ascending ratios, `(places, positions, channels)`."""
-        return _kernels.values_at(self.start, self.ratio, self.values, places)
+        rows = np.empty((len(places), self.positions), np.int64)
+        for position, (first, last) in enumerate(pairwise(self.start)):
+            ratio = self.ratio[first:last]
+            rows[:, position] = first + np.searchsorted(ratio, places, side="right") - 1
+        return self.values[rows]
 
     def without_repetitions(self) -> "Steps":
         """Return the functions with only the rows at which a value changes, and the ends."""
-        changes = _kernels.changes(self.start, self.values)
+        changes = np.append(True, (self.values[1:] != self.values[:-1]).any(axis=1))
+        changes[self.start[:-1]] = changes[self.start[1:] - 1] = True
         start = np.append(0, np.cumsum(changes))[self.start]
         return Steps(start, self.ratio[changes], self.values[changes])

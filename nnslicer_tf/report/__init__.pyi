@@ -1,13 +1,12 @@
 from .attributions import plot_over_image, plot_over_time, plot_words
 from .figures import save_figure
 from .results import plot_bars, plot_kept_synapses, plot_ticks
-from .slices import plot_neurons, plot_normal_and_adversarial, plot_slices
+from .slices import plot_neurons, plot_slices
 
 __all__ = [
     "plot_bars",
     "plot_kept_synapses",
     "plot_neurons",
-    "plot_normal_and_adversarial",
     "plot_over_image",
     "plot_over_time",
     "plot_slices",

@@ -71,6 +71,7 @@ def plot_slices(
     slices: Mapping[str, Any],
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
+    difference: bool = False,
 ) -> Figure:
     """Draw slices side by side, with a column for each slice and a row for each operation.
 
@@ -78,11 +79,17 @@ def plot_slices(
         slices: Title → slice; all of the same model.
         operations: Names of the operations to draw.
         images: Title → input image `(height, width, channels)` for the first row.
+        difference: Add a column with the differences of two slices, such as those of a normal and
+            an adversarial input, each for its predicted class, and of their images.
 
     Raises:
-        InvalidArgumentError: if there is nothing to draw, or an operation is not in a slice.
+        InvalidArgumentError: if there is nothing to draw, an operation is not in a slice, or
+            the difference is asked for of other than two slices of one model.
     """
-    figure, axes = _grid(slices, operations, bool(images), len(slices))
+    if difference and len(slices) != 2:
+        raise InvalidArgumentError(f"Two slices have a difference. Received: {len(slices)}")
+    figure, axes = _grid(slices, operations, bool(images), len(slices) + difference)
+    legend, images = _LEGEND, images or {}
     for column, (title, one) in enumerate(slices.items()):
         if images:
             axes[0, column].set_title(title)
@@ -92,38 +99,20 @@ def plot_slices(
             axis = plot_neurons(one.neurons[name], ax=axes[row + bool(images), column])
             label = _label(name, one.neurons[name])
             _entitle(axis, label if images or row else f"{title}\n{label}")
-    figure.supxlabel(_LEGEND, fontsize=9)
-    return figure
-
-
-def plot_normal_and_adversarial(
-    normal: Any, adversarial: Any, operations: Sequence[str], images: tuple[np.ndarray, np.ndarray]
-) -> Figure:
-    """Draw the slices of a normal and an adversarial input, and their difference.
-
-    Args:
-        normal: Slice of the normal input, for its predicted class.
-        adversarial: Slice of the adversarial input, for its predicted class, of the same model.
-        operations: Names of the operations to draw, one row each.
-        images: The two inputs, `(height, width, channels)`.
-
-    Raises:
-        InvalidArgumentError: as `plot_slices`, or if the models differ.
-    """
-    figure, axes = _grid({"normal": normal, "adversarial": adversarial}, operations, True, 3)
-    titles = ("normal", "adversarial", "difference of the inputs")
-    shown = (*images, np.asarray(images[1], float) - np.asarray(images[0], float))
-    for axis, title, image in zip(axes[0], titles, shown, strict=True):
-        show_image(axis, image)
-        axis.set_title(title)
-    for row, name in enumerate(operations, start=1):
-        pair = normal.neurons[name], adversarial.neurons[name]
-        for axis, contributions in zip(axes[row], pair, strict=False):
-            _entitle(plot_neurons(contributions, ax=axis), _label(name, contributions))
-        axes[row, 2].imshow(difference_picture(*pair), interpolation="nearest")
-        changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
-        _entitle(axes[row, 2], f"{name}: {changed:,} in only one slice")
-    figure.supxlabel(f"{_LEGEND}; green: only normal, orange: only adversarial", fontsize=9)
+    if difference:
+        first, second = slices
+        legend += f"; green: only {first}, orange: only {second}"
+        if first in images and second in images:
+            change = np.asarray(images[second], float) - np.asarray(images[first], float)
+            show_image(axes[0, 2], change)
+            axes[0, 2].set_title("difference of the inputs")
+        for row, name in enumerate(operations):
+            pair = slices[first].neurons[name], slices[second].neurons[name]
+            axis = axes[row + bool(images), 2]
+            axis.imshow(difference_picture(*pair), interpolation="nearest")
+            changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
+            _entitle(axis, f"{name}: {changed:,} in only one slice")
+    figure.supxlabel(legend, fontsize=9)
     return figure
 
 

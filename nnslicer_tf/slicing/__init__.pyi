@@ -6,7 +6,6 @@ from .profile import Profile
 from .slice import Slice
 from .slice_set import SliceSet
 from .slicer import Slicer
-from .smooth import SmoothSlices
 
 __all__ = [
     "Criterion",
@@ -17,7 +16,6 @@ __all__ = [
     "Slice",
     "SliceSet",
     "Slicer",
-    "SmoothSlices",
     "patch",
     "patch_path",
 ]

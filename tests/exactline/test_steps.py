@@ -127,21 +127,6 @@ def test_moved_is_the_adjoint_of_gathering():
     np.testing.assert_allclose(dense(found), expected, atol=1e-14)
 
 
-def test_pulled_is_the_adjoint_of_a_weighted_sum():
-    rng = np.random.default_rng(3)
-    taps = np.array([[0, 1], [1, 2], [3, -1], [1, 1], [0, 3]])
-    kernel = rng.normal(size=(2, 3, 4))
-    outputs = random_steps(5, 3, 4, pieces=60)
-    outputs.values[:, 1] = 0.0  # left out of the products
-    found = outputs.pulled(Uses.of(taps, 6), kernel)
-    expected = np.zeros((len(PLACES), 6, 4))
-    for (w, t), p in np.ndenumerate(taps):
-        if p >= 0:
-            expected[:, p] += dense(outputs)[:, w] @ kernel[t]
-    assert_well_formed(found)
-    np.testing.assert_allclose(dense(found), expected, atol=1e-13)
-
-
 def test_ranges_are_joined_to_the_whole():
     cuts = [0.0, 0.2, 0.20000001, 0.7, 1.0]
     parts = [STEPS.between(a, b) for a, b in pairwise(cuts)]
@@ -160,10 +145,9 @@ def test_integrals_and_sums():
     widths[STEPS.start[1:] - 1] = 0
     expected = np.add.reduceat(STEPS.values * widths[:, None], STEPS.start[:-1])
     np.testing.assert_allclose(STEPS.integrals(), expected, atol=1e-14)
-    sums = STEPS.sums_between(np.array([0, 1, 2, 9]))
-    np.testing.assert_array_equal(sums[:2], 0)
-    np.testing.assert_array_equal(sums[2], STEPS.at(np.array([0.5]))[0])
-    np.testing.assert_allclose(sums[3], STEPS.at(np.arange(1, 9) / 9).sum(axis=0), atol=1e-13)
+    for count in (1, 2, 9):
+        expected = STEPS.at(np.arange(count) / count).sum(axis=0)
+        np.testing.assert_allclose(STEPS.sums(count), expected, atol=1e-13)
 
 
 def test_rows_without_a_change_are_left_out():

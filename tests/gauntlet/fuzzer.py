@@ -75,10 +75,6 @@ class World:
         models = map(dflare.with_softmax, (self.model, self.newer))
         return dflare.ModelPair(*models, domain=dflare.TableDomain(self.x))
 
-    def newer_copy(self) -> keras.Model:
-        """Return a model that a call may train."""
-        return keras.models.clone_model(self.newer)
-
 
 def build_world(folder: Path) -> World:
     """Return the models and data, the same in each run."""
@@ -247,7 +243,6 @@ def calls(w: World) -> dict[str, Call]:
             deepxplore.generate,
             {"models": [w.image_model, w.image_model], "seeds": w.images[:2], "max_iterations": 1},
         ),
-        "retrain": (deepxplore.retrain, {"model": w.model, "x": x, "y": y, "epochs": 1}),
         "SliceDetector": (detection.SliceDetector, {"slicer": slicer}),
         "SliceDetector.fit": (detection.SliceDetector(slicer).fit, {"X": x}),
         "SliceDetector.predict": (made["detector"].predict, {"X": x}),
@@ -348,7 +343,6 @@ def calls(w: World) -> dict[str, Call]:
                 "receiver": "logits",
             },
         ),
-        "SmoothSlices": (slicing.SmoothSlices, {"slicer": slicer}),
         "LineWalker": (exactline.LineWalker, {"im": im}),
         "LineWalker.line": (exactline.LineWalker(im).line, {"start": x[0], "end": x[1]}),
         "PlaneWalker": (exactline.PlaneWalker, {"im": im}),
@@ -367,10 +361,6 @@ def calls(w: World) -> dict[str, Call]:
         "Domain.mutate": (
             dflare.TableDomain(x).mutate,
             {"x": x[0], "operator": "noise", "rng": np.random.default_rng(0)},
-        ),
-        "distill": (
-            dflare.distill,
-            {"teacher": w.model, "student": w.newer_copy(), "x": x, "epochs": 1, **quiet},
         ),
         "minimise": (dflare.minimise, {"pair": w.pair(), "found": made["deviations"], **quiet}),
         "verify": (dflare.verify, {"pair": w.pair(), "found": made["deviations"]}),

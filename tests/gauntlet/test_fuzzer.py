@@ -19,9 +19,8 @@ NOT_CALLED = {
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
     *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
     *("adds_table", "register_layer", "register_transformer", "register_kind", "register_rule"),
-    *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of", "challenge"),
-    # No argument, or pictures of pairs that only the experiments draw.
-    *("names", "plot_normal_and_adversarial"),
+    *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of"),
+    "names",  # no argument
 }
 
 

@@ -42,7 +42,6 @@ CALLS = {
     "remove_units": lambda im: pruning.remove_units(im, CRITICAL),
     "restructure": lambda im: semantic.restructure(im, CRITICAL),
     "masked": lambda im: semantic.masked(im, CRITICAL),
-    "compress": lambda im: semantic.compress(im, "lamp", lambda m: 1.0, 0.5, most=3).model,
     "train_neurons": lambda im: semantic.train_neurons(im, CRITICAL, X, Y, epochs=1),
     "readapt": lambda im: semantic.readapt(im, CRITICAL, X, Y, X + 0.1, epochs=1),
     "develop": lambda im: semantic.develop(im, CRITICAL, X, Y, [0], epochs=1),

@@ -5,7 +5,7 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import plot_neurons, plot_normal_and_adversarial, plot_slices
+from nnslicer_tf.report import plot_neurons, plot_slices
 from nnslicer_tf.report.slices import difference_picture, neuron_picture
 
 BLUE, RED, WHITE, BORDER = (31, 90, 180), (200, 40, 40), (255, 255, 255), (215, 215, 215)
@@ -67,7 +67,9 @@ def test_axes_given_are_drawn_into(rows):
 
 def test_a_pair_is_drawn_with_its_differences(digits):
     slices, x = digits[2:]
-    figure = plot_normal_and_adversarial(slices[0], slices[1], ["conv2"], (x[0], x[1]))
+    pair = {"normal": slices[0], "adversarial": slices[1]}
+    images = {"normal": x[0], "adversarial": x[1]}
+    figure = plot_slices(pair, ["conv2"], images, difference=True)
     axes = np.array(figure.axes).reshape(2, 3)
     drawn = axes[1, 0].get_images()[0].get_array()
     np.testing.assert_array_equal(drawn, neuron_picture(slices[0].neurons["conv2"]))
@@ -80,11 +82,13 @@ def test_a_pair_is_drawn_with_its_differences(digits):
 
 
 def test_what_is_not_in_a_slice_is_refused(digits):
-    slices, x = digits[2:]
+    slices, _ = digits[2:]
     with pytest.raises(InvalidArgumentError, match="'normal' has no operation 'nothing'"):
-        plot_normal_and_adversarial(slices[0], slices[1], ["nothing"], (x[0], x[1]))
+        plot_slices({"normal": slices[0]}, ["nothing"])
     with pytest.raises(InvalidArgumentError, match="at least one slice"):
         plot_slices({}, ["conv1"])
+    with pytest.raises(InvalidArgumentError, match=r"Two slices have a difference\. Received: 1"):
+        plot_slices({"normal": slices[0]}, ["conv1"], difference=True)
 
 
 def test_slices_stand_side_by_side(digits):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reproduction import downloads
 from reproduction.application import main
 
 APPS = {
@@ -27,6 +28,7 @@ CALLS = [(name, command) for name in APPS for command in commands(name)]
 IDS = ["-".join((name, *command)) for name, command in CALLS]
 
 NEEDED = {
+    ("challenge_detector",): (*("--model", "nowhere", "--detector", "nowhere"), "--data", "digits"),
     ("train",): ("lenet5",),
     ("maintain_model", "case-study"): ("lenet5", "mnist"),
     ("explore_differences", "explore"): ("--models", "nowhere"),
@@ -41,6 +43,8 @@ WITHOUT_DATA = {
     *(("inspect_units", command) for command in ("sql", "sql-train")),
     *(("analyse_planes", command) for command in ("compressed", "baselines")),
     *(("detect_adversarial", command) for command in ("challenge", "evidence", "choose")),
+    ("explain_tables",),
+    ("find_causes", "units"),
 }
 """Commands whose trials make their own data, or take scikit-learn's digits."""
 WITH_DATA = [(name, command) for name, command in CALLS if (name, *command) not in WITHOUT_DATA]
@@ -95,4 +99,6 @@ def test_data_or_models_that_are_nowhere(call, name, command, tmp_path, monkeypa
     own = [line for line in lines if line.startswith(f"{name}: ")]
     assert len(own) == 1 == len(lines), lines
     assert "no route to host" in own[0] or "nowhere" in own[0] or "lenet1" in own[0], own
+    # Where to get it, as on the page of downloads.
+    assert any(source.how_to_get() in own[0] for source in downloads.sources().values()), own
     assert not list((tmp_path / "results").glob("*"))

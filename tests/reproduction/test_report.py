@@ -123,6 +123,8 @@ def test_the_commands_are_those_of_the_tables(tmp_path):
     with pytest.raises(InvalidArgumentError, match="reads <folder>/m"):
         again.arguments_of(next(iter(made)), None)
     assert again.arguments_of(next(iter(made)), Path("there")) == ["apps/p.py", "there/m.h5"]
+    written = "python apps/p.py one --work <folder> --samples 50"
+    assert again.arguments_of(written, None) == ["apps/p.py", "one", "--samples", "50"]
     assert again.commands_of(entry, tmp_path / "none") == {f"python {entry.command}": []}
 
 
@@ -143,7 +145,8 @@ def test_tables_are_compared_but_for_times(tmp_path):
 def test_status_says_how_much_was_measured(tmp_path):
     assert status(tmp_path, "nnslicer/figure3") == "not measured"
     rows = ("method,ratio,targets", *(f"NNSlicer,{ratio / 20},0.9" for ratio in range(13)))
-    few = "# sets: 8 sets of 4 target classes\n"
+    sizes = "5,000 training images of each class, 50,000 of the profile, 10,000 test images"
+    few = f"# sets: 8 sets of 4 target classes\n# samples: {sizes}\n"
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --quick", *rows, head=few)
     assert status(tmp_path, "nnslicer/figure3") == "quick only (2026-01-02)"
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few)
@@ -156,7 +159,11 @@ def test_status_says_how_much_was_measured(tmp_path):
     assert status(tmp_path, "nnslicer/figure3") == said
     (tmp_path / "pruning/figure3-all.csv").unlink()
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few.replace("8", "210"))
-    said = "measured (2026-01-02) at the paper's size: 2,730 sets at a prune ratio"
+    said = "measured (2026-01-02) at the paper's size: 2,730 sets at a prune ratio, 5,000 images"
+    assert status(tmp_path, "nnslicer/figure3").startswith(said)
+    fewer = few.replace("8", "210").replace("50,000", "5,000")
+    kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=fewer)
+    said = "reduced (2026-01-02): 5,000 of 50,000 profiled images"
     assert status(tmp_path, "nnslicer/figure3") == said
     assert status(tmp_path, "nnslicer/figure1") == "an illustration"
 
@@ -169,7 +176,7 @@ def test_status_counts_rows_files_and_seeds(tmp_path):
     said = "200 of 500 attacked images, 3,000 of 10,000 normal inputs"
     assert status(tmp_path, "nnslicer/table4") == f"reduced (2026-01-02): {said}"
     for number, setting in enumerate(("mlp-mnist", "alexnet-cifar10"), start=1):
-        head = "# seeds: 0 … 4\n# sizes: 50000 training images\n"
+        head = "# seeds: 0 … 4\n# sizes: 50000 training images, 10000 test images\n"
         kept(tmp_path, f"semantic/table7-{setting}.csv", "python a.py", "x", "1", head=head)
         kept(tmp_path, f"semantic/table7-{setting}-runs.csv", "python a.py", "x", "1")
         kept(tmp_path, f"semantic/table7-{setting}-tests.csv", "python a.py", "x", "1")
@@ -178,15 +185,34 @@ def test_status_counts_rows_files_and_seeds(tmp_path):
     for name in ("table7-mlp-mnist-interval64", "table7-mlp-mnist-interval64-tests"):
         kept(tmp_path, f"semantic/{name}.csv", "python a.py", "x", "1", head=head)
     assert status(tmp_path, "neusemslice/table7") == said  # the same model, sliced in another way
+    # Of several models, that with the fewest counts.
+    less = head.replace("0 … 4", "0 … 1").replace("10000", "1000")
+    kept(tmp_path, "semantic/table7-vgg16-cifar10.csv", "python a.py", "x", "1", head=less)
+    assert status(tmp_path, "neusemslice/table7") == (
+        "reduced (2026-01-02): 3 of 6 models and data sets, 2 of 5 models trained, "
+        "1,000 of 10,000 test images"
+    )
 
 
 def test_status_asks_for_the_papers_model(tmp_path):
-    kept(tmp_path, "semantic/table1-mlp-mnist.csv", "python a.py", "x", "1")
-    said = "reduced (2026-01-02): 0 of 1 model of the paper (VGG-16 on CIFAR-10)"
-    assert status(tmp_path, "neusemslice/table1") == said
-    kept(tmp_path, "semantic/table1-vgg16-cifar10.csv", "python a.py", "x", "1")
+    head = "# seeds: 0 … 4\n# sizes: 10000 test images; scores on 50000 images\n"
+    kept(tmp_path, "semantic/table1-mlp-mnist.csv", "python a.py", "x", "1", head=head)
+    said = "reduced (2026-01-02): 0 of 1 model of the paper (VGG-16 on CIFAR-10), 0 of 5 models"
+    assert status(tmp_path, "neusemslice/table1").startswith(said)
+    kept(tmp_path, "semantic/table1-vgg16-cifar10.csv", "python a.py", "x", "1", head=head)
     said = "measured (2026-01-02) at the paper's size: 1 model of the paper (VGG-16 on CIFAR-10)"
-    assert status(tmp_path, "neusemslice/table1") == said
+    assert status(tmp_path, "neusemslice/table1").startswith(said)
+
+
+def test_random_seeds_are_counted_in_every_form(tmp_path):
+    head = "# seed images: 500, random seeds: 0 ... 4, at most 20000 queries\n"
+    kept(tmp_path, "dflare/repair_search.csv", "python a.py", "paper_pair", "x", head=head)
+    said = "reduced (2026-01-02): 1 of 6 pairs of models"
+    assert status(tmp_path, "dflare/table8") == said
+    head = "# seed images: 200\n# random seeds: 0 ... 0\n"
+    kept(tmp_path, "dflare/repair_more_search.csv", "python a.py", "paper_pair", "y", head=head)
+    said = "2 of 6 pairs of models, 1 of 5 random seeds, 200 of 500 seed images"
+    assert status(tmp_path, "dflare/table8") == f"reduced (2026-01-02): {said}"
 
 
 def test_figures_alone_are_measured_too(tmp_path):

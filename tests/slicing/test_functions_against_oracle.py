@@ -13,6 +13,8 @@ from support.scalar_oracle import Node, add, along, apply, each, multiply, produ
 
 EXTENTS = {"t": 3, "s": 3, "c": 4, "d": 4}
 SQUARE = np.random.default_rng(6).normal(size=(4, 4)).astype(np.float32)
+# Neighbours of three nodes in a row, each also its own, normalised as in a graph convolution
+GRAPH = np.array([[1 / 2, 6**-0.5, 0], [6**-0.5, 1 / 3, 6**-0.5], [0, 6**-0.5, 1 / 2]], np.float32)
 SOME = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
 
 
@@ -116,6 +118,10 @@ FUNCTIONS = {
     "einsum, a constant": (
         lambda h, k: ops.einsum("btc,cd->btd", h, SQUARE),
         lambda h, k: matrix(h, SQUARE),
+    ),
+    "graph convolution": (
+        lambda h, k: ops.matmul(GRAPH, ops.matmul(h, SQUARE)),
+        lambda h, k: matrix(matrix(h, SQUARE).T, GRAPH.T).T,
     ),
     "einsum, groups": (
         lambda h, k: ops.einsum("btc,tc->bc", h, SOME),

@@ -7,10 +7,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses, copy_model
-
-KINDS = ("noise", "scale", "negate", "synapses")
-"""Kinds of faults: noise on all weights of a channel, all of them scaled, all of them negated, and
-one weight in ten of them set to a large value."""
+from reproduction.debugging.settings import KINDS
 
 OTHER_KINDS = ("zero", "copy", "bias", "swap")
 """More kinds: all weights are zero, or those of the next channel, or the bias moves by the

@@ -19,7 +19,7 @@ from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from reproduction.debugging import settings
-from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel, rank
+from reproduction.debugging.faults import OTHER_KINDS, Fault, FaultyModel, rank
 from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
 from reproduction.result import (
@@ -45,7 +45,7 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
-    name = f"faults_{s.model}" + ("" if s.kinds == ",".join(KINDS) else "_others")
+    name = f"faults_{s.model}" + ("" if s.kinds == ",".join(settings.KINDS) else "_others")
     store = fault_rows(name, "method", faulty, s)
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
@@ -120,7 +120,7 @@ def costly(
 
     kinds = s.kinds.split(",")
     for kind in kinds:
-        check_name("kind of fault", kind, (*KINDS, *OTHER_KINDS))
+        check_name("kind of fault", kind, (*settings.KINDS, *OTHER_KINDS))
     whole = accuracy()
     drawn = faulty.draw(np.random.default_rng(s.seed), strengths, kinds)
     for _ in track(range(s.faults), "Faults"):

@@ -6,8 +6,11 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from reproduction.debugging.faults import KINDS
 from reproduction.settings import Settings
+
+KINDS = ("noise", "scale", "negate", "synapses")
+"""Kinds of faults: noise on all weights of a channel, all of them scaled, all of them negated, and
+one weight in ten of them set to a large value."""
 
 _METHODS = (
     *("gradient_contrast", "patching", "gradient", "wrong_minus_right", "contrast"),

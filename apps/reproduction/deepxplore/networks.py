@@ -10,6 +10,7 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.downloads import sources
 from reproduction.zoo.models import zoo
 
 _OF_CIFAR10 = ("resnet10", "resnet10_preactivation", "vit")
@@ -55,8 +56,8 @@ def published_lenet(name: str, weights: str | os.PathLike | None = None) -> kera
         path = Path(weights)
         if not path.is_file():
             raise InvalidArgumentError(
-                f"There is no file '{path}' with the weights of {model.name}: they are in the "
-                "authors' repository, https://github.com/peikexin9/deepxplore, folder MNIST."
+                f"There is no file '{path}' with the weights of {model.name}. "
+                f"{sources()['deepxplore'].how_to_get()}"
             )
         load_weights(model, path)
     return model

@@ -25,9 +25,12 @@ def agreement(s: AgreementSettings) -> ExperimentResult:
         weights = model_fingerprint(pair.load_original())[:12]  # models may be trained again
         for split in ("train", "test"):
             names.append({"pair": pair.name, "split": split, "weights": weights})
-            if names[-1] not in store:
-                store.add([{**names[-1], **count_deviations(pair, split, s.images)}])
-    table = store.to_frame(names).drop(columns="weights")
+    of_name = {pair.name: pair for pair in pairs}
+
+    def counted(pair: str, split: str, weights: str) -> list[dict[str, float]]:
+        return [count_deviations(of_name[pair], split, s.images)]
+
+    table = store.fill(names, counted, "agreement").drop(columns="weights")
     published = [paper_agreement(*row) for row in table[["pair", "split"]].itertuples(index=False)]
     table = pd.concat([table, pd.DataFrame(published)], axis=1)
     head = {

@@ -19,6 +19,7 @@ from nnslicer_tf.exactline import LinearPartition, LineWalker, PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.downloads import sources
 from reproduction.exactline.settings import AcasSettings, AdviceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
@@ -75,7 +76,9 @@ def network_files(folder: Path) -> list[Path]:
     """Return the .nnet files of a folder."""
     paths = sorted(folder.glob("*.nnet"))
     if not paths:
-        raise InvalidArgumentError(f"There are no .nnet files in '{folder}'.")
+        raise InvalidArgumentError(
+            f"There are no .nnet files in '{folder}'. {sources()['acas_xu'].how_to_get()}"
+        )
     return paths
 
 
@@ -199,7 +202,7 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
         for name in ("head-on, slow", "head-on, fast"):
             partition = walker.plane(scenario(name))
             classes = partition.classify(lowest=True)
-            areas = _physical(classes.mesh())
+            areas = _physical(classes.mesh)
             row: dict[str, object] = {"regions": len(partition), "pieces": len(classes)}
             for label, advice in enumerate(acas.ADVISORIES):
                 row[f"{advice}_percent"] = 100 * areas[classes.labels == label].sum() / areas.sum()
@@ -240,7 +243,7 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
     """Return the share of the area whose advice its sample misses, and all sampled advice."""
     size = classes.corners.max(axis=0)
     lines = (np.arange(1, count) / count)[:, None] * size
-    mesh = classes.mesh()
+    mesh = classes.mesh
     for axis in (0, 1):
         mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
     sampled = classes.label_at(_middles(classes.corners, count)[0]).reshape(count, count)

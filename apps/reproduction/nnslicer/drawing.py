@@ -89,8 +89,11 @@ def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the first pair's neurons, operation by operation."""
     operations = [name for name in drawn if name not in ("images", "predicted")]
     slices = [SimpleNamespace(neurons={o: drawn[o][i] for o in operations}) for i in (0, 1)]
-    images = drawn["images"][0], drawn["images"][1]
-    figure = report.plot_normal_and_adversarial(slices[0], slices[1], operations, images)
+    named, images = (
+        dict(zip(("normal", "adversarial"), pair, strict=False))
+        for pair in (slices, drawn["images"])
+    )
+    figure = report.plot_slices(named, operations, images, difference=True)
     for axis, predicted in zip(figure.axes, drawn["predicted"], strict=False):
         axis.set_title(f"{axis.get_title()}, taken for “{predicted}”")
     sizes = [sum(np.count_nonzero(one.neurons[o]) for o in operations) for one in slices]

@@ -259,7 +259,7 @@ def _measure(
 def _head(task: TargetTask, s: settings.RatioSettings) -> dict[str, object]:
     accuracy = zoo.accuracy(task.im.model, task.measured)
     return {
-        "model": f"{s.model_name} on {s.dataset}, {accuracy:.1%} of all test images",
+        "model": f"{s.model_name} on {s.dataset}, {accuracy:.1%} of the test images",
         "samples": f"{s.samples} training images of each class to rank by (the model is right on "
         f"them), {min(s.profiled, len(task.train)):,} of the profile, "
         f"{len(task.measured):,} test images",

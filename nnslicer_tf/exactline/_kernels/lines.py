@@ -41,152 +41,19 @@ def row_at(ratio, begin, end, place):
 
 
 @compiled()
-def knot_crossings(values, start, ratio, knots, tolerance):
-    """Find where values pass a knot strictly between two rows."""
-    rows, size = values.shape
-    counts = np.zeros(rows, np.int64)
-    for s in range(len(start) - 1):
-        for j in range(start[s], start[s + 1] - 1):
-            for knot in knots:
-                count = 0
-                for i in range(size):
-                    count += (values[j, i] < knot) != (values[j + 1, i] < knot)
-                counts[j] += count
-    left = np.empty(counts.sum(), np.int64)
-    alpha = np.empty(len(left))
-    found = np.int64(0)  # not a literal, for which Numba would compile callees once more
-    for j in range(rows):
-        if counts[j] == 0:
-            continue
-        first = found
-        for knot in knots:
-            for i in range(size):
-                before, after = values[j, i] - knot, values[j + 1, i] - knot
-                if (before < 0) != (after < 0):
-                    alpha[found] = before / (before - after)
-                    found += 1
-        found = _keep_distinct(left, alpha, j, first, found, ratio[j + 1] - ratio[j], tolerance)
-    return left[:found].copy(), alpha[:found].copy()
-
-
-@compiled()
-def _keep_distinct(left, alpha, j, first, last, width, tolerance):
-    """Sort the crossings after row j, drop those too close to other rows, return the new end."""
-    alpha[first:last].sort()
-    kept = first
+def distinct(left, alpha, ratio, tolerance):
+    """Return the crossings, given in ascending order, that are not too close to other rows."""
+    kept = np.zeros(len(left), np.bool_)
     previous = 0.0
-    for i in range(first, last):
+    for i in range(len(left)):
+        if i and left[i] != left[i - 1]:
+            previous = 0.0
+        width = ratio[left[i] + 1] - ratio[left[i]]
         place = alpha[i] * width
         if place - previous > tolerance and width - place > tolerance:
-            alpha[kept] = alpha[i]
-            left[kept] = j
-            kept += 1
+            kept[i] = True
             previous = place
-    return kept
-
-
-@compiled()
-def window_crossings(values, start, ratio, channels, floor, tolerance):
-    """Find where another tap becomes the maximum over taps and `floor`."""
-    taps = values.shape[1] // channels
-    left = np.empty(64, np.int64)
-    alpha = np.empty(64)
-    best = np.empty((2, channels), np.int64)
-    found = np.int64(0)
-    for s in range(len(start) - 1):
-        for j in range(start[s], start[s + 1]):
-            now, before = best[j % 2], best[(j + 1) % 2]
-            _argmax(values[j], channels, floor, now)
-            if j == start[s]:
-                continue
-            first = found
-            for c in range(channels):
-                if before[c] == now[c]:  # by convexity, the same tap in between
-                    continue
-                if len(alpha) - found < taps + 1:
-                    more = len(alpha) + taps + 1
-                    left, alpha = with_room(left, more), with_room(alpha, more)
-                found = _follow(values[j - 1], values[j], channels, c, floor, alpha, found)
-            width = ratio[j] - ratio[j - 1]
-            found = _keep_distinct(left, alpha, j - 1, first, found, width, tolerance)
-    return left[:found].copy(), alpha[:found].copy()
-
-
-@compiled()
-def _argmax(row, channels, floor, best):
-    """Write the index into `row` of every channel's maximum, -1 for the floor."""
-    for c in range(channels):
-        largest, where = floor, -1
-        for i in range(c, len(row), channels):
-            if row[i] > largest:
-                largest, where = row[i], i
-        best[c] = where
-
-
-@compiled()
-def _follow(begin, end, channels, c, floor, alpha, found):
-    """Follow a maximum from one row to the next, and write where its tap changes.
-
-    The slope of a maximum of affine functions only grows, so the next maximum is the value with a
-    larger slope that meets the current one first.
-    """
-    constant = floor > -np.inf
-    value, slope = floor, (0.0 if constant else -np.inf)
-    for i in range(c, len(begin), channels):
-        rise = end[i] - begin[i]
-        if begin[i] > value or (begin[i] == value and rise > slope):
-            value, slope = begin[i], rise
-    while True:
-        first, next_value, next_slope = 1.0, value, slope
-        if constant and slope < 0.0:
-            meets = (value - floor) / -slope
-            if meets < first:
-                first, next_value, next_slope = meets, floor, 0.0
-        for i in range(c, len(begin), channels):
-            rise = end[i] - begin[i]
-            if rise > slope:
-                meets = (value - begin[i]) / (rise - slope)
-                if meets < first or (meets == first and first < 1.0 and rise > next_slope):
-                    first, next_value, next_slope = meets, begin[i], rise
-        if first >= 1.0:
-            return found
-        if first > 0.0:
-            alpha[found] = first
-            found += 1
-        value, slope = next_value, next_slope
-
-
-@compiled()
-def insert(start, ratio, values, left, alpha):
-    """Return start, ratio and values with interpolated rows after the rows `left`."""
-    total = len(ratio) + len(left)
-    new_start = np.empty(len(start), np.int64)
-    new_ratio = np.empty(total)
-    new_values = np.empty((total, values.shape[1]))
-    at = taken = 0
-    for s in range(len(start) - 1):
-        new_start[s] = at
-        for j in range(start[s], start[s + 1]):
-            new_ratio[at] = ratio[j]
-            _blend(values, j, 0.0, new_values[at])
-            at += 1
-            while taken < len(left) and left[taken] == j:
-                new_ratio[at] = ratio[j] + alpha[taken] * (ratio[j + 1] - ratio[j])
-                _blend(values, j, alpha[taken], new_values[at])
-                at += 1
-                taken += 1
-    new_start[-1] = at
-    return new_start, new_ratio, new_values
-
-
-@compiled(inline="always")
-def _blend(values, j, weight, out):
-    if weight == 0.0:
-        for i in range(values.shape[1]):
-            out[i] = values[j, i]
-    else:
-        for i in range(values.shape[1]):
-            out[i] = values[j, i] + weight * (values[j + 1, i] - values[j, i])
+    return left[kept], alpha[kept]
 
 
 @compiled()
@@ -240,8 +107,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
 def gather(curve, taps, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is no position."""
     lines, start, ratio, values = curve
-    channels = values.shape[1]
-    every, stop = np.arange(channels), first + len(out)
+    channels, stop = values.shape[1], first + len(out)
     s = row_at(new_start, np.int64(0), len(new_start), first)
     while s < len(new_start) - 1 and new_start[s] < stop:
         w, k = s // lines, s % lines
@@ -252,123 +118,20 @@ def gather(curve, taps, new_start, new_ratio, first, out):
                 into[:] = 0.0
                 continue
             segment = taps[w, t] * lines + k
-            places = new_ratio[lowest:highest]
-            begin, end = start[segment], start[segment + 1]
-            _gather_channels(ratio, values, begin, end, every, places, into)
+            last = start[segment + 1] - 1
+            j = row_at(ratio, start[segment], last, new_ratio[lowest])
+            for r in range(len(into)):
+                place = new_ratio[lowest + r]
+                while j < last and ratio[j + 1] <= place:
+                    j += 1
+                if j < last and place > ratio[j]:
+                    weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
+                    for c in range(channels):
+                        into[r, c] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
+                else:
+                    for c in range(channels):
+                        into[r, c] = values[j, c]
         s += 1
-
-
-@compiled()
-def nonzero_channels(start, values, lines):
-    """Mark the channels that are not zero in all rows of a position, `(positions, channels)`."""
-    positions, channels = (len(start) - 1) // lines, values.shape[1]
-    found = np.zeros((positions, channels), np.bool_)
-    for p in range(positions):
-        for j in range(start[p * lines], start[(p + 1) * lines]):
-            for c in range(channels):
-                found[p, c] |= values[j, c] != 0.0
-    return found
-
-
-@compiled()
-def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
-    """Write the channels of a window that are not always zero, and their weights."""
-    channels = nonzero.shape[1]
-    count = 0
-    for t in range(len(read)):
-        first_of[t] = count
-        if read[t] >= 0:
-            for c in range(channels):
-                if nonzero[read[t], c]:
-                    used[count] = c
-                    copy_row(kernel, blocks[t] * channels + c, matrix, count)
-                    count += 1
-    first_of[len(read)] = count
-    return count
-
-
-@compiled()
-def window_sums(curve, taps, new_start, new_ratio, kernel, bias, piece):
-    """Return the weighted sums of windows at common rows, `(common rows, outputs)`."""
-    lines, start, ratio, values = curve
-    windows, width = taps.shape
-    # The products skip channels that are zero along whole lines: after a ReLU, most of them.
-    nonzero = nonzero_channels(start, values, lines)
-    out = np.empty((len(new_ratio), len(bias)))
-    used = np.empty(len(kernel), np.int64)
-    first_of = np.empty(width + 1, np.int64)
-    matrix = np.empty_like(kernel)
-    space = np.empty(piece * len(kernel))
-    blocks = np.arange(width)
-    for w in range(windows):
-        count = choose_weights(taps[w], blocks, nonzero, kernel, used, first_of, matrix)
-        for s in range(w * lines, (w + 1) * lines):
-            for first in range(new_start[s], new_start[s + 1], piece):
-                last = min(first + piece, new_start[s + 1])
-                gathered = space[: (last - first) * count].reshape(last - first, count)
-                for t in range(width):
-                    chosen = used[first_of[t] : first_of[t + 1]]
-                    if len(chosen):
-                        segment = taps[w, t] * lines + s % lines
-                        into = gathered[:, first_of[t] : first_of[t + 1]]
-                        places = new_ratio[first:last]
-                        begin, end = start[segment], start[segment + 1]
-                        _gather_channels(ratio, values, begin, end, chosen, places, into)
-                if count:
-                    np.dot(gathered, matrix[:count], out[first:last])
-                for r in range(first, last):
-                    for o in range(len(bias)):
-                        out[r, o] = bias[o] + (out[r, o] if count else 0.0)
-    return out
-
-
-@compiled()
-def _gather_channels(ratio, values, begin, end, chosen, places, out):
-    """Write the chosen channels of the rows `begin` to `end` at ascending places."""
-    j = row_at(ratio, begin, end - 1, places[0])
-    for r in range(len(places)):
-        place = places[r]
-        while j < end - 1 and ratio[j + 1] <= place:
-            j += 1
-        if j < end - 1 and place > ratio[j]:
-            weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
-            for i in range(len(chosen)):
-                c = chosen[i]
-                out[r, i] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
-        else:
-            for i in range(len(chosen)):
-                out[r, i] = values[j, chosen[i]]
-
-
-@compiled()
-def cut(start, ratio, place):
-    """Return each segment's last row not after `place`, and the share of the way to the next."""
-    rows = np.empty(len(start) - 1, np.int64)
-    weights = np.zeros(len(rows))
-    for s in range(len(rows)):
-        rows[s] = j = row_at(ratio, start[s], start[s + 1], place)
-        if place > ratio[j]:
-            weights[s] = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
-    return rows, weights
-
-
-@compiled()
-def grouped_sum(gathered, groups, kernel, bias):
-    """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`."""
-    taps, inputs, outputs = kernel.shape
-    per_group = outputs // groups
-    out = np.empty((len(gathered), outputs))
-    for j in range(len(gathered)):
-        for m in range(outputs):
-            out[j, m] = bias[m]
-        for t in range(taps):
-            for g in range(groups):
-                first, to = (t * groups + g) * inputs, g * per_group
-                for i in range(inputs):
-                    value = gathered[j, first + i]
-                    for m in range(to, to + per_group):
-                        out[j, m] += value * kernel[t, i, m]
-    return out
 
 
 @compiled()

@@ -1,6 +1,6 @@
 """Compiled loops that cut the faces of a mesh along the bends of the values at its vertices.
 
-Groups, taps and winners are those of `mesh_bends`. One group after the other cuts the faces in
+Groups, taps and winners are those of `mesh.Search`. One group after the other cuts the faces in
 which it bends. Vertices are added where it bends on a face's edges; the new edge between two of
 them halves the face, and where three or more taps win in it, each gets a cell.
 

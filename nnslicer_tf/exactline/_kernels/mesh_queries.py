@@ -1,4 +1,4 @@
-"""Compiled loops over a finished mesh, with faces as in `mesh_bends`, and over its values."""
+"""Compiled loops over the faces of a `Mesh`, and over the values at its vertices."""
 
 import numpy as np
 
@@ -15,59 +15,6 @@ def area(corners, xy):
         a, b = corners[i], corners[i + 1]
         total += (xy[a, 0] - x0) * (xy[b, 1] - y0) - (xy[b, 0] - x0) * (xy[a, 1] - y0)
     return total / 2
-
-
-@compiled()
-def areas(places, start, loop):
-    """Return the area of every face."""
-    out = np.empty(len(start) - 1)
-    for f in range(len(out)):
-        out[f] = area(loop[start[f] : start[f + 1]], places)
-    return out
-
-
-@compiled()
-def edges(start, loop):
-    """Return the edges' vertices and the faces on both sides, `(edges, 2)` each, -1 outside."""
-    size = 64
-    while size < 2 * len(loop):
-        size *= 2
-    table = np.full(size, -1)
-    ends = np.empty((len(loop), 2), np.int64)
-    faces = np.full((len(loop), 2), -1)
-    count = 0
-    for f in range(len(start) - 1):
-        for c in range(start[f], start[f + 1]):
-            after = c + 1 if c + 1 < start[f + 1] else start[f]
-            a, b = min(loop[c], loop[after]), max(loop[c], loop[after])
-            place = (a * 2654435761 + b * 40503) & (size - 1)
-            while table[place] >= 0 and (ends[table[place], 0] != a or ends[table[place], 1] != b):
-                place = (place + 1) & (size - 1)
-            if table[place] < 0:
-                table[place] = count
-                ends[count, 0], ends[count, 1] = a, b
-                faces[count, 0] = f
-                count += 1
-            else:
-                e = table[place]
-                faces[e, 1] = f if faces[e, 1] == -1 else -2  # a third face: no valid mesh
-    return ends[:count].copy(), faces[:count].copy()
-
-
-@compiled()
-def means(places, start, loop, values):
-    """Return each face's mean values times its area, `(faces, outputs)`."""
-    out = np.zeros((len(start) - 1, values.shape[1]))
-    for f in range(len(out)):
-        a = loop[start[f]]
-        for c in range(start[f] + 1, start[f + 1] - 1):
-            b, d = loop[c], loop[c + 1]
-            x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
-            x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
-            third = (x0 * y1 - x1 * y0) / 6
-            for i in range(values.shape[1]):
-                out[f, i] += third * (values[a, i] + values[b, i] + values[d, i])
-    return out
 
 
 @compiled()
@@ -146,35 +93,6 @@ def locate(points, places, start, loop, order, boxes, nodes, slack):
                         inside = min(inside, off / length)
                 if inside >= deepest:
                     deepest, out[i] = inside, f
-    return out
-
-
-@compiled()
-def interpolated(points, faces, places, start, loop, values):
-    """Interpolate the values at points in faces, `(points, outputs)`, from enclosing triangles."""
-    out = np.empty((len(points), values.shape[1]))
-    for i in range(len(points)):
-        f = faces[i]
-        a = loop[start[f]]
-        x, y = points[i, 0] - places[a, 0], points[i, 1] - places[a, 1]
-        best = -np.inf
-        for c in range(start[f] + 1, start[f + 1] - 1):
-            b, d = loop[c], loop[c + 1]
-            x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
-            x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
-            det = x0 * y1 - x1 * y0
-            if det <= 0.0:
-                continue
-            s, t = (x * y1 - x1 * y) / det, (x0 * y - x * y0) / det
-            least = min(s, t, 1 - s - t)
-            if least > best:
-                best = least
-                for k in range(values.shape[1]):
-                    base = values[a, k]
-                    out[i, k] = base + s * (values[b, k] - base) + t * (values[d, k] - base)
-        if best == -np.inf:
-            for k in range(values.shape[1]):
-                out[i, k] = values[a, k]
     return out
 
 

@@ -1,10 +1,10 @@
 """Exact lines through sums over windows: dense layers, convolutions, average and max pooling."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
-from nnslicer_tf.exactline._kernels import lines
 from nnslicer_tf.exactline.bends import (
     Bends,
     GradientTransformer,
@@ -13,7 +13,7 @@ from nnslicer_tf.exactline.bends import (
     register_transformer,
 )
 from nnslicer_tf.exactline.curve import Curve
-from nnslicer_tf.exactline.steps import MAX_GATHERED, MIN_ROWS, Steps, Uses
+from nnslicer_tf.exactline.steps import Steps, Uses
 from nnslicer_tf.instrument.operations import Operation, Synapses
 
 
@@ -27,6 +27,16 @@ class _WindowLine:
     @cached_property
     def _uses(self) -> Uses:
         return Uses.of(self._taps, int(np.prod(self._input_shape[:-1])))
+
+    def _sums(
+        self, x: Curve, taps: np.ndarray, of: Callable[[np.ndarray], np.ndarray], outputs: int
+    ) -> Curve:
+        """Return the curve of `outputs` sums `of` the values `(rows, taps · channels)`."""
+        rows = x.common_rows([x], [taps])
+        out = np.empty((len(rows), outputs))
+        for piece in rows.pieces(taps.shape[1] * x.channels):
+            out[piece] = of(rows.gather(0, piece))
+        return rows.curve(out)
 
 
 class WeightedSumLine(_WindowLine):
@@ -52,36 +62,20 @@ class WeightedSumLine(_WindowLine):
     def __call__(self, x: Curve) -> Curve:
         """Return the curve of the weighted sums."""
         if self._pointwise and x.channels == self._input_shape[-1]:
-            if self._groups > 1:
-                return x.with_values(self._grouped_sum(x.values))
-            out = x.values @ self._kernel[0]
-            out += self._bias
-            return x.with_values(out)
+            return x.with_values(self._weighted(x.values))
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
             taps = np.arange(x.positions, dtype=np.int32)[None]
         else:
             x, taps = x.regrouped(self._input_shape), self._taps
-        rows = x.common_rows([x], [taps])
-        # As many rows at a time as fit into the cache.
-        width = taps.shape[1] * x.channels
-        piece = max(MIN_ROWS, MAX_GATHERED // width)
-        if self._groups == 1:
-            return rows.curve(rows.window_sums(self._kernel.reshape(width, -1), self._bias, piece))
-        out = np.empty((len(rows), len(self._bias)))
-        for first in range(0, len(rows), piece):
-            gathered = rows.gather(0, first, min(first + piece, len(rows)))
-            out[first : first + piece] = self._grouped_sum(gathered)
-        return rows.curve(out)
+        return self._sums(x, taps, self._weighted, len(self._bias))
 
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradient of the input, given that of the sums."""
         if self._pointwise:
             return [g.with_values(g.values @ self._transposed[0])]
-        taps, outputs, inputs = self._transposed.shape
-        if taps * inputs <= outputs:  # an image's few channels: products take less than windows
-            by_tap = self._transposed.swapaxes(0, 1).reshape(outputs, -1)
-            return [g.with_values(g.values @ by_tap).moved(self._uses, inputs)]
-        return [g.pulled(self._uses, self._transposed)]
+        _, outputs, inputs = self._transposed.shape
+        by_tap = self._transposed.swapaxes(0, 1).reshape(outputs, -1)
+        return [g.with_values(g.values @ by_tap).moved(self._uses, inputs)]
 
     @cached_property
     def _transposed(self) -> np.ndarray:
@@ -93,8 +87,16 @@ class WeightedSumLine(_WindowLine):
             whole[:, group, :, group] = by_group[:, :, group].transpose(0, 2, 1)
         return whole.reshape(taps, outputs, -1)
 
-    def _grouped_sum(self, gathered: np.ndarray) -> np.ndarray:
-        return lines.grouped_sum(gathered, self._groups, self._kernel, self._bias)
+    def _weighted(self, gathered: np.ndarray) -> np.ndarray:
+        """Return the sums for the values of some windows, `(rows, outputs)`."""
+        taps, inputs, _ = self._kernel.shape
+        kernel = self._kernel.reshape(taps, inputs, self._groups, -1).transpose(2, 0, 1, 3)
+        by_group = gathered.reshape(len(gathered), taps, self._groups, inputs).transpose(2, 0, 1, 3)
+        size = taps * inputs
+        sums = by_group.reshape(self._groups, -1, size) @ kernel.reshape(self._groups, size, -1)
+        out = sums.swapaxes(0, 1).reshape(len(gathered), -1)
+        out += self._bias
+        return out
 
 
 class AverageLine(_WindowLine):
@@ -107,15 +109,11 @@ class AverageLine(_WindowLine):
     def __call__(self, x: Curve) -> Curve:
         """Return the curve of the means."""
         x = x.regrouped(self._input_shape)
-        rows = x.common_rows([x], [self._taps])
-        taps = self._taps.shape[1]
-        piece = max(1, MAX_GATHERED // (taps * x.channels))
-        out = np.empty((len(rows), x.channels))
-        for first in range(0, len(rows), piece):
-            gathered = rows.gather(0, first, min(first + piece, len(rows)))
-            gathered.reshape(-1, taps, x.channels).sum(axis=1, out=out[first : first + piece])
-        totals = rows.curve(out)
-        return totals.with_values(out / totals.rows_of(self._counts))
+        taps, channels = self._taps.shape[1], x.channels
+        sums = self._sums(
+            x, self._taps, lambda v: v.reshape(-1, taps, channels).sum(axis=1), channels
+        )
+        return sums.with_values(sums.values / sums.rows_of(self._counts))
 
     def pull(self, g: Steps) -> list[Steps]:
         """Return the gradient of the input, given that of the means."""

@@ -195,8 +195,8 @@ class Document:
             data["kernel"] = self._kernel_places[params.name]
         by_position = "activation" in self._granularities and operation.size <= self._max_size
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
-            # By tap, because the position that a tap reads mostly advances by one each time.
-            data["taps"] = self._packer.add_steps(params.taps.T)
+            # By tap: `(taps, windows)`.
+            data["taps"] = self._packer.add(params.taps.T)
         if kind.moves and operation.kind != "mask":
             data["rule"] = "move"
             if kind.reach == "element":  # values stay where they are, those of padding become 0
@@ -204,7 +204,7 @@ class Document:
             elif operation.size <= MAX_MAP:
                 source = routing_map(operation).ravel()
                 plain = np.array_equal(source, np.arange(source.size))
-                data["map"] = None if plain else self._packer.add_steps(source)
+                data["map"] = None if plain else self._packer.add(source)
         return data
 
     def _model(self, one: Exhibit) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class Document:
             if self._exact:
                 stored = self._packer.add(_compact(matrix))
             else:
-                stored = self._packer.add_bits(matrix != 0)
+                stored = self._packer.add(matrix != 0)
             synapses[self._kernel_places[name]] = stored
         data: dict[str, Any] = {
             "samples": getattr(part, "samples", 1),  # a slice of a set has none
@@ -292,23 +292,14 @@ class Document:
         """Return operation → array, and large operation → numbers of members and neurons."""
         arrays: dict[int, int] = {}
         members: dict[int, list[int]] = {}
-        for operation in reversed(self._im.operations):  # arrays refer to those of their readers
+        for operation in self._im.operations:
             if operation.name not in part.neurons:
                 continue
             place, values = self._places[operation.name], np.asarray(part.neurons[operation.name])
             if values.size > self._max_size:
                 members[place] = [int(np.count_nonzero(values)), values.size]
                 continue
-            values = _compact(values)
-            # The contributions of a one-to-one operation's input are mostly like its own.
-            readers = self._im.graph.consumers[operation.name]
-            alone = len(readers) == 1 and kind_of(readers[0]).reach == "element"
-            like = part.neurons.get(readers[0].name) if alone else None
-            if like is not None and like.shape == values.shape and values.dtype.kind == "i":
-                reader = arrays[self._places[readers[0].name]]
-                arrays[place] = self._packer.add_like(values, like, reader)
-            else:
-                arrays[place] = self._packer.add(values)
+            arrays[place] = self._packer.add(_compact(values))
         return arrays, members
 
     def _row(self, key: tuple, x: np.ndarray, one: Exhibit) -> int:

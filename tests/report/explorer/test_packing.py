@@ -42,38 +42,6 @@ def test_levels_are_off_by_two_percent_of_the_largest(array):
     assert np.all(np.sign(found) * np.sign(array) >= 0)
 
 
-@given(hnp.arrays(np.int64, (6,), elements=st.integers(-300, 300)), st.data())
-def test_contributions_like_others(array, data):
-    like = data.draw(hnp.arrays(np.int64, (6,), elements=st.integers(-300, 300)))
-    packer = Packer()
-    first = packer.add(like)
-    second = packer.add_like(array, like, first)
-    _, arrays = unpack(packer.pack({}))
-    assert np.array_equal(arrays[second], array) and np.array_equal(arrays[first], like)
-
-
-def test_contributions_like_others_are_small():
-    like = np.random.default_rng(0).integers(-9, 9, 20_000)
-    sizes = []
-    for add in (lambda p, r: p.add(np.sign(like)), lambda p, r: p.add_like(np.sign(like), like, r)):
-        packer = Packer()
-        add(packer, packer.add(like))
-        sizes.append(len(packer.pack({})))
-    alone = Packer()
-    alone.add(like)
-    assert sizes[1] - len(alone.pack({})) < 0.1 * (sizes[0] - len(alone.pack({})))
-
-
-@given(hnp.arrays(np.int64, SHAPES, elements=st.integers(-1, 2**20)))
-def test_index_maps(array):
-    assert np.array_equal(packed_alone("add_steps", array), array)
-
-
-@given(hnp.arrays(bool, SHAPES))
-def test_bits(array):
-    assert np.array_equal(packed_alone("add_bits", array), array)
-
-
 def test_bools_and_bytes():
     mask = np.array([[True, False], [False, True]])
     assert np.array_equal(packed_alone("add", mask), mask.astype(int))

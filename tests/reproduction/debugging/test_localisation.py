@@ -8,9 +8,9 @@ import pytest
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.debugging import Runs, suspicious
-from reproduction.debugging.faults import KINDS, OTHER_KINDS, Fault, FaultyModel, rank
+from reproduction.debugging.faults import OTHER_KINDS, Fault, FaultyModel, rank
 from reproduction.debugging.localisation import costly, localisation
-from reproduction.debugging.settings import LocalisationSettings
+from reproduction.debugging.settings import KINDS, LocalisationSettings
 
 
 def test_ranks_count_the_channels_with_larger_scores(tmp_path):

@@ -1,5 +1,8 @@
 """Rankings of synapses: where effects are known in closed form, and the experiment on digits."""
 
+import re
+import tomllib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import nnslicer_tf as nns
 from reproduction.decisive.comparison import Kept, compare, methods
 from reproduction.decisive.settings import DecisiveSettings
+from reproduction.settings import DATA
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +68,16 @@ def test_the_experiment_on_digits(tmp_path):
     certificates = result.table("digits_cnn_certificates")
     assert (certificates["kept"] == 1).all() and certificates["KL"][1] <= 0.2
     assert compare(s).table("digits_cnn").equals(result.table("digits_cnn"))  # resumes
+
+
+def test_committed_tables_say_what_they_were_measured_on():
+    """The notes below tables are those of today, which say what leads were measured on."""
+    notes = tomllib.loads((DATA.parent / "apps/reproduction/notes.toml").read_text())
+    for path in (DATA / "results" / "decisive").glob("*.md"):
+        if path.stem == "README" or path.stem.endswith(("_shares", "-bounds")):
+            continue  # the table beside it has the note
+        kind = path.stem.partition("-")[0] if "-" in path.stem else "methods"
+        kind = "certificates" if path.stem.endswith("_certificates") else kind
+        below = path.read_text().rstrip().split("\n\n")[-1]
+        for part in re.split(r"\{\w+\}", " ".join(notes[kind].split())):
+            assert part in below, path.name

@@ -1,9 +1,12 @@
 """Weights in half precision."""
 
+import re
+
 import numpy as np
 import pytest
 
 from nnslicer_tf._files import load_weights
+from reproduction.settings import DATA
 from reproduction.weights import halve, keep_weights, save_weights
 from reproduction.zoo.models import zoo
 
@@ -37,3 +40,11 @@ def test_large_weights_are_kept_in_half_precision(tmp_path, name, halved):
         np.testing.assert_array_equal(own, kept)  # the model has what the file has
         changed |= bool((own != other).any())
     assert changed == halved
+
+
+def test_the_networks_that_the_page_on_transformers_names_load():
+    page = (DATA.parent / "docs" / "transformers.md").read_text()
+    names = re.findall(r'zoo\.load\("(\w+)"\)', page)
+    assert set(names) == {"text_transformer", "text_lstm", "vit"}
+    for name in names:
+        assert zoo.load(name).count_params() > 10_000

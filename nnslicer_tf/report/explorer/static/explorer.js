@@ -5,7 +5,7 @@
 // chosen operation, the chosen neuron, the input, what the model says. All text goes into
 // the page as text, never as HTML.
 
-const FORMAT = "nnslicer_tf explorer 3";
+const FORMAT = "nnslicer_tf explorer 4";
 const LEVELS = 63; // of a value that is stored as a level
 const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
 const MOST_ROWS = 60; // rows of a table of connections
@@ -31,7 +31,7 @@ async function readDocument(bytes) {
 }
 
 const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array,
-  f8: Float64Array, q8: Int8Array, b1: Uint8Array };
+  f8: Float64Array, q8: Int8Array };
 
 class Doc {
   constructor(header, buffer, start) {
@@ -55,32 +55,12 @@ class Doc {
   }
 
   decode(reference) {
-    const { type, shape, start, steps, like, largest, by_channel } = this.arrays[reference];
-    const size = product(shape);
-    if (type === "b1") {
-      const bits = new Uint8Array(this.buffer, this.start + start, Math.ceil(size / 8));
-      return Int8Array.from({ length: size }, (_, i) => (bits[i >> 3] >> (i & 7)) & 1);
-    }
-    const values = new TYPES[type](size);
-    const width = values.BYTES_PER_ELEMENT;
-    const planes = new Uint8Array(this.buffer, this.start + start, size * width);
-    const bytes = new Uint8Array(values.buffer);
-    const channels = by_channel ? shape.at(-1) : 1;
-    for (let plane = 0, i = 0; plane < width; plane++) {
-      for (let channel = 0; channel < channels; channel++) {
-        for (let at = channel; at < size; at += channels, i++) bytes[at * width + plane] = planes[i];
-      }
-    }
-    if (type === "q8") {
-      return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
-    }
-    if (like !== undefined) {
-      const other = this.array(like);
-      return Int32Array.from(values, (rest, i) => rest + sign(other[i]));
-    }
-    if (!steps) return values;
-    let sum = 0;
-    return Int32Array.from(values, (step) => (sum += step));
+    const { type, shape, start, largest } = this.arrays[reference];
+    const first = this.start + start;
+    const last = first + product(shape) * TYPES[type].BYTES_PER_ELEMENT;
+    const values = new TYPES[type](this.buffer.slice(first, last));
+    if (type !== "q8") return values;
+    return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
   }
 }
 

@@ -8,8 +8,8 @@ import numpy as np
 from foolbox.distances import l0
 
 from nnslicer_tf._checks import as_generator
-from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.nnslicer.attacks.array_attack import ArrayAttack, Query
 
 
 class SinglePixelAttack(ArrayAttack):

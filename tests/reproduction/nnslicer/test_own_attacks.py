@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from scipy.ndimage import map_coordinates
 
-from nnslicer_tf.detection.attacks.adef import ADefAttack, deform
-from nnslicer_tf.detection.attacks.jsma import JSMAAttack, best_pairs
-from nnslicer_tf.detection.attacks.local_search import LocalSearchAttack
-from nnslicer_tf.detection.attacks.single_pixel import SinglePixelAttack
 from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.nnslicer.attacks.adef import ADefAttack, deform
+from reproduction.nnslicer.attacks.jsma import JSMAAttack, best_pairs
+from reproduction.nnslicer.attacks.local_search import LocalSearchAttack
+from reproduction.nnslicer.attacks.single_pixel import SinglePixelAttack
 
 ATTACKS = [JSMAAttack(), ADefAttack(), SinglePixelAttack(), LocalSearchAttack()]
 

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import compress
-from nnslicer_tf.semantic.weight_pruning import COMPRESSORS, masks_at_density, weight_scores
+from reproduction.neusemslice.weight_pruning import (
+    COMPRESSORS,
+    compress,
+    masks_at_density,
+    weight_scores,
+)
 from support.classifiers import make, samples
 
 RNG = np.random.default_rng(0)

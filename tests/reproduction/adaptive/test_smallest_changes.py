@@ -11,9 +11,9 @@ from nnslicer_tf.detection import (
     LogitMargin,
     Vote,
     VotingDetector,
-    challenge,
 )
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.adaptive import challenge
 
 
 @pytest.fixture(scope="module")

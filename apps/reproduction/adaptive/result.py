@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import check_name, counted
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
+from reproduction.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
 # The palette of Okabe and Ito, as in `report.palette`.
 _COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8f6300", "#222222"]

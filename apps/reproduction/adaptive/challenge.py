@@ -15,16 +15,17 @@ import numpy as np
 
 from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels, check_name
 from nnslicer_tf._files import digest
-from nnslicer_tf.detection.adaptive import result
-from nnslicer_tf.detection.adaptive.pair import Pair
-from nnslicer_tf.detection.adaptive.problem import NORMS, Effort, Problem
-from nnslicer_tf.detection.adaptive.runs import Run
-from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.plausibility import check_logits
+from reproduction.adaptive import result
+from reproduction.adaptive.pair import Pair
+from reproduction.adaptive.problem import NORMS, Effort, Problem
+from reproduction.adaptive.runs import Run
+from reproduction.adaptive.surrogate import is_differentiable
+from reproduction.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER
 
 # Safety margin of the transfer attack below the substitute's threshold, in spreads of the scores.
 _LOWERED = 0.5
@@ -57,7 +58,7 @@ def challenge(
     Args:
         detector: A fitted detector of this package; an outlier estimator of scikit-learn, fitted on
             the inputs as vectors; or an object with `decision_function(x)`, above 0 for flagged
-            inputs. One that is not `differentiable` is attacked with score differences instead of
+            inputs. One without a surrogate is attacked with score differences instead of
             gradients.
         im: The model that the detector guards.
         x: (N, *input_shape) normal inputs, new to the detector; misclassified ones are skipped.
@@ -99,7 +100,7 @@ def challenge(
                 "The attack 'transfer' needs substitute=: another fitted detector."
             )
         chosen = [attack for attack in chosen if attack.kind != TRANSFER]
-    elif not isinstance(substitute, Detector) or not substitute.differentiable:
+    elif not isinstance(substitute, Detector) or not is_differentiable(substitute):
         raise InvalidArgumentError("The substitute must be a differentiable detector.")
     if not chosen:
         raise InvalidArgumentError("There is no attack to run: pass names, or None for all.")

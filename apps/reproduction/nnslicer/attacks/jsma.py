@@ -9,7 +9,7 @@ import numpy as np
 from foolbox.distances import l0
 
 from nnslicer_tf._checks import check_number
-from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
+from reproduction.nnslicer.attacks.array_attack import ArrayAttack, Query
 
 _CANDIDATES = 32  # from each of the three orderings
 

@@ -1,7 +1,7 @@
 """`Pair`: the target of an adaptive attack, a model and its detector, with gradients.
 
-The gradient of a `differentiable` detector comes from its tensors, that of any other from
-differences of its score in random directions. The true detector always decides.
+The gradient of a detector with a `surrogate` comes from it, that of any other from differences of
+its score in random directions. The true detector always decides.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.detection.arrays import margin
 from nnslicer_tf.detection.detector import Detector
-from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from reproduction.adaptive.surrogate import TensorEvidence, is_differentiable, smooth_scores
 
 ops: Any = LazyModule("keras.ops")
 
@@ -44,7 +44,7 @@ class Values:
 class Pair:
     """A model and a detector; an attack succeeds if the model is wrong and the detector silent.
 
-    A `differentiable` detector is smoothed, so that `values` approximate the true score. Raises
+    Where the detector has a surrogate, `values` approximate the true score. Raises
     InvalidArgumentError without a detector or threshold, NotFittedError if it is not fitted.
     """
 
@@ -59,7 +59,7 @@ class Pair:
         self.im, self._detector, self._lowered = im, detector, lowered
         self._bounds, self._rng = bounds, rng
         self._excess = None if detector is None else _excess_of(detector)
-        self.differentiable = isinstance(detector, Detector) and detector.differentiable
+        self.differentiable = isinstance(detector, Detector) and is_differentiable(detector)
         self._compiled = compiled_function(self._values)
         self._inner = compiled_function(self._representation)
         self._toward = compiled_function(self._toward_gradient)
@@ -121,7 +121,7 @@ class Pair:
 
     def _values(self, x: Any, y: Any, steepness: Any) -> tuple[Any, ...]:
         def margins_of(x: Any) -> Any:
-            return -margin(Evidence(self.im, x).logits, y)
+            return -margin(TensorEvidence(self.im, x).logits, y)
 
         margins = margins_of(x)
         (of_margin,) = vector_jacobian_product(margins_of, [x], ops.ones_like(margins))
@@ -129,7 +129,7 @@ class Pair:
             return margins, of_margin, -ops.ones_like(margins), ops.zeros_like(of_margin)
 
         def excess(x: Any) -> Any:
-            scores = self._detector.anomaly_scores(self._detector.evidence(x, steepness))
+            scores = smooth_scores(self._detector, x, steepness)
             return scores - self._detector.threshold_ + self._lowered
 
         scores = excess(x)

@@ -12,8 +12,8 @@ import numpy as np
 from foolbox.distances import linf
 from scipy.ndimage import gaussian_filter
 
-from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.nnslicer.attacks.array_attack import ArrayAttack, Query
 
 
 @dataclass(eq=False)

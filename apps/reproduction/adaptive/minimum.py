@@ -13,9 +13,8 @@ another class. Both restart `rounds` times from the smallest change so far, at t
 import numpy as np
 from scipy.special import expit
 
-from nnslicer_tf.detection.adaptive.black_box import nearer
-from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, hits, normed
-from nnslicer_tf.detection.adaptive.problem import Nearest, Problem, Tried, column
+from reproduction.adaptive.gradient import GENTLE, STEEP, hits, normed
+from reproduction.adaptive.problem import Nearest, Problem, Tried, column, nearer
 
 _BISECTIONS = 10
 # Length of the first and the last step, as shares of the largest budget, both root mean square

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.pair import Pair
+from reproduction.adaptive.pair import Pair
 
 _TINY = 1e-12
 
@@ -119,3 +119,21 @@ class Nearest:
         sizes = self._problem.norm.distance(tried.x - self._problem.x)
         closer = tried.found & (sizes < self.sizes)
         self.x[closer], self.sizes[closer] = tried.x[closer], sizes[closer]
+
+
+def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np.ndarray:
+    """Move successes towards their images by bisection; they remain successes."""
+    x, rows = x.copy(), np.flatnonzero(found)
+    if not len(rows):
+        return x
+    low, high = np.zeros(len(rows)), np.ones(len(rows))
+    origin = problem.x[rows]
+    delta = x[rows] - origin
+    size = problem.norm.distance(delta)
+    for _ in range(times):
+        middle = (low + high) / 2
+        moved = origin + problem.norm.project(delta, middle * size)
+        good = problem.pair.succeeds(moved, problem.y[rows])
+        x[rows[good]] = moved[good]
+        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    return x

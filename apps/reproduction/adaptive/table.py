@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nnslicer_tf.detection.adaptive import black_box, gradient, minimum
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from reproduction.adaptive import black_box, gradient, minimum
+from reproduction.adaptive.problem import Problem, Tried
 
 WHITE, BLACK, TRANSFER = "white-box", "black-box", "transfer"
 

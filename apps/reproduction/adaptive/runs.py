@@ -10,14 +10,13 @@ import pandas as pd
 
 from nnslicer_tf._environment import track
 from nnslicer_tf._files import digest
-from nnslicer_tf.detection.adaptive.black_box import nearer
-from nnslicer_tf.detection.adaptive.gradient import orthogonal
-from nnslicer_tf.detection.adaptive.minimum import minimum
-from nnslicer_tf.detection.adaptive.pair import Pair
-from nnslicer_tf.detection.adaptive.problem import NORMS, Nearest, Problem, Tried
-from nnslicer_tf.detection.adaptive.result import Outcome
-from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
 from nnslicer_tf.engine import Store
+from reproduction.adaptive.gradient import orthogonal
+from reproduction.adaptive.minimum import minimum
+from reproduction.adaptive.pair import Pair
+from reproduction.adaptive.problem import NORMS, Nearest, Problem, Tried, nearer
+from reproduction.adaptive.result import Outcome
+from reproduction.adaptive.table import BLACK, WHITE, AdaptiveAttack
 
 # Budgets, as multiples of the median smallest change that misleads the undefended model.
 _MULTIPLES = (1.0, 1.5, 2.0, 4.0)

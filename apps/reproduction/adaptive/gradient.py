@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.pair import Values
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
+from reproduction.adaptive.pair import Values
+from reproduction.adaptive.problem import Problem, Tried, column
 
 Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 """Values, inputs, indices of their images, share of the steps done → direction to descend."""

@@ -10,8 +10,8 @@ Cost: `queries` scored inputs per image.
 
 import numpy as np
 
-from nnslicer_tf.detection.adaptive.pair import slope_sum
-from nnslicer_tf.detection.adaptive.problem import Problem, Tried, column
+from reproduction.adaptive.pair import slope_sum
+from reproduction.adaptive.problem import Problem, Tried, column, nearer
 
 # Share of the pixels in the first window of the square attack; it shrinks as queries are used up.
 _WINDOW = 0.3
@@ -103,21 +103,3 @@ def decision(problem: Problem) -> Tried:
         x[better] = moved[better]
         step = np.clip(np.where(better, step * 1.2, step * 0.95), 1e-3, 0.5)
     return Tried(x, found)
-
-
-def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np.ndarray:
-    """Move successes towards their images by bisection; they remain successes."""
-    x, rows = x.copy(), np.flatnonzero(found)
-    if not len(rows):
-        return x
-    low, high = np.zeros(len(rows)), np.ones(len(rows))
-    origin = problem.x[rows]
-    delta = x[rows] - origin
-    size = problem.norm.distance(delta)
-    for _ in range(times):
-        middle = (low + high) / 2
-        moved = origin + problem.norm.project(delta, middle * size)
-        good = problem.pair.succeeds(moved, problem.y[rows])
-        x[rows[good]] = moved[good]
-        low, high = np.where(good, low, middle), np.where(good, middle, high)
-    return x

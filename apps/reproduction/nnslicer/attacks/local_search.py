@@ -13,8 +13,8 @@ from foolbox.distances import l0
 from scipy.special import log_softmax
 
 from nnslicer_tf._checks import as_generator
-from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.nnslicer.attacks.array_attack import ArrayAttack, Query
 
 
 @dataclass(eq=False)
