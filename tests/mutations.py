@@ -120,7 +120,6 @@ TESTS = {
         "-k 'not test_counts'"
     ),
     "slicing/answers": DECISIVE,
-    "slicing/class_profiles": "tests/slicing/test_class_profiles.py",
     "slicing/criterion": f"tests/slicing/test_criterion.py {SLICES}",
     "slicing/decisive": (
         f"{SETS} tests/slicing/test_binary_answers.py tests/slicing/test_decisive.py "

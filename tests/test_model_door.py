@@ -192,7 +192,6 @@ CALLS = {
     "slice, amounts": lambda s: s.slicer(contribution="amount").slice_each(s.few),
     "iterate": lambda s: list(s.slicer().iterate(s.few)),
     "apply": lambda s: s.slicer().slice(s.few).apply(s.im, s.profile),
-    "class profiles": lambda s: nns.slicing.ClassProfiles.from_data(s.im, s.x, s.y),
     **{
         f"decisive, {level}": lambda s, level=level: s.slicer().decisive(s.few, level=level)
         for level in ("synapse", "neuron", "channel", "input")

@@ -21,7 +21,6 @@ from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
 from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.pruning.class_scores import ClassScores
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
@@ -51,10 +50,6 @@ def results(tmp_path_factory):
         "profile": (profile, nns.Profile.load),
         "slice": (slicer.slice(x[:20]), nns.Slice.load),
         "slice set": (slicer.slice_each(x[:20]), nns.SliceSet.load),
-        "class scores": (
-            ClassScores({c: {"dense": np.full((4, 5), 1.0 + c)} for c in range(3)}),
-            ClassScores.load,
-        ),
         "critical neurons": (
             semantic.CriticalNeurons({"dense": np.arange(5) > 2}),
             semantic.CriticalNeurons.load,
@@ -106,7 +101,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(
     params=[
-        *("profile", "slice", "slice set", "class scores", "critical neurons", "neuron ranges"),
+        *("profile", "slice", "slice set", "critical neurons", "neuron ranges"),
         *("coverage", "differences", "deviations", "line", "plane", "boundary", "detector"),
         *("slice detector", "decisive slices"),
     ]

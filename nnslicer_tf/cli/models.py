@@ -18,9 +18,6 @@ def prune(
         Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")
     ] = Path("small.keras"),
     ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75,
-    quota: Annotated[
-        str, Option(help="The same share of every 'layer', 'balanced' or 'global'.")
-    ] = "layer",
     by: Annotated[
         str, Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …")
     ] = "contributions",
@@ -50,7 +47,6 @@ def prune(
         classes=wanted,
         ratio=ratio,
         by=by,
-        quota=quota,
         other=other,
         epochs=epochs,
         test=tested,

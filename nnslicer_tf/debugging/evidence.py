@@ -12,7 +12,7 @@ from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
-from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.slicing import Slicer
 
 Arrays = dict[str, np.ndarray]
@@ -270,37 +270,28 @@ def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
     The exact mean rise of the right logit's lead, over at most 64 failing samples, for channels of
-    operations with a kernel, which give their score to their positions and synapses. Costs a
-    forward pass per channel.
+    operations with a kernel, which give their score to their positions and synapses; outputs score
+    0. Costs a forward pass per channel and class.
     """
     means = _class_means(im, runs.passing)
-    samples = runs.failing
-    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MAX_PATCHED]
+    rows = np.flatnonzero(np.isin(runs.failing.right, list(means)))[:_MAX_PATCHED]
     if not len(rows):
         raise InvalidArgumentError(_NO_CLASS)
-    x, right = samples.x[rows], samples.right[rows]
-
-    def lead(logits: np.ndarray) -> np.ndarray:
-        return -runner_up_margin(im.classes.scores(logits), right)
-
-    before, inputs, neurons = lead(im.logits(x)), ops.convert_to_tensor(x), {}
-    for operation in im.operations:
-        if not isinstance(operation.params, Synapses):
-            continue
-
-        def patched(x: Any, reference: Any, keep: Any, target: str = operation.name) -> Any:
-            def change(name: str, value: Any) -> Any:
-                return value * keep + reference * (1 - keep) if name == target else value
-
-            return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
-
-        run = compiled_function(patched)
-        reference = np.stack([means[int(label)][operation.name] for label in right])
-        reference, gains = ops.convert_to_tensor(reference), []
-        for keep in 1 - np.eye(operation.shape[-1], dtype=np.float32):
-            logits = ops.convert_to_numpy(run(inputs, reference, ops.convert_to_tensor(keep)))
-            gains.append((lead(logits) - before).mean())
-        neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
+    samples = runs.failing.part(rows)
+    sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
+    of = [name for name in sums if name != im.logit_operation]
+    neurons = {o.name: np.zeros(o.shape) for o in im.operations}
+    for label, chosen in samples.by_class():
+        ablation = Ablation(im, Mean(means[label]), "channel", of=of)
+        x, right = ablation.rows(samples.x[chosen]), samples.right[chosen]
+        whole = np.ones(ablation.units, np.float32)
+        leads = [
+            -runner_up_margin(im.classes.scores(ablation.outputs(mask, x)), right).sum()
+            for mask in (whole, *(whole - np.eye(ablation.units, dtype=np.float32)))
+        ]
+        gains = (np.array(leads[1:]) - leads[0]) / len(rows)
+        for name, part in ablation.masks(gains).items():
+            neurons[name] += part
     return _by_channel(im, neurons)
 
 

@@ -118,7 +118,7 @@ def suspicious(
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
             - "patching": the gain when a channel takes its value on passing samples, exact at the
-              cost of a forward pass per channel.
+              cost of a forward pass per channel and class; outputs are not suspects.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.

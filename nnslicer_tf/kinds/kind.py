@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from nnslicer_tf._environment import ops
-from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
 
@@ -98,12 +97,9 @@ class Neurons:
     @cached_property
     def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.mean - self.rounding, self.mean + self.rounding
-        if self._exact.dtype == np.float32:
-            delta, sign = pointwise.deltas(self._exact, self.mean, low, high)
-        else:
-            delta = (self._exact - self.mean).astype(np.float32)
-            delta[(self._exact >= low) & (self._exact <= high)] = 0
-            sign = np.sign(delta).astype(np.int8)
+        delta = (self._exact - self.mean).astype(np.float32)
+        delta[(self._exact >= low) & (self._exact <= high)] = 0
+        sign = (delta > 0).view(np.int8) - (delta < 0).view(np.int8)
         if self._present is not None:
             delta *= self._present
             sign *= self._present

@@ -1,4 +1,3 @@
-from .class_profiles import ClassProfiles
 from .criterion import Criterion
 from .decisive import DecisiveSlices
 from .explanation import Explanation
@@ -9,7 +8,6 @@ from .slice_set import SliceSet
 from .slicer import Slicer
 
 __all__ = [
-    "ClassProfiles",
     "Criterion",
     "DecisiveSlices",
     "Explanation",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.slicing.search import smallest_count
 from nnslicer_tf.versions.between import PATH, Between, versions_of
 
 _ROUNDS = 3
@@ -64,22 +66,15 @@ class FlipCauses(ShownAsTable):
 
     def changes(self, flip: int = 0) -> pd.DataFrame:
         """Return the changes of a flip: name of the variable or layer, index, effect."""
-        places = [self._between.where(unit) for unit in self.units[flip]]
-        columns = {"name": [name for name, _ in places], "index": [index for _, index in places]}
-        return pd.DataFrame({**columns, "effect": self.effects[flip]})
+        return self._between.table(self.units[flip], effect=self.effects[flip])
 
     def with_changes(self, flip: int = 0) -> keras.Model:
         """Return the old model with only the changes of a flip."""
-        return self._between.model(self._mask(flip))
+        return self._between.model(self._between.active(self.units[flip]))
 
     def without_changes(self, flip: int = 0) -> keras.Model:
         """Return the new model without the changes of a flip."""
-        return self._between.model(1 - self._mask(flip))
-
-    def _mask(self, flip: int) -> np.ndarray:
-        mask = np.zeros(self._between.units)
-        mask[self.units[flip]] = 1
-        return mask
+        return self._between.model(1 - self._between.active(self.units[flip]))
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
@@ -193,16 +188,11 @@ def _fewest(
     """Return the fewest changes of one flip that were found, their effects, and the certificate."""
     rows, contrast, passes = between.rows(x), between.contrast(after, before), 0
 
-    def mask(units: np.ndarray) -> np.ndarray:
-        active = np.zeros(between.units, np.float32)
-        active[units] = 1
-        return active
-
     def tested(units: np.ndarray) -> tuple[bool, bool, float, float]:
         """Return whether changes are enough and needed, and the margins of the two models."""
         nonlocal passes
         passes += 2
-        active = mask(units)
+        active = between.active(units)
         values = [between.logits(one, rows) for one in (active, 1 - active)]
         answers = [int(between.new.classes.from_logits(value)[0]) for value in values]
         margins = [float(value.reshape(-1) @ contrast) for value in values]
@@ -210,6 +200,9 @@ def _fewest(
 
     def is_certified(units: np.ndarray) -> bool:
         return all(tested(units)[:2])
+
+    def first_are_certified(order: np.ndarray, count: int) -> bool:
+        return is_certified(order[:count])
 
     def effects_at(active: Any, share: float, label: int) -> np.ndarray:
         """Return the effects on a new answer at a model, near the old version or the new one.
@@ -242,14 +235,12 @@ def _fewest(
             low, high = high, min(2 * high, most)
         if high >= most and not is_certified(order[:most]):
             break
-        while high - low > max(1, _PRECISION * high):
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_certified(order[:middle]) else (middle, high)
-        if high < len(best):
-            best, chosen = order[:high], effects
+        size = smallest_count(low, high, partial(first_are_certified, order), _PRECISION)
+        if size < len(best):
+            best, chosen = order[:size], effects
         *_, margin_with, margin_without = tested(best)
         is_first = abs(margin_with) < abs(margin_without)
-        nearer = mask(best) if is_first else 1 - mask(best)
+        nearer = between.active(best) if is_first else 1 - between.active(best)
         effects = (effects + effects_at(nearer, float(not is_first), after)) / 2
 
     # Of few changes, single ones are left out while both answers stay.
@@ -271,7 +262,7 @@ def _fewest(
     given = False
     if runner_up >= 0:
         other = np.argsort(-on_the_way(runner_up), kind="stable")
-        given = int(between.answers(mask(other[:size]), rows)[0]) == runner_up
+        given = int(between.answers(between.active(other[:size]), rows)[0]) == runner_up
     row = {
         "old answer": before,
         "new answer": after,

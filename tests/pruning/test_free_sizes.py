@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import protection, pruning, semantic
-from nnslicer_tf.pruning.costs import multiply_adds
+from nnslicer_tf.pruning.costs import Costs
 from nnslicer_tf.pruning.removal import mask_units
 
 SHAPE = (6, 6, 2)
@@ -67,7 +67,7 @@ def test_numbers_of_the_model_with_a_fixed_size():
     fixed = nns.InstrumentedModel(model(SHAPE))
     for count in (
         lambda im: semantic.parameter_share(im, CRITICAL),
-        lambda im: multiply_adds(im),
+        lambda im: Costs(im, X[0]).multiply_adds,
     ):
         assert count(free) == count(fixed) > 0
     assert pruning.masks(free) == {}

@@ -19,7 +19,6 @@ from nnslicer_tf.exactline import LinearPartition, acas
 from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
-from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.semantic import CriticalNeurons
 
 LINE = LinearPartition(
@@ -52,7 +51,6 @@ MADE = [
     FOUND,
     SEARCHES,
     CriticalNeurons({"a": np.array([True, False]), "b": np.array([True] * 3)}),
-    ClassScores({0: {"k": np.array([1.0, 0])}, 1: {"k": np.array([1.0, 2])}}),
     Differences(
         np.zeros((1, 4)),
         np.zeros(1, int),

@@ -20,7 +20,8 @@ from nnslicer_tf import pruning, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.instrument import Ablation, Mean, Zero
 from nnslicer_tf.pruning import NNSlicerRanker
-from nnslicer_tf.slicing import ClassProfiles, Profile
+from nnslicer_tf.slicing import Profile
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker
 from reproduction.nnslicer.pruning import (
     POWER,

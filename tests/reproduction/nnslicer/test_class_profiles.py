@@ -5,6 +5,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
+from reproduction.nnslicer.class_profiles import ClassProfiles
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def digits():
 @pytest.fixture(scope="module")
 def profiles(digits):
     im, train, _ = digits
-    return nns.slicing.ClassProfiles.from_data(im, train.x, train.y, progress=False)
+    return ClassProfiles.from_data(im, train.x, train.y, progress=False)
 
 
 def test_each_class_has_the_mean_of_the_samples_that_the_model_is_right_on(digits, profiles):
@@ -27,7 +28,7 @@ def test_each_class_has_the_mean_of_the_samples_that_the_model_is_right_on(digit
     assert profiles[4].samples == right.sum()
     values = im.capture(train.x[right], of=["conv2"])["conv2"]
     np.testing.assert_allclose(profiles[4].means["conv2"], values.mean(axis=0), rtol=1e-5)
-    unlabelled = nns.slicing.ClassProfiles.from_data(im, train.x, progress=False)
+    unlabelled = ClassProfiles.from_data(im, train.x, progress=False)
     assert [unlabelled[c].samples for c in range(10)] == np.bincount(predicted).tolist()
 
 
@@ -43,8 +44,8 @@ def test_a_ranker_takes_the_profile_of_each_class(digits, profiles):
         slicer = nns.Slicer(im, profiles[c], 0.2, workers=0, progress=False, **common)
         matrix = slicer.slice_each(train.x[right & (train.y == c)], outputs=[c]).matrix
         expected = np.asarray((matrix != 0).sum(axis=0)).ravel()
-        total = found.total([c])
-        np.testing.assert_array_equal(np.concatenate([v.ravel() for v in total.values()]), expected)
+        scores = np.concatenate([values.ravel() for values in found[c].values()])
+        np.testing.assert_array_equal(scores, expected)
 
 
 def test_a_profile_by_channel_has_one_mean_for_each_channel(digits):
@@ -63,13 +64,13 @@ def test_labels_that_count_from_one_are_refused(digits):
     """Of 10 classes, the last one is 10; before, its samples had been left out silently."""
     im, train, _ = digits
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"in 0 … 9; .*from 1 to 10"):
-        nns.slicing.ClassProfiles.from_data(im, train.x, train.y + 1, progress=False)
+        ClassProfiles.from_data(im, train.x, train.y + 1, progress=False)
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"in 0 … 9; .*from 1 to 10"):
         pruning.shrink(im, train.x, train.y + 1, classes=(1, 2), progress=False)
 
 
 def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
-    two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})
+    two = ClassProfiles({c: profiles[c] for c in (0, 1)})
     with pytest.raises(nns.errors.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
         two[5]
     assert two[1] is profiles[1] and "2 classes" in repr(two)
