@@ -19,7 +19,6 @@ from nnslicer_tf import deepxplore, detection, dflare, exactline, semantic
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
-from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
@@ -74,10 +73,6 @@ def results(tmp_path_factory):
         ),
         "line": (exactline.exact_line(im, x[0], x[1]), exactline.LinearPartition.load),
         "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
-        "boundary": (
-            exactline.PlaneWalker(im).boundary(square),
-            PlanarBoundary.load,
-        ),
         "detector": (
             detection.LogitMargin(im).fit(x),
             lambda path: detection.LogitMargin.load(path, im),
@@ -102,7 +97,7 @@ def results(tmp_path_factory):
 @pytest.fixture(
     params=[
         *("profile", "slice", "slice set", "critical neurons", "neuron ranges"),
-        *("coverage", "differences", "deviations", "line", "plane", "boundary", "detector"),
+        *("coverage", "differences", "deviations", "line", "plane", "detector"),
         *("slice detector", "decisive slices"),
     ]
 )

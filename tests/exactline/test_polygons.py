@@ -1,4 +1,4 @@
-"""Polygons in both directions, their intersections, and checkpoints of several networks."""
+"""Polygons in both directions, and checkpoints of several networks."""
 
 import keras
 import numpy as np
@@ -8,12 +8,11 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import exact_plane
 from nnslicer_tf.exactline.gradients import Attributor
-from nnslicer_tf.exactline.planar_boundary import _clipped
 from nnslicer_tf.exactline.planar_partition import area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
 
 from .lines import sums_of_gradients
-from .planes import SQUARE, relu_of
+from .planes import relu_of
 
 
 def network(activation):
@@ -41,23 +40,6 @@ def test_coordinates_of_polygons_in_both_directions(backwards, first):
     outputs = partition.outputs(places)
     assert outputs.shape == (20, 2)
     np.testing.assert_allclose(outputs, model(inside), atol=1e-5)
-
-
-CLIPPED = {  # by the unit square: corners, and the area in common
-    "itself": (SQUARE, 1.0),
-    "half of it": ([[0, 0], [1, 0], [0, 1]], 0.5),  # its corners lie on the sides
-    "around it": ([[-1, -1], [2, -1], [2, 2], [-1, 2]], 1.0),
-    "shifted": ([[0.5, 0.25], [2, 0.25], [2, 3], [0.5, 3]], 0.5 * 0.75),
-    "a corner of it": ([[0.5, 0], [1.5, 0], [1, 0.5]], 0.125),
-}
-
-
-@pytest.mark.parametrize("name", CLIPPED)
-def test_intersections_of_polygons(name):
-    corners, area = CLIPPED[name]
-    found = _clipped(np.array(corners, float), SQUARE)
-    assert area_of(found) == pytest.approx(area, abs=1e-15)
-    assert (found >= 0).all() and (found <= 1).all()
 
 
 def test_a_checkpoint_of_two_networks_is_of_both(tmp_path):

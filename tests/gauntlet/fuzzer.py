@@ -346,7 +346,6 @@ def calls(w: World) -> dict[str, Call]:
         "LineWalker": (exactline.LineWalker, {"im": im}),
         "LineWalker.line": (exactline.LineWalker(im).line, {"start": x[0], "end": x[1]}),
         "PlaneWalker": (exactline.PlaneWalker, {"im": im}),
-        "PlaneWalker.boundary": (exactline.PlaneWalker(im).boundary, {"polygon": x[:3]}),
         "Attributor": (exactline.Attributor, {"im": im}),
         "Attributor.exact": (
             exactline.Attributor(im).exact,

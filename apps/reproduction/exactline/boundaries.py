@@ -1,4 +1,4 @@
-"""`PlanarBoundary`: decision boundaries in a plane, followed without visiting all its regions.
+"""Decision boundaries in a plane, followed without visiting all its regions.
 
 Small rectangles, each partitioned exactly, follow a boundary. Where it leaves a rectangle, the next
 one starts, pointing in its direction, with about `_REGIONS` regions in a narrow strip. All of a
@@ -9,24 +9,20 @@ regions are visited for each one that a boundary crosses.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.patches import Polygon
 
-from nnslicer_tf._checks import counted
-from nnslicer_tf._environment import progress_bar
-from nnslicer_tf._files import Saved
-from nnslicer_tf._kernels.compiled import is_compiled
-from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import TooManyRegionsError
-from nnslicer_tf.exactline._kernels.mesh_cuts import cut_faces
-from nnslicer_tf.exactline.planar_partition import PLANE, PlanarPartition, Plane
-from nnslicer_tf.report.figures import new_axes
+from nnslicer_tf._checks import check_count, counted
+from nnslicer_tf._environment import available_cores, one_thread_a_product, progress_bar
+from nnslicer_tf.errors import InvalidArgumentError, TooManyRegionsError
+from nnslicer_tf.exactline import PlanarPartition, PlaneWalker
+from nnslicer_tf.exactline.mesh import MAX_TAPS
+from nnslicer_tf.exactline.planar_partition import Plane
+from nnslicer_tf.exactline.plane import partition
+from nnslicer_tf.exactline.program import ModelsLike
+from nnslicer_tf.exactline.tiles import forward
 
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST_LENGTH = 1e-2  # of the first rectangle, relative to the polygon
@@ -39,62 +35,24 @@ _BATCH = 256  # points evaluated at a time
 
 
 @dataclass(frozen=True, eq=False)
-class PlanarBoundary(Plane, Saved, ShownAsTable):
-    """The decision boundaries in a polygon.
+class Boundaries:
+    """The decision boundaries in a polygon."""
 
-    Its plane (`origin`, `axes`, `corners`) is as in `PlanarPartition`.
-
-    Attributes:
-        segments: `(segments, 2, 2)` float64 coordinates of their ends; each is in one region.
-        labels: `(segments, 2)` int64 classes on both sides, the lower first.
-        visited: Number of regions visited.
-    """
-
-    _format = "nnslicer_tf boundary 1"
-    _arrays = PLANE | {
-        "segments": (np.floating, "segments 2 2"),
-        "labels": (np.integer, "segments 2"),
-    }
-    _numbers = {"visited": (int,)}  # noqa: RUF012 - not changed
-
-    segments: np.ndarray
-    labels: np.ndarray
-    visited: int
-
-    def __len__(self) -> int:
-        """Return the number of segments."""
-        return len(self.segments)
+    plane: Plane  # the polygon
+    segments: np.ndarray  # (segments, 2, 2) float64 coordinates of their ends; each in one region
+    labels: np.ndarray  # (segments, 2) int64 classes on both sides, the lower first
+    visited: int  # number of regions visited
 
     def __repr__(self) -> str:
-        segments, regions = counted(len(self), "segment"), counted(self.visited, "region")
-        return f"PlanarBoundary({segments}, {regions} visited)"
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Euclidean lengths of the segments, `(segments,)`."""
-        return np.linalg.norm(self.segments[:, 1] - self.segments[:, 0], axis=1)
-
-    def between(self, a: int, b: int) -> np.ndarray:
-        """Return the boundary between two classes, `(n, 2, 2)`."""
-        return self.segments[(self.labels == sorted((a, b))).all(axis=1)]
+        segments = counted(len(self.segments), "segment")
+        return f"Boundaries({segments}, {counted(self.visited, 'region')} visited)"
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per pair of classes: segments, and length."""
-        table = pd.DataFrame(self.labels, columns=["class", "other"]).assign(length=self.lengths)
+        lengths = np.linalg.norm(self.segments[:, 1] - self.segments[:, 0], axis=1)
+        table = pd.DataFrame(self.labels, columns=["class", "other"]).assign(length=lengths)
         pairs = table.groupby(["class", "other"], as_index=False)
         return pairs.agg(segments=("length", "size"), length=("length", "sum"))
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the boundaries, with a colour for each pair of classes, and the polygon."""
-        ax = new_axes(ax, (5.5, 5))
-        ax.add_patch(Polygon(self.corners, fill=False, edgecolor="#969696"))
-        pairs, index = np.unique(self.labels, axis=0, return_inverse=True)
-        handles = []
-        for i, (a, b) in enumerate(pairs):
-            chosen, style = self.segments[index.ravel() == i], {"linewidths": 1.2}
-            lines = LineCollection(chosen, colors=f"C{i % 10}", label=f"{a} | {b}", **style)
-            handles.append(ax.add_collection(lines))
-        return self._framed(ax, "classes", handles)
 
 
 class _Front(NamedTuple):
@@ -141,22 +99,42 @@ class _Rectangle(NamedTuple):
         return np.concatenate(parts), np.concatenate(index)
 
 
-def follow_boundaries(
-    plane: Plane,
-    values: Callable[[np.ndarray], np.ndarray],
-    partition: Callable[[Plane, int], PlanarPartition],
+def follow(
+    models: ModelsLike,
+    polygon: np.ndarray,
     *,
-    seeds: int,
-    most: int | None,
-    workers: int,
-    progress: bool,
-) -> PlanarBoundary:
-    """Return the decision boundaries in one polygon.
+    seeds: int = 32,
+    max_regions: int | None = None,
+    progress: bool = False,
+) -> Boundaries:
+    """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-    `values` returns the logits `(n, classes)` at inputs; `partition` partitions a polygon of up to
-    the given number of regions, or raises TooManyRegionsError; `seeds` is the number of grid points
-    along the longer side. Visiting more than `most` regions is an error.
+    Boundaries are exact. Each is entered between two grid points of different classes, so one that
+    separates no grid points is missed.
+
+    Args:
+        models: As for `PlaneWalker`.
+        polygon: As for `exact_plane`.
+        seeds: Grid points along the longer side.
+        max_regions: Stop with an error if more regions have to be visited.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if the output is not a vector of 2 to 64 values. Further errors are
+            those of `exact_plane`.
     """
+    check_count("seeds", seeds)
+    if max_regions is not None:
+        check_count("max_regions", max_regions)
+    program = PlaneWalker(models).program
+    shape = program.output_shape
+    if len(shape) != 1 or not 2 <= shape[0] <= MAX_TAPS:
+        raise InvalidArgumentError(
+            f"Decision boundaries need a model whose output is a vector of 2 to {MAX_TAPS} "
+            f"values. Received outputs of shape {shape}"
+        )
+    plane = Plane.through(polygon, program.input_shape)
+    workers = available_cores()
     size = float(np.ptp(plane.corners, axis=0).max())
     rectangles = np.empty((0, 3, 2))  # many thousands, each a `_Rectangle`
     segments, labels = [np.empty((0, 2, 2))], [np.empty((0, 2), np.int64)]
@@ -182,10 +160,10 @@ def follow_boundaries(
                 rectangle = _Rectangle(centre, front.direction, half)
             signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
             corners = rectangle.centre + (signs * rectangle.half) @ rectangle.axes
-            corners = _clipped(corners, plane.corners) - rectangle.centre
+            corners = clipped(corners, plane.corners) - rectangle.centre
             small = Plane(plane.at(rectangle.centre[None])[0], plane.axes, corners)
             try:
-                return rectangle, partition(small, 4 * _REGIONS)
+                return rectangle, partition(program, small, 4 * _REGIONS, workers=1)
             except TooManyRegionsError:
                 length /= 2
 
@@ -229,11 +207,13 @@ def follow_boundaries(
             fronts.append(_Front(place, (place - other) / distance, length, slimness))
         return fronts
 
-    places = _entries(plane, values, seeds)
-    fronts = [_Front(place, None, _FIRST_LENGTH * size, _FIRST_SLIMNESS) for place in places]
-    desc = "Boundary" if is_compiled(cut_faces) else "Compiling"
-    bar = progress_bar(desc, None, progress, unit=" segments")
-    with bar, ThreadPoolExecutor(workers) as pool:
+    with (
+        one_thread_a_product(),
+        progress_bar("Boundary", None, progress, unit=" segments") as bar,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        places = _entries(plane, lambda x: forward(program, x)[0], seeds)
+        fronts = [_Front(place, None, _FIRST_LENGTH * size, _FIRST_SLIMNESS) for place in places]
         while fronts:
             # Take some fronts that no rectangle covers and that are far from each other.
             batch: list[_Front] = []
@@ -250,18 +230,16 @@ def follow_boundaries(
                 (batch if all(apart) else later).append(front)
             fronts += later
             for rectangle, regions in pool.map(look, batch):
-                bar.set_description("Boundary", refresh=False)
                 fronts += record(rectangle, regions)
                 bar.update(found - bar.n)
                 bar.set_postfix_str(f"{counted(visited, 'region')}, {len(fronts)} ends")
-            if most is not None and visited > most:
+            if max_regions is not None and visited > max_regions:
                 raise TooManyRegionsError(
-                    f"More than {counted(most, 'region')} had to be visited: {visited:,}, with "
-                    f"{found:,} segments and {len(fronts)} ends to follow. Choose a smaller "
+                    f"More than {counted(max_regions, 'region')} had to be visited: {visited:,}, "
+                    f"with {found:,} segments and {len(fronts)} ends to follow. Choose a smaller "
                     "polygon, or a larger max_regions."
                 )
-    results = np.concatenate(segments), np.concatenate(labels), visited
-    return PlanarBoundary(plane.origin, plane.axes, plane.corners, *results)
+    return Boundaries(plane, np.concatenate(segments), np.concatenate(labels), visited)
 
 
 def _entries(
@@ -304,7 +282,7 @@ def _depths(corners: np.ndarray, places: np.ndarray) -> np.ndarray:
     return off / np.linalg.norm(edges, axis=1)
 
 
-def _clipped(corners: np.ndarray, by: np.ndarray) -> np.ndarray:
+def clipped(corners: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Return the intersection of two convex polygons."""
     for a, b in zip(by, np.roll(by, -1, axis=0), strict=True):
         off = (b[0] - a[0]) * (corners[:, 1] - a[1]) - (b[1] - a[1]) * (corners[:, 0] - a[0])
