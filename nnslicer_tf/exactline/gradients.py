@@ -1,4 +1,4 @@
-"""`Attributor`: integrated gradients of many inputs, exact or along the line.
+"""`Attributor`: exact integrated gradients of many inputs, and gradients along the line.
 
 Everything is computed in float64. Exact gradients take one walk back along the line (see `trace`),
 or, if a custom transformer has no method `pull`, about two forward passes for each part.
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_count, check_name, check_points, check_target
+from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
@@ -23,9 +23,6 @@ from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.graph import gradient_function
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.report import plot_over_image
-
-RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
-"""Rule of a sum → weights of the line's start and end, relative to those of points between."""
 
 
 class Attributor:
@@ -134,26 +131,5 @@ class PathGradients(ShownAsTable):
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""
-        return self._attributions(self.steps.integrals())
-
-    def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
-        """Return the approximation by a sum (Sotoudeh and Thakur 2019, equation 5), `input shape`.
-
-        Args:
-            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
-                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
-            rule: One of `RULES`.
-
-        Raises:
-            InvalidArgumentError: for an unknown rule, or no samples.
-        """
-        check_name("rule", rule, RULES)
-        check_count("samples", samples)
-        first, last = RULES[rule]
-        at_start, at_end = self.steps.at(np.array([0.0, 1.0]))
-        total = (first - 1) * at_start + self.steps.sums(samples) + last * at_end
-        return self._attributions(total / samples)
-
-    def _attributions(self, mean: np.ndarray) -> np.ndarray:
         start, end = self.partition.start, self.partition.end
-        return (end - start) * mean.reshape(start.shape)
+        return (end - start) * self.steps.integrals().reshape(start.shape)

@@ -7,12 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import exact_plane
-from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.planar_partition import area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
-
-from .lines import sums_of_gradients
-from .planes import relu_of
 
 
 def network(activation):
@@ -50,16 +46,3 @@ def test_a_checkpoint_of_two_networks_is_of_both(tmp_path):
     for models in ([one, other], [other, two], one):
         with pytest.raises(nns.errors.ProfileMismatchError, match=r"different run \(model="):
             PlaneWalker(models).plane(corners, checkpoint=tmp_path)
-
-
-def test_sums_weigh_the_first_and_the_last_gradient():
-    """ReLU(u − 0.1) from 0 to 1: of the gradients at 0, ¼, ½, ¾ and 1, only the first is 0."""
-    im = relu_of([[1, 0]], [-0.1])
-    x, baseline = np.array([1.0, 0]), np.zeros(2)
-    attributor = Attributor(im)
-    for rule, value in {"left": 3 / 4, "right": 1.0, "trapezoid": 3.5 / 4}.items():
-        sums = sums_of_gradients(attributor, x, baseline, 0, 4, rule)
-        np.testing.assert_allclose(sums, [value, 0], atol=1e-6)
-        path = attributor.path(x, baseline, 0)
-        np.testing.assert_allclose(path.approximate(4, rule), [value, 0], atol=1e-6)
-    np.testing.assert_allclose(attributor.exact(x, baseline, 0), [0.9, 0], atol=1e-6)
