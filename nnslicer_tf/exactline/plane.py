@@ -74,7 +74,6 @@ class PlaneWalker:
 
     Args:
         im: The model, or several, as for `LineWalker`.
-        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
         workers: Number of threads; 0 for as many as there are cores. The regions do not depend
             on it.
 
@@ -86,12 +85,12 @@ class PlaneWalker:
             a maximum of more than 64 values.
     """
 
-    def __init__(self, im: ModelsLike, *, fuse: bool = True, workers: int = 0) -> None:
+    def __init__(self, im: ModelsLike, *, workers: int = 0) -> None:
         models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
-        self.program = program_of(models, fuse)
+        self.program = program_of(models)
         self._workers = workers
         prints = [one.fingerprint for one in models]
-        self._identity = {"model": prints if len(prints) > 1 else prints[0], "fuse": fuse}
+        self._identity = {"model": prints if len(prints) > 1 else prints[0]}
         for step in self.program.steps:
             if isinstance(step.transformer, BendingTransformer):
                 taps, floors = step.transformer.bends
@@ -99,7 +98,7 @@ class PlaneWalker:
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
                         f"Operation '{step.name}' is a maximum of {values} values. Planes support "
-                        f"at most {MAX_TAPS}, including one for a ReLU unless fuse=False."
+                        f"at most {MAX_TAPS}."
                     )
 
     def plane(
