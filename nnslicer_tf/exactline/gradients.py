@@ -4,7 +4,6 @@ Everything is computed in float64. Exact gradients take one walk back along the 
 or, if a custom transformer has no method `pull`, about two forward passes for each part.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,17 +70,13 @@ class Attributor:
         partition, trace = walker.traced(baseline, x)
         return PathGradients(partition, target, trace.gradients(target))
 
-    def at(
-        self, partition: LinearPartition, ratios: np.ndarray, target: int
-    ) -> Iterator[np.ndarray]:
-        """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
-        for first in range(0, len(ratios), self._batch_size):
-            yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
-
     def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
-        """Return a logit's gradients at inputs `(batch, *input shape)`, float64, in one pass."""
-        x = np.asarray(x, np.float64)
-        return self._gradients(x, np.full(len(x), target, np.int32))[0]
+        """Return a logit's gradients at inputs `(n, *input shape)`, float64."""
+        x, size = np.asarray(x, np.float64), self._batch_size
+        batches = np.split(x, range(size, len(x), size))
+        targets = [np.full(len(batch), target, np.int32) for batch in batches]
+        pairs = zip(batches, targets, strict=True)
+        return np.concatenate([self._gradients(*pair)[0] for pair in pairs])
 
     def _checked(
         self, x: np.ndarray, baseline: np.ndarray, target: int
@@ -91,7 +86,7 @@ class Attributor:
         return check_points(x, "x", shape), check_points(baseline, "baseline", shape)
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
-        gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
+        gradients = self.gradients(partition.at(partition.midpoints), target)
         values = gradients.reshape(len(partition), -1)
         values = np.append(values, values[-1:], axis=0)
         steps = Steps(np.array([0, len(values)]), partition.ratios, values)

@@ -79,7 +79,8 @@ def walk_plane(
         return True
 
     values = {program.input: Points.of(corners)}
-    first = Tile("", Mesh.polygon(plane.corners / scale), values, program.steps, finished.whole)
+    mesh = Mesh.of(plane.corners / scale, np.array([0, len(corners)]), np.arange(len(corners)))
+    first = Tile("", mesh, values, program.steps, finished.whole)
     run_splitting(first, advance, workers)
 
 
