@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 
 
@@ -92,7 +91,4 @@ def semantic(
     ]
     where = "the test data" if test else "the training data, for want of --test"
     print(f"Accuracy on {where}: {right[0]:.2%}, with the critical neurons alone {right[1]:.2%}")
-    if output is not None:
-        with atomic_path(output) as temporary:
-            small.save(temporary)
-        print(f"Written to {output}")
+    inputs.write(output, small.save)
