@@ -57,7 +57,7 @@ def explained(value: Any, package: str) -> Any:
 
 def _explain_methods(value: type) -> None:
     for name, member in list(vars(value).items()):
-        if name.startswith("_") and name not in ("__init__", "__call__", "__getitem__"):
+        if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
         if isinstance(member, types.FunctionType):
             setattr(value, name, _explained_function(member))
