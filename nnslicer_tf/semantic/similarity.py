@@ -24,25 +24,6 @@ def centre(features: np.ndarray) -> np.ndarray:
     return features - features.mean(axis=0, dtype=np.float64)
 
 
-def landscape(features: np.ndarray) -> np.ndarray:
-    """Return M = F·Fᵀ `(samples, samples)` float64 of values `(samples, …)` (Equation 1)."""
-    rows = np.asarray(features, np.float64).reshape(len(features), -1)
-    return rows @ rows.T
-
-
-def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the similarity of two landscapes `(samples, samples)`, 0 … 1 (Equation 2).
-
-    All-zero landscapes are similar to each other, and to nothing else.
-    """
-    if first.shape != second.shape:
-        raise InvalidArgumentError(
-            "Landscapes must be of the same samples. "
-            f"Received: shapes {first.shape} and {second.shape}"
-        )
-    return float(_cosine(np.vdot(first, second), np.vdot(first, first), np.vdot(second, second)))
-
-
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the similarity of every prefix of an order of neurons with the whole layer.
 
