@@ -172,7 +172,7 @@ def suspicious(method):
 
 
 def mend(how):
-    return lambda s: debugging.mend(s.im, suspicious("random")(s), s.x, s.y, how, epochs=1)
+    return lambda s: debugging.mend(s.im, suspicious("gradient")(s), s.x, s.y, how, epochs=1)
 
 
 def search(algorithm):
