@@ -5,7 +5,6 @@ from .localisation import mend, suspicious
 from .provable_repair import repair
 from .recipes import recipe
 from .runs import Runs
-from .static import static_slice
 
 __all__ = [
     "METHODS",
@@ -16,6 +15,5 @@ __all__ = [
     "mend",
     "recipe",
     "repair",
-    "static_slice",
     "suspicious",
 ]
