@@ -260,10 +260,8 @@ def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionSc
     failing, passing = (
         part.part(np.arange(min(len(part), _MAX_PATCHED))) for part in (runs.failing, runs.passing)
     )
-    x, right = (
-        np.concatenate([failing.x, passing.x]),
-        np.concatenate([failing.right, passing.right]),
-    )
+    x = np.concatenate([failing.x, passing.x])
+    right = np.concatenate([failing.right, passing.right])
     sizes = len(failing), len(passing)
     weights = np.repeat([0.5 / size for size in sizes], sizes)
 
@@ -323,12 +321,8 @@ def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionSc
                 best[place] = max(best[place], before - share @ losses(rows, y, mask))
         return best
 
-    few = np.concatenate(
-        [
-            start + np.arange(min(size, _MAX_PATCHED // 4))
-            for start, size in zip((0, sizes[0]), sizes, strict=True)
-        ]
-    )
+    from_failing, from_passing = (min(size, _MAX_PATCHED // 4) for size in sizes)
+    few = np.r_[:from_failing, sizes[0] : sizes[0] + from_passing]
     rough = gains(candidates, few)
     best = np.argsort(-rough, kind="stable")[:_FINALISTS]
     scores = np.zeros(ablation.units)
