@@ -191,10 +191,6 @@ def calls(w: World) -> dict[str, Call]:
         "DecisiveSlices.summary": (made["decisive"].summary, {}),
         "Explanation.channels": (made["explanation"].channels, {}),
         "Explanation.name": (made["explanation"].name, {"label": 0}),
-        "ClassProfiles.from_data": (
-            slicing.ClassProfiles.from_data,
-            {"im": im, "x": x, "y": y, **quiet},
-        ),
         "patch": (slicing.patch, {"model": im, "clean": x[:1], "corrupt": x[1:2]}),
         "Ablation": (instrument.Ablation, {"model": im, "reference": "zero"}),
         "Samples": (instrument.Samples, {"x": x}),
