@@ -172,7 +172,7 @@ def suspicious(method):
 
 
 def mend(how):
-    return lambda s: debugging.mend(s.im, suspicious("random")(s), s.x, s.y, how, epochs=1)
+    return lambda s: debugging.mend(s.im, suspicious("gradient")(s), s.x, s.y, how, epochs=1)
 
 
 def search(algorithm):
@@ -212,7 +212,6 @@ CALLS = {
     **{f"suspicious, {method}": suspicious(method) for method in debugging.METHODS},
     **{f"mend, {how}": mend(how) for how in ("mask", "scale", "train")},
     "repair": lambda s: debugging.repair(s.im, next(reversed(s.im.kernels), ""), s.x, s.y),
-    "static_slice": lambda s: debugging.static_slice(s.im, [0]),
     "compare_layers": lambda s: debugging.compare_layers(s.im, s.other, s.x, progress=False),
     "restructure": lambda s: semantic.restructure(s.model, s.critical()),
     "readapt": lambda s: semantic.readapt(s.model, s.critical(), s.x, s.y, s.x, epochs=1),

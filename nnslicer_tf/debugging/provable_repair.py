@@ -196,10 +196,8 @@ class _FixedPattern:
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the conditions at `x`, with the pattern at another input, and their gradients."""
-        names = {self._logits, self._owner.name, *self._owner.inputs}
-        names.update(name for o in self._behind for name in (o.name, *o.inputs))
         inputs = (ops.convert_to_tensor(one[None].astype(np.float64)) for one in (pattern_at, x))
-        tensors = (self._graph.run(one, names) for one in inputs)
+        tensors = (self._graph.run(one, [self._logits, self._owner.name]) for one in inputs)
         pattern, values_at = (
             {name: ops.convert_to_numpy(value) for name, value in values.items()}
             for values in tensors

@@ -387,7 +387,6 @@ def calls(w: World) -> dict[str, Call]:
             debugging.mend,
             {"im": im, "suspicion": made["suspicion"], "x": x, "y": y, "epochs": 1},
         ),
-        "static_slice": (debugging.static_slice, {"im": im}),
         "Attacker": (protection.Attacker, {}),
         "simulate_attacks": (
             protection.simulate_attacks,

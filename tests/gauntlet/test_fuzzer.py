@@ -19,7 +19,7 @@ NOT_CALLED = {
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
     *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
     *("register_layer", "register_transformer", "register_kind", "register_rule"),
-    *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of"),
+    *("AtZero", "Kind", "Neurons", "Node", "Rule", "SuspicionScores", "kind_of"),
     "names",  # no argument
 }
 

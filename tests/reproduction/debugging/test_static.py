@@ -6,9 +6,8 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import static_slice
-from nnslicer_tf.debugging.static import output_interval
 from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.debugging.static import output_interval, static_slice
 
 
 def sparse(im, rng, share=0.6):
