@@ -61,7 +61,8 @@ def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the same by growing the prefix's landscape neuron by neuron."""
     features = features.reshape(len(features), -1, features.shape[-1])
-    whole = landscape(features)
+    rows = features.reshape(len(features), -1).astype(np.float64)
+    whole = rows @ rows.T
     grown = np.zeros_like(whole)
     cross, own = np.zeros(len(order)), np.zeros(len(order))
     for k, neuron in enumerate(order):
