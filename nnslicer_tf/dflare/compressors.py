@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, as_generator, check_name, check_number
+from nnslicer_tf._checks import as_array, check_name, check_number
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
@@ -23,7 +23,7 @@ from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, Unsupp
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
-METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune", "mutate")
+METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune")
 
 
 def compress(
@@ -35,7 +35,6 @@ def compress(
     layers: Sequence[str] | None = None,
     keep: Sequence[str] = (),
     recipe: Sequence[Mapping] = (),
-    rng: int | np.random.Generator = 0,
 ) -> Any:
     """Return a compressed copy of a model: the content of a TFLite file, or a Keras model.
 
@@ -48,16 +47,14 @@ def compress(
             - "int16": 8-bit weights and 16-bit activations, for whole models only.
             - "ai_edge": as the recipe of an AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
-            - "mutate": a share of all kernels' weights grows or shrinks by 10 % (section 5.4.1).
         samples: For integer activations: a few hundred preprocessed inputs `(samples, ...)` that
             calibrate their ranges.
-        ratio: For "prune" and "mutate": the share of the weights, 0 … 1; vectors are unchanged.
+        ratio: For "prune": the share of the weights, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay in floating point, such as those of
             `debugging.Recipe.tensors`.
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
             `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, with `debugging.Recipe.ai_edge`.
-        rng: For "mutate": chooses the weights and the sign of each change.
 
     Raises:
         InvalidArgumentError: if an option is invalid or names what the model does not have,
@@ -71,20 +68,14 @@ def compress(
     if method == "ai_edge":
         return _quantised_by_recipe(model, recipe, samples)
     _check_built(model)
-    if method in ("prune", "mutate"):
-        return _changed(model, method, ratio, layers, as_generator(rng))
+    if method == "prune":
+        return _pruned(model, ratio, layers)
     return _converted(model, method, samples, keep)
 
 
-def _changed(
-    model: keras.Model,
-    method: str,
-    ratio: float,
-    layers: Sequence[str] | None,
-    rng: np.random.Generator,
-) -> keras.Model:
-    """Return a copy with pruned or mutated kernels (weights of two or more dimensions)."""
-    check_number("ratio", ratio, "[0, 1)" if method == "prune" else "[0, 1]")
+def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> keras.Model:
+    """Return a copy without the smallest weights of kernels, which have two or more dimensions."""
+    check_number("ratio", ratio, "[0, 1)")
     has_config = type(model).get_config is not keras.Model.get_config
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(
@@ -94,20 +85,11 @@ def _changed(
     for name in layers or ():
         check_name("layer", name, [layer.name for layer in model.layers])
     copy = copy_model(model)
-    parts = [copy] if layers is None else [copy.get_layer(name) for name in layers]
-    kernels = [weight for part in parts for weight in part.weights if weight.ndim > 1]
-    if method == "prune":
-        for kernel in kernels:
+    for part in [copy] if layers is None else [copy.get_layer(name) for name in layers]:
+        for kernel in (weight for weight in part.weights if weight.ndim > 1):
             values = keras.ops.convert_to_numpy(kernel)
             zero = smallest(np.abs(values), int(ratio * values.size))
             kernel.assign(np.where(zero, 0, values))
-        return copy
-    sizes = [int(np.prod(kernel.shape)) for kernel in kernels]
-    factors = np.ones(sum(sizes), np.float32)
-    chosen = rng.choice(len(factors), round(ratio * len(factors)), replace=False)
-    factors[chosen] = rng.choice(np.array([0.9, 1.1], np.float32), len(chosen))
-    for kernel, part in zip(kernels, np.split(factors, np.cumsum(sizes)[:-1]), strict=False):
-        kernel.assign(keras.ops.convert_to_numpy(kernel) * part.reshape(kernel.shape))
     return copy
 
 

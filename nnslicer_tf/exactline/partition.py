@@ -123,7 +123,6 @@ class LinearPartition(Saved, ShownAsTable):
         "outputs": (np.floating, "ends ..."),
     }
     _names = {"start": "q", "end": "r"}  # noqa: RUF012 - not changed
-    _bare = True
 
     start: np.ndarray
     end: np.ndarray

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._environment import hidden_stderr, without_retracing_warnings
+from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses
 from nnslicer_tf.pruning.units import gate_of
@@ -62,15 +63,12 @@ class Costs:
         """Median latency in LiteRT, in milliseconds; NaN if TensorFlow cannot convert the model."""
         if not self._litert:
             return float("nan")
-        from ai_edge_litert.interpreter import Interpreter
-
-        interpreter = Interpreter(model_content=self._litert, num_threads=1)
-        (entry,) = interpreter.get_input_details()
+        file = LiteRTModel(self._litert)
+        file.fit(self._batch.shape[1:])
+        entry, _ = file.ends()
         batch = self._batch.astype(entry["dtype"])  # tokens are integers
-        interpreter.resize_tensor_input(entry["index"], batch.shape)  # its size may not be fixed
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(entry["index"], batch)
-        return self._median_ms(interpreter.invoke)
+        file.interpreter.set_tensor(entry["index"], batch)
+        return self._median_ms(file.interpreter.invoke)
 
     @property
     def file_bytes(self) -> int:

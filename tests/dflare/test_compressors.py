@@ -116,23 +116,6 @@ def test_single_layers_are_pruned(model):
         compress(model, "prune", layers=["missing"])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_mutation_changes_a_share_by_a_tenth(model, share):
-    mutated = compress(model, "mutate", ratio=share, rng=1)
-    old, new = (np.concatenate([w.ravel() for w in kernels(m)]) for m in (model, mutated))
-    changed = old != new
-    assert changed.sum() == round(share * old.size)
-    factors = new[changed] / old[changed]
-    np.testing.assert_allclose(np.abs(factors - 1), 0.1, rtol=1e-5)
-    if share:
-        assert 0.4 < (factors > 1).mean() < 0.6
-    again = compress(model, "mutate", ratio=share, rng=1)
-    for first, second in zip(kernels(mutated), kernels(again), strict=True):
-        np.testing.assert_array_equal(first, second)
-    for first, second in zip(vectors(model), vectors(mutated), strict=True):
-        np.testing.assert_array_equal(first, second)
-
-
 def endings():
     """Models that end in a softmax or sigmoid, written in different ways."""
     inputs = keras.Input((4,))
@@ -234,8 +217,6 @@ def test_bad_options(model):
     for ratio in (-0.1, 1.0):
         with pytest.raises(InvalidArgumentError, match="ratio"):
             compress(model, "prune", ratio=ratio)
-    with pytest.raises(InvalidArgumentError, match="ratio"):
-        compress(model, "mutate", ratio=1.1)
     with pytest.raises(InvalidArgumentError, match="Did you mean 'prune'"):
         compress(model, "prun")
 
