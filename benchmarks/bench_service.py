@@ -67,7 +67,7 @@ def main(
             options = ("--served", folder, "--preset", name, "--stream", str(images))
             options += ("--singles", str(singles), "--odd", str(odd))
             command = (sys.executable, __file__, *options)
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         row = {"preset": name, "fit s": seconds, "file MB": size / 1e6}
         row |= {"promised": f"{rate:.1%} ({low:.1%}–{high:.1%})"}
         rows.append(row | json.loads(output.splitlines()[-1]))

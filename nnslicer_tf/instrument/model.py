@@ -20,7 +20,6 @@ from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import (
@@ -44,7 +43,7 @@ from nnslicer_tf.instrument.functional import (
     sublayers,
 )
 from nnslicer_tf.instrument.graph import Graph, build_graph, gradient_function
-from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.inputs import Activations, Inputs, arrays_of, check_finite
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
 from nnslicer_tf.instrument.recurrence import Member

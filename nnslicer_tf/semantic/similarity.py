@@ -8,6 +8,8 @@ little more than M: 2·N²·positions and 4·N² per neuron. If samples outnumbe
 F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is read from the Gram matrix of the values.
 """
 
+from typing import Any
+
 import numpy as np
 
 from nnslicer_tf._checks import counted
@@ -75,7 +77,7 @@ def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     return _cosine(np.cumsum(cross), np.cumsum(own), np.vdot(whole, whole))
 
 
-def _cosine(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _cosine(cross: np.ndarray, first: np.ndarray, second: Any) -> np.ndarray:
     norm = np.sqrt(np.asarray(first) * second)
     both_zero = (np.asarray(first) <= 0) & (np.asarray(second) <= 0)
     cosine = np.divide(cross, norm, out=np.zeros_like(norm), where=norm > 0)

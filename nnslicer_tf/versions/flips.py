@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,12 @@ _SMALL = 64
 _PRECISION = 0.01  # of a size that bisection finds
 
 
+@dataclass(eq=False, repr=False)
 class FlipCauses(ShownAsTable):
     """For each sample that two versions answer differently, the fewest changes that did it.
 
     Attributes:
-        level: "weight", "channel" or "layer".
+        between: The two versions, and what is counted.
         samples: Index of each flipped sample among those passed, `(flips,)`.
         units: For each flip, the indices of its changes, the most effective first.
         effects: For each flip, their effects on the margin of the new answer over the old one.
@@ -42,20 +44,16 @@ class FlipCauses(ShownAsTable):
             model give it; "passes", forward passes.
     """
 
-    def __init__(
-        self,
-        between: Between,
-        samples: np.ndarray,
-        units: Sequence[np.ndarray],
-        effects: Sequence[np.ndarray],
-        certificate: dict[str, np.ndarray],
-    ) -> None:
-        self._between = between
-        self.level = between.level
-        self.samples = samples
-        self.units = list(units)
-        self.effects = list(effects)
-        self.certificate = certificate
+    between: Between
+    samples: np.ndarray
+    units: Sequence[np.ndarray]
+    effects: Sequence[np.ndarray]
+    certificate: dict[str, np.ndarray]
+
+    @property
+    def level(self) -> str:
+        """What is counted: "weight", "channel" or "layer"."""
+        return self.between.level
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -66,15 +64,15 @@ class FlipCauses(ShownAsTable):
 
     def changes(self, flip: int = 0) -> pd.DataFrame:
         """Return the changes of a flip: name of the variable or layer, index, effect."""
-        return self._between.table(self.units[flip], effect=self.effects[flip])
+        return self.between.table(self.units[flip], effect=self.effects[flip])
 
     def with_changes(self, flip: int = 0) -> keras.Model:
         """Return the old model with only the changes of a flip."""
-        return self._between.model(self._between.active(self.units[flip]))
+        return self.between.model(self.between.active(self.units[flip]))
 
     def without_changes(self, flip: int = 0) -> keras.Model:
         """Return the new model without the changes of a flip."""
-        return self._between.model(1 - self._between.active(self.units[flip]))
+        return self.between.model(1 - self.between.active(self.units[flip]))
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
@@ -93,7 +91,7 @@ class FlipCauses(ShownAsTable):
             lines.append("No set smaller than all changes was found, and all make every flip.")
             return "\n".join(lines)
         lines.append(
-            f"{size} of {self._between.units:,} ({row['share']:.2%}) made it: the old model with "
+            f"{size} of {self.between.units:,} ({row['share']:.2%}) made it: the old model with "
             f"them alone answers {new}, and the new model without them {old}."
         )
         lines.append(
@@ -111,7 +109,7 @@ class FlipCauses(ShownAsTable):
         share = self.certificate["share"]
         return (
             f"FlipCauses({counted(len(self), 'flip')}, {(share < 1).sum()} by a part of the "
-            f"changes, median {np.median(share):.2%} of {self._between.units:,} changed "
+            f"changes, median {np.median(share):.2%} of {self.between.units:,} changed "
             f"{self.level}s)"
         )
 

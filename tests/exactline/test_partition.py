@@ -59,19 +59,6 @@ def test_save_and_load(partition, tmp_path):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(partition, name))
 
 
-def test_files_of_the_older_form_are_read(partition, tmp_path):
-    names = {"q": "start", "r": "end", "ratios": "ratios", "outputs": "outputs"}
-    arrays = {name: getattr(partition, field) for name, field in names.items()}
-    np.savez_compressed(tmp_path / "old.npz", **arrays)
-    loaded = LinearPartition.load(tmp_path / "old.npz")
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(getattr(loaded, names[name]), array)
-    del arrays["r"]
-    np.savez_compressed(tmp_path / "other.npz", **arrays)
-    with pytest.raises(nns.errors.CorruptFileError, match="it has no 'r'"):
-        LinearPartition.load(tmp_path / "other.npz")
-
-
 def test_damaged_file_is_refused(partition, tmp_path):
     path = tmp_path / "line.npz"
     partition.save(path)

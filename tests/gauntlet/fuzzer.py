@@ -435,7 +435,6 @@ def calls(w: World) -> dict[str, Call]:
         ),
         "plot_neurons": (report.plot_neurons, {"contributions": x[0]}),
         "plot_over_time": (report.plot_over_time, {"values": x[:4]}),
-        "plot_ticks": (report.plot_ticks, {"lines": {"a": made["line"]}}),
         "plot_kept_synapses": (report.plot_kept_synapses, {"slices": made["set"]}),
         "plot_slices": (
             report.plot_slices,
