@@ -1,4 +1,4 @@
-from .findings import best_units, following_units
+from .findings import best_units
 from .hypotheses import brightness, classes, edge_direction, hue, per_record
 from .inspection import inspect
 from .measures import MEASURES
@@ -14,7 +14,6 @@ __all__ = [
     "brightness",
     "classes",
     "edge_direction",
-    "following_units",
     "hue",
     "inspect",
     "per_record",

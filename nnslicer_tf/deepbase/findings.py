@@ -1,14 +1,9 @@
-"""Conclusions from an inspection: the best units for each hypothesis, and units to keep."""
+"""Conclusions from an inspection: the best units for each hypothesis."""
 
-from collections.abc import Iterable
-
-import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.model import ModelLike
 
 
 def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation") -> pd.DataFrame:
@@ -22,62 +17,14 @@ def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation"
     Raises:
         InvalidArgumentError: if the frame has no such scores.
     """
-    scores = _unit_scores(frame, measure)
+    scores = unit_scores(frame, measure)
     order = scores["score"].abs().sort_values(ascending=False, kind="stable").index
     best = scores.loc[order].groupby(["model", "hypothesis"], sort=False).head(count)
     return best.sort_values(["model", "hypothesis"], kind="stable").reset_index(drop=True)
 
 
-def following_units(
-    frame: pd.DataFrame,
-    im: ModelLike,
-    hypotheses: Iterable[str],
-    at_least: float,
-    measure: str = "correlation",
-) -> dict[str, np.ndarray]:
-    """Return the units that follow at least one of some hypotheses, for `pruning.remove_units`.
-
-    Units that were not inspected are kept; those without a defined score, such as dead ones, follow
-    nothing. Operations keep at least the unit closest to a hypothesis, and layers with several
-    operations all that one of them keeps.
-
-    Args:
-        frame: The result of `inspect` for one model.
-        im: The model.
-        hypotheses: Names of hypotheses, for example the classes that matter.
-        at_least: Smallest |score| of a unit that follows a hypothesis.
-        measure: A measure with a score for every unit.
-
-    Returns:
-        Layer name → bool mask `(units,)`.
-
-    Raises:
-        InvalidArgumentError: if the frame has no such scores or several models, or a group is not
-            an operation of the model.
-    """
-    im = instrumented(im)
-    names = list(hypotheses)
-    scores = _unit_scores(frame, measure)
-    scores = scores[scores["hypothesis"].isin(names)]
-    missing = set(names) - set(scores["hypothesis"])
-    if missing or scores["model"].nunique() != 1:
-        raise InvalidArgumentError(
-            f"The frame must have scores of one model for {names}. It has models "
-            f"{list(frame['model'].unique())}, and lacks {sorted(missing)}."
-        )
-    masks: dict[str, np.ndarray] = {}
-    for group, rows in scores.groupby("group", sort=False):
-        operation = im[group]
-        largest = rows["score"].abs().groupby(rows["unit"]).max().fillna(0.0)
-        indices, values = largest.index.to_numpy(int), largest.to_numpy(float)
-        mask = np.ones(operation.shape[-1], bool)
-        mask[indices] = values >= at_least
-        mask[indices[values.argmax()]] |= not mask.any()
-        masks[operation.layer] = masks.get(operation.layer, False) | mask
-    return masks
-
-
-def _unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+def unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return the rows of a frame that have scores of single units by a measure."""
     check_name("measure", measure, frame["measure"].unique())
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:

@@ -375,10 +375,6 @@ def calls(w: World) -> dict[str, Call]:
         "edge_direction": (deepbase.edge_direction, {"degrees": 30.0}),
         "per_record": (deepbase.per_record, {"behaviour": lambda row: row}),
         "best_units": (deepbase.best_units, {"frame": made["inspected"]}),
-        "following_units": (
-            deepbase.following_units,
-            {"frame": made["inspected"], "im": im, "hypotheses": ["first"], "at_least": 0.1},
-        ),
         "counterpart_of": (
             debugging.counterpart_of,
             {"im": im, "compressed": w.newer, "x": x},

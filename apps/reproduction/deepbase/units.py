@@ -17,6 +17,7 @@ from nnslicer_tf.datasets import named
 from nnslicer_tf.deepbase import per_record
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import remove_units
+from reproduction.deepbase.following import following_units
 from reproduction.deepbase.settings import ExplorationSettings, PruningSettings, UnitSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -67,7 +68,7 @@ def prune(s: PruningSettings) -> ExperimentResult:
     rng = np.random.default_rng(s.seed)
     rows = [{"at least": 0.0, "removed": "none", **_three_way(im.model, x, y, labels)}]
     for at_least in s.least:
-        masks = deepbase.following_units(frame, im, _TARGETS, at_least)
+        masks = following_units(frame, im, _TARGETS, at_least)
         choices = {
             "without affinity": masks,
             "drawn by chance": {name: rng.permutation(mask) for name, mask in masks.items()},

@@ -25,6 +25,7 @@ from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from reproduction.dflare.distillation import distill
+from reproduction.dflare.mutation import mutated
 from reproduction.downloads import sources
 from reproduction.zoo.models import zoo
 
@@ -203,7 +204,7 @@ COMPRESSORS: dict[str, Compressor] = {
     "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
     **{
-        f"mutated{r}": ("keras", lambda o, r=r: compress(o.load(), "mutate", ratio=r / 100))
+        f"mutated{r}": ("keras", lambda o, r=r: mutated(o.load(), r / 100))
         for r in (10, 20, 30, 40, 50)
     },
 }
