@@ -268,12 +268,14 @@ def _decisive_for(
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
-    if not columns:
+    several = len(im.input_operations) > 1
+    if not columns and not several:
         x = aligned(x, im.columns)
         columns = column_names(x)
-    if len(im.input_operations) > 1:
+    if several:
+        x = dict(x) if hasattr(x, "iloc") else x  # a column for each input, which names it
         parts = x.items() if isinstance(x, Mapping) else enumerate(x)
-        shapes = list(im.input_shapes.values())
+        shapes = [(), *im.input_shapes.values()]
         batch: Any = {
             key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
             for key, part in parts
