@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import nnslicer_tf as nns
@@ -78,13 +79,20 @@ FOUND = {
     ),
     "a-table": lambda names: (
         names["accuracy"] > 0.9
-        and names["after"] < names["before"]
+        and list(names["why"].background.to_frame()["value"])[:2] == ["missing", "7"]
         and abs(
-            names["why"].contributions.sum() * (2 * names["why"].predicted - 1)
-            - names["difference"]
+            names["why"].background.values.sum()
+            + names["slicer"].im.logits(names["customer"])[0, 0]
+            - names["slicer"].im.logits(names["why"].background.rows).mean()
         )
-        < 1e-3 * abs(names["difference"])
-        and (names["other"].contributions * names["why"].contributions <= 0).all()
+        < 1e-4
+        and 20 < names["needed"] < 60
+        and (np.diff(names["answers"]) >= 0).all()
+        and names["reasons"]["feature"].isin(["income", "debts"]).all()
+        and np.allclose(
+            names["network"](names["x"].to_numpy()), names["model"](names["x"].to_numpy())
+        )
+        and Path("why.html").exists()
         and Path("row.html").exists()
     ),
     "backgrounds": lambda names: (
