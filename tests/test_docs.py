@@ -106,7 +106,13 @@ FOUND = {
         and not names["why"].contributions[7:].any()
         and names["against"].target.label == 1 - names["why"].predicted
     ),
-    "test-a-quantised-model": lambda names: names["found"].found.any(),
+    "test-a-quantised-model": lambda names: (
+        names["found"].found.sum() > 20
+        and names["step"] > 5
+        and names["table"]["deviations"]["int8"] == 0
+        and names["table"]["deviations"]["int16"] > 0.5
+        and names["table"]["test set"].min() > 0.95
+    ),
     "change-a-method": lambda names: names["table"].shape == (4, 2),
     "acas-xu": lambda names: (
         len(names["regions"]) == len(names["line"].classify(lowest=True))
