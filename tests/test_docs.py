@@ -106,6 +106,17 @@ FOUND = {
         and not names["why"].contributions[7:].any()
         and names["against"].target.label == 1 - names["why"].predicted
     ),
+    "a-transformer": lambda names: (
+        names["accuracy"] > 0.95
+        and names["why"].words[np.argmax(names["why"].contributions["token_ids"])] == "not"
+        and names["heads"].table["effect"].max() > 0.5
+        and names["im"].classes.count == 2
+        and names["missed"].words[4] == "never"
+        and names["missed"].predicted == 1
+        and names["right"] > 0.9
+        and names["again"].table["effect"].max() > 0.5
+        and names["accuracy_of"](names["best_heads"]) > 0.95
+    ),
     "test-a-quantised-model": lambda names: (
         names["found"].found.sum() > 20
         and names["step"] > 5
@@ -152,6 +163,8 @@ def run_commands(text):
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(page, clean, request):
     names = {"__name__": page.stem}
+    if page.stem == "a-transformer":
+        pytest.importorskip("keras_hub", reason="the extra 'kerashub' has it")
     if page.stem == "acas-xu":
         networks = request.getfixturevalue("shared") / "acasxu"
         for file in re.findall(r"ACASXU\w+\.nnet", page.read_text())[:1]:

@@ -44,6 +44,7 @@ SAMPLED = "integrated gradients, 50 samples"
 EMPTY = "The slice is empty"
 """How the warning of an empty slice begins."""
 _NEARLY_ALL = 0.9
+_FAINT = 0.05  # of a score
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
 
@@ -71,7 +72,7 @@ def explain(
     values = {name: value[0] for name, value in im.capture(batch).items()}
     methods = methods_to_compare(compare)
     if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
-        ids = next(n for n in im.input_operations if im.graph.vocabulary(n) is not None)
+        ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
         words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
     names = tuple(map(str, names))
     target, instead_of = (_by_name(one, names) for one in (target, instead_of))
@@ -120,6 +121,14 @@ def explain(
     if decisive:
         smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
     unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+    score = float(values[chosen.operation].ravel() @ chosen.weights(im[chosen.operation].size))
+    parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
+    total = sum(float(np.sum(part)) for part in parts)
+    if against is None and abs(total) < _FAINT * abs(score):
+        unusual += (
+            f" The contributions add up to only {total:+.2g}, because the mean of the profiled data "
+            f"has nearly the same score, {score - total:.3g}. Pass `background`: other samples."
+        )
     return Explanation(
         sample=sample,
         target=chosen,
@@ -137,7 +146,7 @@ def explain(
         decisive=smallest,
         contrast=contrast,
         withheld=withheld,
-        finding=" ".join(filter(None, (remark, unusual))),
+        finding=" ".join(filter(None, (remark, unusual.strip()))),
         frequencies=frequencies,
         comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
         if methods

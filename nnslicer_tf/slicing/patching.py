@@ -90,8 +90,8 @@ class Patching(ShownAsTable):
         most = max(1e-9, float(np.nanmax(np.abs(grid))))
         used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
         grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]
-        width, height = 3.5 + 0.5 * min(grid.shape[1], 24), 1.4 + 0.3 * min(len(names), 40)
-        ax = new_axes(ax, (max(width, 5.5), height))
+        width = 2 + 0.07 * max(map(len, names)) + 0.5 * min(grid.shape[1], 24)
+        ax = new_axes(ax, (max(width, 5.5), 1.4 + 0.3 * min(len(names), 40)))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         ax.figure.colorbar(image, ax=ax, label="effect (1: all of it)")
         if len(names) <= _MOST:
@@ -100,6 +100,7 @@ class Patching(ShownAsTable):
         if across and grid.shape[1] <= 24:
             shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
+            ax.tick_params("x", rotation=45 if len(labels) else 0)
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
         ax.set_title(f"{other} values in the {run} run, one part at a time", fontsize=10)
         return ax
