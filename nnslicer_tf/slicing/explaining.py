@@ -126,8 +126,8 @@ def explain(
     total = sum(float(np.sum(part)) for part in parts)
     if against is None and abs(total) < _FAINT * abs(score):
         unusual += (
-            f" The contributions add up to only {total:+.2g}, because the mean of the profiled data "
-            f"has nearly the same score, {score - total:.3g}. Pass `background`: other samples."
+            f" The contributions add up to only {total:+.2g}: the mean of the profiled data has "
+            f"nearly the same score, {score - total:.3g}. Pass `background`: other samples."
         )
     return Explanation(
         sample=sample,

@@ -112,7 +112,7 @@ def test_contributions_that_are_nothing_have_their_reason():
     x = np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 2.0]], np.float32)  # the last is the mean
     slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
     options = {"background": "mean", "compare": False, "decisive": False}
-    assert "has nearly the same score, 8." in slicer.explain(x[2], **options).finding
+    assert "nearly the same score, 8." in slicer.explain(x[2], **options).finding
     assert "nearly the same" not in slicer.explain(x[1], **options).finding
 
 
