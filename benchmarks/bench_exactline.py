@@ -88,9 +88,9 @@ def _lenet_rows(rng: np.random.Generator, runs: int, naive_seconds: float) -> li
     for i, image in enumerate(images):
         line = f"LeNet-5 (61,706), black to MNIST test {i}"
         rows.append(_row(line, LineWalker(trained), black, image, 3 * runs, naive_seconds))
-    apart = LineWalker(trained, fuse=False, every_crossing=True)
-    line = "the same to test 0, ReLU and MaxPool apart, every crossing"
-    rows.append(_row(line, apart, black, images[0], 3 * runs, naive_seconds))
+    every = LineWalker(trained, every_crossing=True)
+    line = "the same to test 0, every crossing"
+    rows.append(_row(line, every, black, images[0], 3 * runs, naive_seconds))
     wide = nns.InstrumentedModel(_wide_lenet(rng))
     for i, image in enumerate(images):
         line = f"LeNet-5 (107,786), black to MNIST test {i}"

@@ -68,7 +68,7 @@ def _row(name: str, dataset: str, model: keras.Model, most: int, runs: int) -> d
     exact = attributor.exact(x, black, target)
     change = line.outputs[-1, target] - line.outputs[0, target]
     walk = median_seconds(lambda: attributor.exact(x, black, target), runs)[1]
-    each = scale * median_seconds(lambda: list(attributor.at(line, some, target)), runs)[1]
+    each = scale * median_seconds(lambda: attributor.gradients(line.at(some), target), runs)[1]
     forward = scale * median_seconds(lambda: model.predict_on_batch(images), runs)[1]
     return {
         "network": name,

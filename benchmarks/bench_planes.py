@@ -27,6 +27,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline import PlaneWalker, acas
 from reproduction.exactline.advice_maps import SCENARIOS, scenario
+from reproduction.exactline.boundaries import follow
 from reproduction.tables import provenance, write_table
 
 Row = dict[str, object]
@@ -81,7 +82,8 @@ def _acas_model(path: Path) -> nns.InstrumentedModel:
 
 
 def _lenet_rows(quick: bool) -> Iterator[Row]:
-    walker = PlaneWalker(nns.InstrumentedModel(zoo.load("lenet5", "mnist")))
+    im = nns.InstrumentedModel(zoo.load("lenet5", "mnist"))
+    walker = PlaneWalker(im)
     digits = datasets.load("mnist", "test[:3]").x
     for size in (0.05, 0.1) if quick else (0.1, 0.3, 1.0):
         corners = digits[0] + size * (digits - digits[0])
@@ -89,11 +91,12 @@ def _lenet_rows(quick: bool) -> Iterator[Row]:
         name = f"LeNet-5, MNIST test 0, 1 and 2, {size:g} of the triangle"
         yield _row(name, lambda corners=corners: len(walker.plane(corners)))
     if not quick:
-        yield _row("LeNet-5, the boundaries alone", lambda: walker.boundary(digits).visited)
+        yield _row("LeNet-5, the boundaries alone", lambda: follow(im, digits).visited)
 
 
 def _resnet_rows(path: Path, boundary_regions: int, quick: bool) -> Iterator[Row]:
-    walker = PlaneWalker(nns.InstrumentedModel(keras.models.load_model(path, compile=False)))
+    im = nns.InstrumentedModel(keras.models.load_model(path, compile=False))
+    walker = PlaneWalker(im)
     scale = datasets.normalisation("cifar10", "standard")
     images = scale.apply(255 * datasets.load("cifar10", "test[:3]").x).astype(np.float64)
     for size in (1e-3,) if quick else (1e-3, 2e-3, 4e-3):
@@ -103,14 +106,14 @@ def _resnet_rows(path: Path, boundary_regions: int, quick: bool) -> Iterator[Row
     if boundary_regions:
         yield _row(
             f"ResNet-20, boundaries in the whole triangle, {boundary_regions:,} regions at most",
-            lambda: _followed(walker, images, boundary_regions),
+            lambda: _followed(im, images, boundary_regions),
         )
 
 
-def _followed(walker: PlaneWalker, images: np.ndarray, most: int) -> int:
+def _followed(im: nns.InstrumentedModel, images: np.ndarray, most: int) -> int:
     """Follow the boundaries until that many regions are visited; return how many were."""
     try:
-        boundary = walker.boundary(images, seeds=16, max_regions=most, progress=True)
+        boundary = follow(im, images, seeds=16, max_regions=most, progress=True)
     except TooManyRegionsError as error:
         print(f"not finished: {error}", flush=True)
         return most

@@ -220,17 +220,9 @@ def sums_by_channel(synapses: Mapping) -> dict:
 
 FIRST_CALL = """
 import time
-import numpy as np
-from nnslicer_tf._kernels import pointwise, pools, rows, sums
-one, sign = np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.int8)
-tap, whole = np.zeros((1, 1), np.int32), np.ones((1, 1), np.int64)
+from nnslicer_tf._kernels import compile_all
 start = time.thread_time()
-sums.weighted_sum(sign, one, one, one, tap, 0.3, False)
-sums.average(sign, one, one, tap, 0.3)
-pools.maximum(sign, one, one, sign, tap)
-pointwise.deltas(one[0], np.ones(1), np.ones(1), np.ones(1))
-pointwise.merge(sign[0, 0], one[0, 0], np.ones((2, 1)), 0.3)
-rows.copy_nonzero(whole, 0, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+compile_all()
 print(time.thread_time() - start)
 """
 

@@ -9,6 +9,7 @@ does not fit is named. An error that no argument explains is left as it is.
 import functools
 import inspect
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -57,7 +58,7 @@ def explained(value: Any, package: str) -> Any:
 
 def _explain_methods(value: type) -> None:
     for name, member in list(vars(value).items()):
-        if name.startswith("_") and name not in ("__init__", "__call__", "__getitem__"):
+        if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
         if isinstance(member, types.FunctionType):
             setattr(value, name, _explained_function(member))
@@ -182,7 +183,6 @@ def _text(hint: Any) -> str:
 
 def _short(value: Any) -> str:
     try:
-        text = repr(value)
+        return textwrap.shorten(repr(value), 200, placeholder=" …")
     except Exception:  # an object that cannot print itself
-        text = f"an object of type {type(value).__name__}"
-    return text if len(text) < 200 else f"{text[:100]}… (of type {type(value).__name__})"
+        return f"an object of type {type(value).__name__}"

@@ -201,10 +201,8 @@ def write_archive(
 
 
 @contextmanager
-def read_archive(
-    path: str | os.PathLike, kind: str, what: str, *, bare: bool = False
-) -> Iterator["Archive"]:
-    """Open an .npz file written by this package; `bare` accepts the older format without header.
+def read_archive(path: str | os.PathLike, kind: str, what: str) -> Iterator["Archive"]:
+    """Open an .npz file written by this package.
 
     `kind` is the header's expected format, `what` the content's name for messages. Raises
     MissingFileError, or CorruptFileError if the file is damaged or not as the block expects.
@@ -217,10 +215,9 @@ def read_archive(
             archive = Archive(path, what, file)
             if _unpacks_to_too_much(sum(m.file_size for m in file.infolist()), path):
                 raise archive.error("it unpacks to far more than its size allows")
-            if not bare or "header" in archive:
-                archive.header.update(json.loads(str(archive.array("header", np.str_, ""))))
-                if (found := archive.header.get("format")) != kind:
-                    raise archive.error(f"its format is {found!r}, expected {kind!r}")
+            archive.header.update(json.loads(str(archive.array("header", np.str_, ""))))
+            if (found := archive.header.get("format")) != kind:
+                raise archive.error(f"its format is {found!r}, expected {kind!r}")
             yield archive
     except (NNSlicerError, MemoryError):
         raise
@@ -382,7 +379,6 @@ class Saved:
     _names: ClassVar[dict[str, str]] = {}  # field → its name in the file, where that is another
     # Field that is a non-negative number → its types.
     _numbers: ClassVar[dict[str, tuple[type, ...]]] = {}
-    _bare: ClassVar[bool] = False  # whether files of old versions have no header
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an `.npz` file, completely or not at all; reject paths that cannot be written."""
@@ -393,7 +389,7 @@ class Saved:
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
         """Read what `save` wrote; raise MissingFileError, or CorruptFileError if it is damaged."""
-        with read_archive(path, cls._format, f"saved {cls.__name__}", bare=cls._bare) as file:
+        with read_archive(path, cls._format, f"saved {cls.__name__}") as file:
             values = {name: file.value(name, *of, least=0) for name, of in cls._numbers.items()}
             for name, (dtype, shape) in cls._arrays.items():
                 values[name] = file.array(cls._names.get(name, name), dtype, shape)

@@ -19,7 +19,13 @@ from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
 TIMEOUT = 600
-_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+_ENVIRONMENT = {
+    **{"TF_CPP_MIN_LOG_LEVEL": "3", "PYDEVD_DISABLE_FILE_VALIDATION": "1"},
+    # Also with a package that is installed elsewhere, outputs are those of a checkout.
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [os.environ.get("PYTHONPATH"), str(FOLDER.parent / "apps")])
+    ),
+}
 # What TensorFlow and LiteRT tell of the machine, whatever the level of their logs.
 _LOG_LINE = re.compile(
     r"WARNING: All log messages before absl|[IW]\d{4} |fully_quantize: |INFO: Created TensorFlow"

@@ -120,7 +120,6 @@ TESTS = {
         "-k 'not test_counts'"
     ),
     "slicing/answers": DECISIVE,
-    "slicing/class_profiles": "tests/slicing/test_class_profiles.py",
     "slicing/criterion": f"tests/slicing/test_criterion.py {SLICES}",
     "slicing/decisive": (
         f"{SETS} tests/slicing/test_binary_answers.py tests/slicing/test_decisive.py "
@@ -136,9 +135,6 @@ TESTS = {
     "slicing/slice.py": f"{SETS} tests/slicing/test_slicer.py",
     "slicing/slice_set": f"{SETS} tests/slicing/test_explained_pages.py",
     "slicing/slicer": f"tests/slicing/test_settings.py {SLICES}",
-    "slicing/smooth": (
-        "tests/slicing/test_settings.py tests/detection/test_challenge.py -k 'smooth'"
-    ),
 }
 
 # Ideas that can be switched off in one place: these are always among the mutants.

@@ -98,7 +98,6 @@ OF_LABELLED = {
     ),
     "scores": lambda im, x, y: pruning.scores(im, "weight", x, y)["hidden"],
     "runs": lambda im, x, y: debugging.Runs.split(im, x, y).passing.x,
-    "class profiles": lambda im, x, y: nns.slicing.ClassProfiles.from_data(im, x, y),
 }
 OF_SLICER = {
     "slice": lambda slicer, x: slicer.slice(x).synapses["hidden"],

@@ -172,7 +172,7 @@ def suspicious(method):
 
 
 def mend(how):
-    return lambda s: debugging.mend(s.im, suspicious("random")(s), s.x, s.y, how, epochs=1)
+    return lambda s: debugging.mend(s.im, suspicious("gradient")(s), s.x, s.y, how, epochs=1)
 
 
 def search(algorithm):
@@ -192,8 +192,6 @@ CALLS = {
     "slice, amounts": lambda s: s.slicer(contribution="amount").slice_each(s.few),
     "iterate": lambda s: list(s.slicer().iterate(s.few)),
     "apply": lambda s: s.slicer().slice(s.few).apply(s.im, s.profile),
-    "smooth": lambda s: nns.slicing.SmoothSlices(s.slicer())(keras.ops.convert_to_tensor(s.few)),
-    "class profiles": lambda s: nns.slicing.ClassProfiles.from_data(s.im, s.x, s.y),
     **{
         f"decisive, {level}": lambda s, level=level: s.slicer().decisive(s.few, level=level)
         for level in ("synapse", "neuron", "channel", "input")
@@ -214,7 +212,6 @@ CALLS = {
     **{f"suspicious, {method}": suspicious(method) for method in debugging.METHODS},
     **{f"mend, {how}": mend(how) for how in ("mask", "scale", "train")},
     "repair": lambda s: debugging.repair(s.im, next(reversed(s.im.kernels), ""), s.x, s.y),
-    "static_slice": lambda s: debugging.static_slice(s.im, [0]),
     "compare_layers": lambda s: debugging.compare_layers(s.im, s.other, s.x, progress=False),
     "restructure": lambda s: semantic.restructure(s.model, s.critical()),
     "readapt": lambda s: semantic.readapt(s.model, s.critical(), s.x, s.y, s.x, epochs=1),
@@ -239,7 +236,6 @@ CALLS = {
     "compress": lambda s: dflare.compress(s.model, "int8", s.x),
     "DFlare": search(dflare.DFlare(max_queries=10)),
     "agreement": lambda s: dflare.agreement(s.pair(), s.few),
-    "distill": lambda s: dflare.distill(s.model, keras.models.clone_model(s.model), s.x, epochs=1),
 }
 
 

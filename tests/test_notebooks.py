@@ -29,7 +29,7 @@ HOLDS = {
         auroc = {name: table["auroc"].mean() for name, table in tables.items()}
         assert auroc["flag everything"] == 0.5 and auroc["paper"] < auroc["margin"]
         assert auroc["fused"] > 0.9 and tables["flag everything"]["f1"].round(3).eq(0.667).all()
-        assert again.threshold_ == fused.threshold_
+        assert again.threshold_ == fused.threshold_ and result.credible
     """,
     "03-pruning-and-protection": """
         assert small.count_params() < 0.75 * model.count_params() and difference < 1e-4
@@ -75,17 +75,15 @@ HOLDS = {
     """,
     "08-exact-planes": """
         assert error.max() < 1e-3 and len(plane) > 10_000 and len(classes) > len(plane)
-        assert abs(boundary.lengths.sum() - exact) < 1e-6 * exact
         found = [compressed[bits].share for bits in (8, 6, 4)]
         assert 0 < found[0] < found[2] < 0.5 and margin.value > 0
         assert abs(mean.sum() - change) < 1e-8
     """,
     "09-causes": """
-        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["deepfault_ochiai"]
+        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["contrast"]
         assert right["scale"] > right["broken"] + 0.1 and right["train"] > right["broken"]
         assert np.array_equal(answers, labels) and after > before - 0.02
         assert classes[1] == [label] and len(classes[0]) > 1
-        assert outside == 0
     """,
     "10-words-and-time": """
         assert right > 0.97 and share > 0.9

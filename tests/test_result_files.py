@@ -19,9 +19,7 @@ from nnslicer_tf import deepxplore, detection, dflare, exactline, semantic
 from nnslicer_tf._files import load_weights
 from nnslicer_tf.dflare.deviations import Deviation, SearchOutcome
 from nnslicer_tf.dflare.domain import Mutation
-from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.pruning.class_scores import ClassScores
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
@@ -51,10 +49,6 @@ def results(tmp_path_factory):
         "profile": (profile, nns.Profile.load),
         "slice": (slicer.slice(x[:20]), nns.Slice.load),
         "slice set": (slicer.slice_each(x[:20]), nns.SliceSet.load),
-        "class scores": (
-            ClassScores({c: {"dense": np.full((4, 5), 1.0 + c)} for c in range(3)}),
-            ClassScores.load,
-        ),
         "critical neurons": (
             semantic.CriticalNeurons({"dense": np.arange(5) > 2}),
             semantic.CriticalNeurons.load,
@@ -79,10 +73,6 @@ def results(tmp_path_factory):
         ),
         "line": (exactline.exact_line(im, x[0], x[1]), exactline.LinearPartition.load),
         "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
-        "boundary": (
-            exactline.PlaneWalker(im).boundary(square),
-            PlanarBoundary.load,
-        ),
         "detector": (
             detection.LogitMargin(im).fit(x),
             lambda path: detection.LogitMargin.load(path, im),
@@ -106,8 +96,8 @@ def results(tmp_path_factory):
 
 @pytest.fixture(
     params=[
-        *("profile", "slice", "slice set", "class scores", "critical neurons", "neuron ranges"),
-        *("coverage", "differences", "deviations", "line", "plane", "boundary", "detector"),
+        *("profile", "slice", "slice set", "critical neurons", "neuron ranges"),
+        *("coverage", "differences", "deviations", "line", "plane", "detector"),
         *("slice detector", "decisive slices"),
     ]
 )

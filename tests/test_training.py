@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf import datasets, dflare, pruning, semantic
+from nnslicer_tf import datasets, pruning, semantic
 from nnslicer_tf._training import compile_classifier
 from nnslicer_tf.pruning.fine_tuning import imitate
 
@@ -33,17 +33,12 @@ def _by_a_teacher(data):
     imitate(_dense(0), _dense(9), data.x, progress=False)
 
 
-def _by_distillation(data):
-    teacher, student = _dense(9, "softmax"), _dense(0, "softmax")
-    dflare.distill(teacher, student, data.x, epochs=1, progress=False)
-
-
 def _some_neurons(data):
     chosen = {"hidden": np.array([True, False, True, False, True])}
     semantic.train_neurons(_dense(0), chosen, data.x, data.y, epochs=1)
 
 
-@pytest.mark.parametrize("train", [_by_labels, _by_a_teacher, _by_distillation, _some_neurons])
+@pytest.mark.parametrize("train", [_by_labels, _by_a_teacher, _some_neurons])
 def test_training_leaves_no_graphs(data, train):
     def graphs():
         gc.collect()

@@ -3,13 +3,13 @@
 import functools
 import hashlib
 import pickle
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
-from numba import njit, types
+from numba import njit
 from numba.core.caching import FunctionCache
 
 # For functions that are inlined into the compiled function that calls them.
@@ -20,62 +20,31 @@ _INLINED: dict[str, Any] = {
 }
 inlined = njit(**_INLINED)
 
-KERNELS: list["_Compiled"] = []
-"""Functions with a signature, from all imported modules."""
 
-
-def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
+def compiled(**options: Any) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a function with Numba's `njit` at its first call.
 
-    The function runs without the GIL, and is compiled once per machine: for Numba argument types
-    `signature` only (so that a read-only array causes no other compilation), or for all that occur.
+    The function runs without the GIL, and is compiled once per machine for all types that occur.
+    Give large functions arrays that are C-ordered and writable (`writable`): each combination of
+    others is compiled anew.
     """
 
     def compile_lazily(function: Callable) -> Any:
         dispatcher = njit(nogil=True, **options)(function)
         dispatcher._cache = _SharedCache(function)
-        if signature is None:
-            return dispatcher
-
-        kernel = _Compiled(function, dispatcher, signature)
-        KERNELS.append(kernel)
-        return kernel
+        return dispatcher
 
     return compile_lazily
 
 
+def writable(x: np.ndarray, dtype: type) -> np.ndarray:
+    """Return an array of a dtype, C-ordered and writable; a copy only if it is not."""
+    return np.require(x, dtype, ["C", "W"])
+
+
 def is_compiled(dispatcher: Any) -> bool:
-    """Return whether a function without a signature has been compiled, here or on disk."""
+    """Return whether a function has been compiled, here or on disk."""
     return bool(dispatcher.signatures) or dispatcher._cache.holds_any()
-
-
-def argument(dtype: types.Type, dimensions: int) -> types.Array:
-    """Return the type of a C-ordered array that is only read, and may be read-only."""
-    return types.Array(dtype, dimensions, "C", readonly=True)
-
-
-class _Compiled:
-    """A function that is compiled for one signature when first called; then it is `ready`."""
-
-    def __init__(self, function: Callable, dispatcher: Any, signature: tuple) -> None:
-        functools.update_wrapper(self, function)
-        self.ready = False
-        self._dispatcher = dispatcher
-        self._signature = signature
-        self._compiling = threading.Lock()
-
-    def compile(self) -> None:
-        """Compile it, or load its machine code from disk, unless this was already done."""
-        with self._compiling:  # other threads wait for the first one
-            if not self.ready:
-                self._dispatcher.compile(self._signature)
-                self._dispatcher.disable_compile()
-                self.ready = True
-
-    def __call__(self, *args: Any) -> Any:
-        if not self.ready:
-            self.compile()
-        return self._dispatcher(*args)
 
 
 @functools.cache

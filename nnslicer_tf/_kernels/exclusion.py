@@ -13,19 +13,15 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
    divides the interval.
 3. If the interval does not contain the bound, the next one is collected.
 
-A kernel makes the first division of several sums before it searches any of them, so that the
-arithmetic of one hides the latency of another's.
-
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in
-float64, `magnitudes` that of their magnitudes in float32, the threshold is θ·|y|, and `number` is
-the sum's index among those processed together. Everything is inlined into one kernel, and works
-on pointers (see `vectors`) without allocation. benchmarks/README.md has rejected alternatives.
+float64, `magnitudes` that of their magnitudes in float32, and the threshold is θ·|y|. Everything is
+inlined into one kernel, and works on pointers (see `vectors`) without allocation.
+benchmarks/README.md has rejected alternatives.
 """
 
 from collections import namedtuple
 
 import numpy as np
-from numba import float32, float64, int32, types
 
 from nnslicer_tf._kernels.compiled import inlined
 from nnslicer_tf._kernels.vectors import (
@@ -37,7 +33,6 @@ from nnslicer_tf._kernels.vectors import (
     float_of_bits,
     lane_max,
     lane_sum,
-    lane_sums,
     lanes,
     larger,
     last,
@@ -52,13 +47,8 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Largest number of sums that are processed together.
-TOGETHER = 16
-
 # A band with up to this many values is solved directly.
 _FEW = 32
-# Number of nested bands that are kept; deeper ones are collected from the last of these.
-_LEVELS = 5
 # From this depth on, intervals are divided evenly by their bits, which always terminates.
 _BY_BITS = 6
 _CACHE_LINE = 64
@@ -72,11 +62,10 @@ _ROUNDING = np.float32(2**-23)
 
 _FEW_PADDED = -(-_FEW // LANES) * LANES
 
-# Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
-# the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
-# markers that distinguish later positions from earlier ones; and, for each of the sums that are
-# processed together, a stack of waiting intervals: lower, upper, depth.
-Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stacks"])
+# Pointers to the buffers of `excluded_bound`: the values of an interval; of few, the bits of the
+# magnitudes and the values in float64, and markers that distinguish later positions from earlier
+# ones; and a stack of waiting intervals: lower, upper, depth.
+Workspace = namedtuple("Workspace", ["band", "keys", "wide", "later", "stack"])
 
 
 def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
@@ -89,41 +78,23 @@ def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
 
 def buffers(size: int) -> dict[str, np.ndarray]:
     """Return the buffers of a `Workspace` for sums of up to `size` values."""
+    whole = aligned(3 * _FEW_PADDED + LANES, np.int32)
+    whole[2 * _FEW_PADDED :] = 1
     stride = -(-size // LANES) * LANES + LANES
-    whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
-    whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
-    single = aligned(_LEVELS * stride + 3 * _INTERVALS * TOGETHER, np.float32)
-    double = aligned(_FEW_PADDED + _LEVELS, np.float64)
-    return {"single": single, "whole": whole, "double": double}
-
-
-def memory_of(memory: type, *fields: types.Type) -> types.NamedTuple:
-    """Return the type of a namedtuple of arrays, the last of which are `buffers`."""
-    return types.NamedTuple((*fields, float32[::1], int32[::1], float64[::1]), memory)
-
-
-@inlined
-def multiply(v, size, first, second, sums, sizes):
-    """Store products; return two vectors with them, and their magnitudes, added."""
-    for i in range(0, size, LANES):
-        value = load(first, i) * load(second, i)
-        store(v, i, value)
-        sums = sums + widen(value)
-        sizes = sizes + magnitude(value)
-    return sums, sizes
+    single = aligned(stride + 3 * _INTERVALS, np.float32)
+    return {"single": single, "whole": whole, "double": aligned(_FEW_PADDED, np.float64)}
 
 
 @inlined
 def give(v, size, bound, ties, sign, received, synapses):
-    """Add signs where values are kept to inputs, and synapses if not None; return the ties left."""
+    """Add signs to the inputs and synapses of the values that are kept."""
     above, below = splat(bound), splat(-bound)
     plus, none = splat(sign), splat(np.int32(0))
     for i in range(0, size, LANES):
         value = load(v, i)
         given = where(value > above, plus, none) - where(value < below, plus, none)
         store(received, i, load(received, i) + given)
-        if synapses is not None:
-            store(synapses, i, load(synapses, i) + given)
+        store(synapses, i, load(synapses, i) + given)
     i = size
     while i > 0 and ties > 0 and bound > 0:
         i -= 1
@@ -131,68 +102,42 @@ def give(v, size, bound, ties, sign, received, synapses):
         if abs(value) == bound:
             given = sign if value > 0 else -sign
             write(received, i, read(received, i) + given)
-            if synapses is not None:
-                write(synapses, i, read(synapses, i) + given)
+            write(synapses, i, read(synapses, i) + given)
             ties -= 1
-    return ties
 
 
 @inlined
 def workspace(single, whole, double):
     """Return the `Workspace` in the memory that `buffers` allocated."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
-    return Workspace(
-        stacks=single,
-        bands=at(single, 3 * _INTERVALS * TOGETHER),
-        keys=whole,
-        later=at(whole, _FEW_PADDED),
-        sizes=at(whole, 3 * _FEW_PADDED + LANES),
-        wide=double,
-        bases=at(double, _FEW_PADDED),
-    )
+    later = at(whole, _FEW_PADDED)
+    return Workspace(at(single, 3 * _INTERVALS), whole, double, later, single)
 
 
 @inlined
-def first_division(values, size, total, magnitudes, threshold, work, number):
-    """Begin the search for a bound; return the number of intervals for `excluded_bound`."""
-    stack = at(work.stacks, 3 * _INTERVALS * number)
-    # Not a literal, for which Numba would compile the called functions once more.
-    waiting = np.int64(0)
-    none = np.float32(0)
-    undivided = size <= _FEW or not threshold > 0
-    if undivided:
-        return _push(stack, waiting, _LEAST, _MOST, none, undivided)
-    mean = max(magnitudes / np.float32(size), _LEAST)
-    f = np.float32
-    # Most bounds lie between one and eight times the mean magnitude.
-    bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
-    part = (total, f(total), magnitudes, threshold)
-    return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, waiting)
-
-
-@inlined
-def excluded_bound(values, size, threshold, waiting, work, number):
+def excluded_bound(values, size, total, magnitudes, threshold, work):
     """Return (bound, ties): values above it, and the last `ties` of those equal to it, are kept."""
     if not threshold > 0:
         return np.float32(0), 0
-    stack = at(work.stacks, 3 * _INTERVALS * number)
-    stride = (size + LANES - 1) // LANES * LANES + LANES
-    write(work.sizes, 0, np.int32(size))
-    write(work.bases, 0, 0.0)
+    stack, f = work.stack, np.float32
+    # Not a literal, for which Numba would compile the called functions once more.
+    waiting = np.int64(0)
+    if size <= _FEW:
+        waiting = _push(stack, waiting, _LEAST, _MOST, f(0), True)
+    else:  # most bounds lie between one and eight times the mean magnitude
+        mean = max(magnitudes / f(size), _LEAST)
+        bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
+        part = (total, f(total), magnitudes, threshold)
+        waiting = _divide(values, size, bounds, (_LEAST, _MOST, f(0)), part, stack, waiting)
     while waiting > 0:
         waiting -= 1
         lower = read(stack, 3 * waiting)
         upper = read(stack, 3 * waiting + 1)
         depth = read(stack, 3 * waiting + 2)
-        level = min(np.int64(depth), _LEVELS)
         band, base, among = values, 0.0, size
-        if level > 0:
-            source = values if level == 1 else at(work.bands, (level - 2) * stride)
-            band = at(work.bands, (level - 1) * stride)
-            among, below = _collect(
-                source, np.int64(read(work.sizes, level - 1)), lower, upper, band
-            )
-            base = read(work.bases, level - 1) + below
+        if depth > 0:
+            band = work.band
+            among, base = _collect(values, size, lower, upper, band)
         if among <= _FEW:
             key, ties = _last_below(band, among, base, threshold, work)
             if key >= 0:
@@ -200,15 +145,12 @@ def excluded_bound(values, size, threshold, waiting, work, number):
             if abs(base) < threshold:
                 return float_of_bits(bits(lower) - np.int32(1)), 0  # the next smaller number
             continue
-        if level < _LEVELS:
-            write(work.sizes, level, np.int32(among))
-            write(work.bases, level, base)
-        total, sizes = splat(0.0), splat(np.float32(0))
+        sums, sizes = splat(0.0), splat(np.float32(0))
         for i in range(0, among, LANES):
             v = load(band, i)
-            total = total + widen(v)
+            sums = sums + widen(v)
             sizes = sizes + magnitude(v)
-        left = base + lane_sum(total)
+        left = base + lane_sum(sums)
         if depth < _BY_BITS:
             bounds = _bounds(lower, upper)
         elif bits(upper) - bits(lower) > 1:
@@ -292,8 +234,8 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
         s1, m1 = where(m >= b1, s1 + v, s1), where(m >= b1, m1 + m, m1)
         s2, m2 = where(m >= b2, s2 + v, s2), where(m >= b2, m2 + m, m2)
         s3, m3 = where(m >= b3, s3 + v, s3), where(m >= b3, m3 + m, m3)
-    above = lane_sums(s0, s1, s2, s3)
-    weight = lane_sums(m0, m1, m2, m3)
+    above = lane_sum(s0), lane_sum(s1), lane_sum(s2), lane_sum(s3)
+    weight = lane_sum(m0), lane_sum(m1), lane_sum(m2), lane_sum(m3)
     lower, upper, depth = interval
     left, total, magnitudes, threshold = part
     # The rounding error of a float32 sum in 16 lanes and a tree is below this share of the

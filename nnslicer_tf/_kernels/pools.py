@@ -5,11 +5,8 @@ Values are `(batch, positions, channels)`, signs int8 of their shape; `taps` are
 """
 
 import numpy as np
-from numba import float32, int8, int32
 
-from nnslicer_tf._kernels.compiled import argument, compiled
-
-_SIGNS, _FLOATS = argument(int8, 3), argument(float32, 3)
+from nnslicer_tf._kernels.compiled import compiled, writable
 
 
 def maximum(
@@ -17,13 +14,13 @@ def maximum(
 ) -> np.ndarray:
     """Expand a max pooling: every input of at least `y` gets the output's sign, as int32."""
     received = np.zeros(x.shape, np.int32)
-    signs, x_signs = (np.ascontiguousarray(array, np.int8) for array in (signs, x_signs))
-    y, x = (np.ascontiguousarray(array, np.float32) for array in (y, x))
+    signs, x_signs = (writable(array, np.int8) for array in (signs, x_signs))
+    y, x = (writable(array, np.float32) for array in (y, x))
     _maximum(signs, y, x, x_signs, taps, received)
     return received
 
 
-@compiled((_SIGNS, _FLOATS, _FLOATS, _SIGNS, argument(int32, 2), int32[:, :, ::1]))
+@compiled()
 def _maximum(signs, y, x, x_signs, taps, received):
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):

@@ -9,18 +9,14 @@ to the sum of the local values instead of y.
 from collections import namedtuple
 
 import numpy as np
-from numba import boolean, float32, float64, int8, int32, types
 
-from nnslicer_tf._kernels.compiled import argument, compiled, inlined
+from nnslicer_tf._kernels import compiled as compilation
+from nnslicer_tf._kernels.compiled import compiled, inlined, writable
 from nnslicer_tf._kernels.exclusion import (
-    TOGETHER,
     aligned,
     buffers,
     excluded_bound,
-    first_division,
     give,
-    memory_of,
-    multiply,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -29,28 +25,22 @@ from nnslicer_tf._kernels.vectors import (
     lane_sum,
     lanes,
     load,
+    magnitude,
     pointer,
     read,
     splat,
     store,
     where,
+    widen,
     write,
 )
 
-# The kernel's memory: windows of Δ, and what windows receive; runs of taps; lists of positions;
-# local values, totals and thresholds of some sums; `buffers`.
-Memory = namedtuple("Memory", "windows received runs lists values moments single whole double")
-
-_MEMORY = memory_of(
-    *(Memory, float32[::1], int32[:, ::1], int32[:, :, ::1], int32[::1]),
-    *(float32[:, ::1], float64[:, ::1]),
-)
-_FLOATS = argument(float32, 3)
+# The kernel's memory: windows of Δ, and what windows receive; runs of taps; positions;
+# the local values of a sum; `buffers`.
+Memory = namedtuple("Memory", "windows received runs rows values single whole double")
 
 # Number of values of windows gathered at a time, so that they stay in the L2 cache.
 _BLOCK = 1 << 17
-# Number of local values of sums that are processed together, so that they stay in the L1 cache.
-_TOGETHER_VALUES = 1 << 13
 
 
 def weighted_sum(
@@ -90,14 +80,14 @@ def average(
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
     if counts is None:
         counts = np.count_nonzero(taps >= 0, axis=1)[None]
-    scale = np.ascontiguousarray(counts, np.float64)
+    scale = writable(counts, np.float64)
     inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False)
     return inputs
 
 
 def is_compiled() -> bool:
-    """Return whether the exclusion is compiled in this process."""
-    return _weighted_sum.ready
+    """Return whether the exclusion has been compiled, here or on disk."""
+    return compilation.is_compiled(_weighted_sum)
 
 
 def _expand(
@@ -116,25 +106,23 @@ def _expand(
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
     stride = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // stride))
-    together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
     window_size = block * stride + LANES  # room to copy a whole vector at the end
     memory = Memory(
         windows=aligned(window_size, np.float32),
         received=aligned((block + 1, stride), np.int32),  # may be read beyond the last window
         runs=np.zeros((*taps.shape, 2), np.int32),
-        lists=np.zeros(2 * (block + 1) + TOGETHER, np.int32),
-        values=aligned((together + 1, stride), np.float32),
-        moments=np.zeros((2, TOGETHER), np.float64),
+        rows=np.zeros(block + 1, np.int32),
+        values=aligned(stride, np.float32),
         **buffers(width),
     )
     inputs = np.zeros(dx.size + LANES, np.int32)
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     _weighted_sum(
-        np.ascontiguousarray(signs, np.int8),
-        np.ascontiguousarray(y, np.float32),
-        np.ascontiguousarray(dx, np.float32),
-        np.ascontiguousarray(weights, np.float32),
-        np.ascontiguousarray(taps, np.int32),
+        writable(signs, np.int8),
+        writable(y, np.float32),
+        writable(dx, np.float32),
+        writable(weights, np.float32),
+        writable(taps, np.int32),
         scale,
         *threshold,
         width,
@@ -145,12 +133,7 @@ def _expand(
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
-@compiled(
-    (
-        *(argument(int8, 3), _FLOATS, _FLOATS, _FLOATS, argument(int32, 2), argument(float64, 2)),
-        *(float64, boolean, types.intp, int32[::1], int32[:, :, :, ::1], _MEMORY),
-    )
-)
+@compiled()
 def _weighted_sum(
     signs,
     y,
@@ -171,15 +154,11 @@ def _weighted_sum(
     size, sources = taps.shape[1], dx.shape[2]
     per_group = width // size
     block = memory.received.shape[0] - 1
-    together = memory.values.shape[0] - 1
     work = workspace(memory.single, memory.whole, memory.double)
     windows, received = pointer(memory.windows), pointer(memory.received)
     to_inputs, to_synapses = pointer(inputs), pointer(synapses)
-    runs, rows = pointer(memory.runs), pointer(memory.lists)
-    active, waiting = at(rows, block + 1), at(rows, 2 * (block + 1))
-    values = pointer(memory.values)
-    magnitudes = at(values, together * stride)
-    totals, thresholds = pointer(memory.moments), at(pointer(memory.moments), TOGETHER)
+    runs, rows = pointer(memory.runs), pointer(memory.rows)
+    v = pointer(memory.values)
 
     # Source and length of each run of taps with consecutive sources; padding has the source -1.
     # Runs can be longer than one tap if all inputs of a position are read. Entries between the
@@ -221,49 +200,34 @@ def _weighted_sum(
                         store(window, i, splat(np.int32(0)))
 
                 for o in range(outputs):
-                    found = 0
-                    for k in range(needed):  # without a branch: active ones cannot be predicted
-                        listed = read(rows, k)
-                        write(active, found, listed)
-                        found += np.int64(read(marks, listed * channels + o) != 0)
                     w = at(pointer(weights), (group * outputs + o) * stride)
                     first_synapse = ((row * groups + group) * outputs + o) * stride
-                    for first in range(0, found, together):
-                        # Form the sums of some positions; keep those not excluded entirely.
-                        places = at(active, first)
-                        held = 0
-                        for k in range(min(together, found - first)):
-                            p = np.int64(read(places, k))
-                            v, window_values = at(values, held * stride), at(windows, p * stride)
-                            sums, sizes = splat(0.0), splat(np.float32(0))
-                            sums, sizes = multiply(v, stride, w, window_values, sums, sizes)
-                            total = lane_sum(sums)
-                            output = read(pointer(y), first_neuron + o + p * channels)
-                            threshold = theta * abs(np.float64(output)) * read(scales, start + p)
-                            if by_sum:
-                                threshold = theta * abs(total)
-                            write(totals, held, total)
-                            write(magnitudes, held, lane_sum(sizes))
-                            write(thresholds, held, threshold)
-                            write(places, held, np.int32(p))
-                            held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
-                        for j in range(held):
-                            v, limit = at(values, j * stride), read(thresholds, j)
-                            total, sum_of_sizes = read(totals, j), read(magnitudes, j)
-                            begun = first_division(v, width, total, sum_of_sizes, limit, work, j)
-                            write(waiting, j, np.int32(begun))
-
+                    for k in range(needed):
+                        p = np.int64(read(rows, k))
+                        sign = np.int32(read(marks, p * channels + o))
+                        if sign == 0:
+                            continue
+                        # The local values; of a sum below the threshold, none is kept.
+                        sums, sizes = splat(0.0), splat(np.float32(0))
+                        window = at(windows, p * stride)
+                        for i in range(0, stride, LANES):
+                            value = load(w, i) * load(window, i)
+                            store(v, i, value)
+                            sums = sums + widen(value)
+                            sizes = sizes + magnitude(value)
+                        total = lane_sum(sums)
+                        output = read(pointer(y), first_neuron + o + p * channels)
+                        threshold = theta * abs(np.float64(output)) * read(scales, start + p)
+                        if by_sum:
+                            threshold = theta * abs(total)
+                        if (threshold > 0) & (abs(total) < threshold):
+                            continue
                         # Give to the inputs and synapses of the values that are kept.
-                        for j in range(held):
-                            v = at(values, j * stride)
-                            bound, ties = excluded_bound(
-                                v, width, read(thresholds, j), np.int64(read(waiting, j)), work, j
-                            )
-                            p = np.int64(read(places, j))
-                            sign = np.int32(read(marks, p * channels + o))
-                            to = at(received, p * stride)
-                            to_synapse = at(to_synapses, first_synapse)
-                            give(v, stride, bound, ties, sign, to, to_synapse)
+                        bound, ties = excluded_bound(
+                            v, width, total, lane_sum(sizes), threshold, work
+                        )
+                        to = at(received, p * stride)
+                        give(v, stride, bound, ties, sign, to, at(to_synapses, first_synapse))
                 _scatter(received, to_inputs, rows, needed, place)
 
 

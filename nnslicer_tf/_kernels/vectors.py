@@ -263,31 +263,8 @@ def lane_max(typing, vector):
     )
 
 
-@intrinsic
-def lane_sums(typing, a, b, c, d):
-    """Return the sums of four vectors of floats, with a third of the work of four single sums."""
-
-    def emit(context, builder, sig, args):
-        pairs = [_halve(builder, args[k], args[k + 1], LANES) for k in (0, 2)]
-        sums = _halve(builder, *pairs, LANES // 2)
-        for step in (2, 1):
-            swapped = _shuffle(builder, sums, sums, [lane ^ step for lane in range(LANES)])
-            sums = builder.fadd(sums, swapped)
-        parts = [builder.extract_element(sums, ir.Constant(_INDEX, 4 * k)) for k in range(4)]
-        return context.make_tuple(builder, sig.return_type, parts)
-
-    return types.UniTuple(types.float32, 4)(a, b, c, d), emit
-
-
 def _larger(builder: ir.IRBuilder, x: Any, y: Any) -> Any:
     return builder.select(builder.icmp_signed(">", x, y), x, y)
-
-
-def _halve(builder: ir.IRBuilder, x: Any, y: Any, group: int) -> Any:
-    """Add the halves of each group of lanes; the groups of `x` come first."""
-    firsts = [g + k for g in range(0, 2 * LANES, group) for k in range(group // 2)]
-    seconds = [lane + group // 2 for lane in firsts]
-    return builder.fadd(_shuffle(builder, x, y, firsts), _shuffle(builder, x, y, seconds))
 
 
 def _fold(builder: ir.IRBuilder, vector: Any, combine: Callable) -> Any:

@@ -62,18 +62,19 @@ class Problem:
 
     def scores(self, features: Features) -> np.ndarray:
         """Return the target's scores `(batch,)` float64: logits, not probabilities."""
-        return self._over_batches(features, "scores")
+        return self._over_batches(self._run["scores"], features)[0]
 
     def answers(self, features: Features) -> np.ndarray:
         """Return what users see: the class's probability, or the value, `(batch,)` float64."""
-        outputs = self._over_batches(features, "answers")
+        (outputs,) = self._over_batches(self._run["answers"], features)
         if self.target.label is not None:
             return self.im.classes.probabilities(outputs)[:, self.target.label]
         return outputs.reshape(len(outputs), -1)[:, list(self.target.neurons)].mean(axis=1)
 
     def gradients(self, features: Features) -> Features:
         """Return the score's gradients by name of input or embedding, `(batch, …)` float64."""
-        return dict(zip(self.x, self._over_batches(features, "gradients"), strict=True))
+        gradients = self._over_batches(self._run["gradients"], features)
+        return dict(zip(self.x, gradients, strict=True))
 
     def multipliers(self, rescaled: Callable[..., Any], baselines: Features) -> Features:
         """Return the multipliers of features against each of some baselines, float64.
@@ -82,19 +83,7 @@ class Problem:
         """
         key = "multipliers", self.target.operation, tuple(self.x)
         run = self.im.prepared(key, lambda: self._compiled(rescaled))
-        weights = ops.convert_to_tensor(self._weights)
-        count, size, parts = len(next(iter(baselines.values()))), max(1, self._batch_size // 2), []
-        for first in range(0, count, size):
-            here = [baselines[name][first : first + size] for name in self.x]
-            pairs = [
-                np.concatenate([np.broadcast_to(self.x[n], rows.shape), rows])
-                for n, rows in zip(self.x, here, strict=True)
-            ]
-            tensors = [ops.convert_to_tensor(pair) for pair in pairs]
-            results = run(self._tokens(len(pairs[0])), tensors, weights)
-            parts.append([ops.convert_to_numpy(value).astype(np.float64) for value in results])
-        joined = (np.concatenate(same) for same in zip(*parts, strict=True))
-        return dict(zip(self.x, joined, strict=True))
+        return dict(zip(self.x, self._over_batches(run, baselines, pairs=True), strict=True))
 
     def values(self, ids: Sequence[Any], features: Sequence[Any], wanted: Sequence[str]) -> dict:
         """Return the values of operations, given features, as tensors by name."""
@@ -170,20 +159,26 @@ class Problem:
             by_input[name] = total
         return by_input if len(by_input) > 1 else total
 
-    def _over_batches(self, features: Features, name: str) -> Any:
-        """Return the results of a compiled function, float64; a list for gradients."""
-        count = len(next(iter(features.values())))
-        size = self._batch_size
+    def _over_batches(
+        self, run: Callable[..., Any], features: Features, pairs: bool = False
+    ) -> list[np.ndarray]:
+        """Return the results of a compiled function, float64.
+
+        With `pairs`, the first half of each batch is the sample, once for each of the features.
+        """
+        count, size = len(next(iter(features.values()))), max(1, self._batch_size // (1 + pairs))
         weights = ops.convert_to_tensor(self._weights)
         parts = []
         for first in range(0, count, size):
             batch = [features[n][first : first + size].astype(np.float32) for n in self.x]
+            if pairs:
+                both = zip(self.x.values(), batch, strict=True)
+                batch = [np.concatenate([np.broadcast_to(x, b.shape), b]) for x, b in both]
             tensors = [ops.convert_to_tensor(value) for value in batch]
-            result = self._run[name](self._tokens(len(batch[0])), tensors, weights)
+            result = run(self._tokens(len(batch[0])), tensors, weights)
             results = result if isinstance(result, (list, tuple)) else [result]
             parts.append([np.asarray(ops.convert_to_numpy(r), np.float64) for r in results])
-        joined = [np.concatenate(same) for same in zip(*parts, strict=True)]
-        return joined if name == "gradients" else joined[0]
+        return [np.concatenate(same) for same in zip(*parts, strict=True)]
 
     def _functions(self) -> dict[str, Callable[..., Any]]:
         """Return compiled functions of (inputs, features, weights of the target's neurons)."""

@@ -32,12 +32,9 @@ for _panel, (_module, _names) in _PANELS.items():
 @app.command(rich_help_panel="More")
 def warmup() -> None:
     """Compile the kernels now, so that the first slice does not wait for it."""
-    from nnslicer_tf._environment import track
-    from nnslicer_tf._kernels import pointwise, pools, products, rows, sums  # noqa: F401
-    from nnslicer_tf._kernels.compiled import KERNELS
+    from nnslicer_tf._kernels import compile_all
 
-    for kernel in track(KERNELS, "Compiling", len(KERNELS)):
-        kernel.compile()
+    compile_all()
     print("The kernels are compiled, for this user on this machine.")
 
 

@@ -28,8 +28,8 @@ ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        help="The models expect pixels 0 … 255 divided by this; by default as recorded with "
-        "--deviations, else 255, or 1 if the original scales its input by itself.",
+        help="The models expect pixels 0 … 255 divided by this; by default as recorded, else "
+        "255, or 1 if the original scales its input by itself.",
     ),
 ]
 DeviationsOption = Annotated[
@@ -52,7 +52,7 @@ def agreement(
 
     result = dflare.agreement(dflare.ModelPair(model, other, _divided(scale)), x, y)
     frame = result.to_frame()
-    inputs.write_table(frame, output)
+    inputs.write(output, lambda file: frame.to_csv(file, index=False))
     if result.differs.any():
         inputs.show(frame[frame["differs"]].drop(columns="differs"))
     print(repr(result))
@@ -78,10 +78,7 @@ def deviations(
     minimise: Annotated[
         bool, Option("--minimise", help="Undo changes that a deviation does not need.")
     ] = False,
-    checkpoint: Annotated[
-        Path | None,
-        Option(help="Folder for finished searches, from which an interrupted run resumes."),
-    ] = None,
+    checkpoint: inputs.CheckpointOption = None,
     seed: inputs.SeedOption = 0,
 ) -> None:
     """Find inputs on which a compressed model answers differently from its original.
@@ -124,10 +121,7 @@ def deviations(
 def suite(
     file: Annotated[Path, Argument(help="Deviations from 'nnslicer deviations', .npz.")],
     output: Annotated[Path, Option(help="Folder for the tests.")] = Path("suite"),
-    scale: Annotated[
-        float | None,
-        Option(help="The models expect pixels 0 … 255 divided by this; by default as recorded."),
-    ] = None,
+    scale: ScaleOption = None,
 ) -> None:
     """Write deviations as tests that a future compressed model has to pass."""
     inputs.writable(output / "test_deviations.py")
@@ -178,13 +172,11 @@ def recipe(
     result = debugging.recipe(comparison, budget)
     inputs.show(result.to_frame())
     print(f"{result!r}\nTensors: {', '.join(result.tensors()) or 'none'}")
-    if output is not None:
-        content: dict[str, Any] = {"layers": result.layers, "tensors": result.tensors()}
-        if compressed.suffix == ".tflite":
-            content["ai_edge"] = result.ai_edge()
-        with atomic_path(output) as temporary:
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        print(f"Written to {output}")
+    content: dict[str, Any] = {"layers": result.layers, "tensors": result.tensors()}
+    if compressed.suffix == ".tflite":
+        content["ai_edge"] = result.ai_edge()
+    text = json.dumps(content, indent=1)
+    inputs.write(output, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, Any]:

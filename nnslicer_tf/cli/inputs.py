@@ -63,6 +63,9 @@ ThetaOption = Annotated[float, Option(help="Threshold θ ≥ 0; larger: smaller 
 ClassesOption = Annotated[
     str, Option("--classes", help="Names of the classes, in order, separated by commas.")
 ]
+CheckpointOption = Annotated[
+    Path | None, Option(help="Folder for finished parts, from which an interrupted run resumes.")
+]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
 PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
@@ -219,15 +222,15 @@ def show(frame: "pd.DataFrame", output: Path | None = None) -> None:
     print(first.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     if len(frame) > len(first):
         print(f"… {len(frame) - len(first):,} rows more")
-    write_table(frame, output)
+    write(output, lambda file: frame.to_csv(file, index=False))
 
 
-def write_table(frame: "pd.DataFrame", output: Path | None) -> None:
-    """Write a table to a CSV file, if one is given."""
-    if output is not None:
-        with atomic_path(output) as temporary:
-            frame.to_csv(temporary, index=False)
-        print(f"Written to {output}")
+def write(path: Path | None, save: Callable[[Path], object]) -> None:
+    """Save a file, if one is given, completely or not at all."""
+    if path is not None:
+        with atomic_path(path) as temporary:
+            save(temporary)
+        print(f"Written to {path}")
 
 
 def draw(picture: Path | None, plot: "Callable[[Any], object] | Figure") -> None:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 
 
@@ -18,9 +17,6 @@ def prune(
         Path, Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel).")
     ] = Path("small.keras"),
     ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75,
-    quota: Annotated[
-        str, Option(help="The same share of every 'layer', 'balanced' or 'global'.")
-    ] = "layer",
     by: Annotated[
         str, Option(help="Ranking of units: 'contributions', 'weight', 'channel', 'random' …")
     ] = "contributions",
@@ -50,7 +46,6 @@ def prune(
         classes=wanted,
         ratio=ratio,
         by=by,
-        quota=quota,
         other=other,
         epochs=epochs,
         test=tested,
@@ -96,7 +91,4 @@ def semantic(
     ]
     where = "the test data" if test else "the training data, for want of --test"
     print(f"Accuracy on {where}: {right[0]:.2%}, with the critical neurons alone {right[1]:.2%}")
-    if output is not None:
-        with atomic_path(output) as temporary:
-            small.save(temporary)
-        print(f"Written to {output}")
+    inputs.write(output, small.save)

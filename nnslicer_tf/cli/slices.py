@@ -154,10 +154,9 @@ def explain(
     chosen, other = (
         None if one is None else inputs.target(one, class_names) for one in (target, instead_of)
     )
+    rows: Any = background
     if background not in (None, "mean"):
-        rows: Any = inputs.dataset(background, slicer.im, normalise, split="train").x
-    else:
-        rows = background
+        rows = inputs.dataset(background, slicer.im, normalise, split="train").x
     of_class = None
     if usual is not None:
         labelled = inputs.dataset(
@@ -250,10 +249,7 @@ def slice_(
     workers: Annotated[
         int | None, Option(help="Ray processes; 0 for none. Default: one per core for long work.")
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        Option(help="Folder for partial results, from which an interrupted run resumes."),
-    ] = None,
+    checkpoint: inputs.CheckpointOption = None,
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""

@@ -142,7 +142,7 @@ def causes(
     model: inputs.ModelOption,
     data: inputs.DataOption,
     method: Annotated[
-        str, Option(help="'gradient', 'gradient_contrast', 'patching', 'tarantula' …")
+        str, Option(help="'gradient', 'adjustment', 'patching', 'contrast' …")
     ] = "gradient",
     level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
     most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
@@ -158,7 +158,7 @@ def causes(
 
     runs = debugging.Runs.split(im, samples.x, samples.y).sampled(most, seed)
     failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
-    suspicion = debugging.suspicious(im, failing, passing, method, rng=seed)
+    suspicion = debugging.suspicious(im, failing, passing, method)
     inputs.show(suspicion.to_frame(level), output)
     print(f"{suspicion!r}, from {len(failing[0])} wrong and {len(passing[0])} right answers")
 

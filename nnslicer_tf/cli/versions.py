@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -112,9 +111,7 @@ def _write_page(
                 report.add(pages.Picture(picture, f"Sample {sample}"))
             report.add(pages.Table(causes.changes(flip), "The changes that made it"))
         html = report.html(path.parent)
-    with atomic_path(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
-    print(f"Written to {path}")
+    inputs.write(path, lambda file: file.write_text(html, encoding="utf-8"))
 
 
 def _write_junit(path: Path, verdict: str, passes: bool) -> None:
@@ -126,6 +123,5 @@ def _write_junit(path: Path, verdict: str, passes: bool) -> None:
     case = ElementTree.SubElement(suite, "testcase", name="negative flips", classname="nnslicer")
     if not passes:
         ElementTree.SubElement(case, "failure", message=verdict)
-    with atomic_path(path) as temporary:
-        ElementTree.ElementTree(suite).write(temporary, encoding="utf-8", xml_declaration=True)
-    print(f"Written to {path}")
+    tree = ElementTree.ElementTree(suite)
+    inputs.write(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))

@@ -51,10 +51,6 @@ class Normalisation:
         x /= self.std.astype(np.float32)
         return x
 
-    def invert(self, x: np.ndarray) -> np.ndarray:
-        """Return model input as raw values, float32."""
-        return (x * self.std + self.mean).astype(np.float32)
-
 
 @dataclass(frozen=True, repr=False)
 class Dataset:

@@ -2,7 +2,6 @@
 
 - `suspicious` scores neurons and synapses by how much they cause wrong outputs;
 - `repair` changes few weights so that given inputs, or segments, are provably correct;
-- `static_slice` finds what can reach an output, for any input;
 - `compare_layers` finds the layers and channels by which a compressed model deviates from its
   original, and `recipe` the layers that a quantiser should leave in floating point.
 """

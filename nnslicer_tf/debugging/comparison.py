@@ -7,7 +7,7 @@ yields the compressed model's values, and each place's or channel's can be switc
 
 import functools
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -82,14 +82,18 @@ class _HeldErrors:
         self.im.graph.run(ops.convert_to_tensor(x), self.names, change)
         return values, computed, {name: values[name] - computed[name] for name in self.names}
 
-    def outputs(
-        self, x: np.ndarray, made: Arrays, switched: Sequence[Collection[str]]
-    ) -> Iterator[np.ndarray]:
-        """Yield the outputs for a batch, each time without the errors of some operations."""
-        x, errors = ops.convert_to_tensor(x), self._tensors(made)
+    def mended(
+        self, x: np.ndarray, made: Arrays, labels: np.ndarray, switched: Iterable[Collection[str]]
+    ) -> list[int]:
+        """Count the samples of a batch with the original's label, without some errors each time."""
+        x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
+        counts = []
         for off in switched:
             keep = np.array([name not in off for name in self.names], np.float32)
-            yield ops.convert_to_numpy(self._outputs(x, errors, ops.convert_to_tensor(keep)))
+            outputs = self._outputs(x, errors, ops.convert_to_tensor(keep))
+            answers = self.im.classes.from_outputs(ops.convert_to_numpy(outputs))
+            counts.append(int((answers == labels[:, 0]).sum()))
+        return counts
 
     def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
         """Return each error's contribution to the fall of the margin: operation → `(batch, …)`.
@@ -102,16 +106,13 @@ class _HeldErrors:
         units = self.im[self.im.logit_operation].size
         by_class = self.im.classes.scores(np.eye(units, dtype=np.float32)).T
         direction = ops.convert_to_tensor(by_class[labels[:, 0]] - by_class[labels[:, 1]])
-        x, errors = ops.convert_to_tensor(x), self._tensors(made)
+        x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
         sums = {name: np.zeros_like(made[name]) for name in self.names}
         for share in (np.arange(_STEPS, dtype=np.float32) + 0.5) / _STEPS:
             slopes = self._gradients(x, errors, direction, ops.convert_to_tensor(share))
             for name, slope in zip(self.names, slopes, strict=True):
                 sums[name] -= ops.convert_to_numpy(slope) * made[name] / _STEPS
         return sums
-
-    def _tensors(self, made: Arrays) -> list[Any]:
-        return [ops.convert_to_tensor(made[name]) for name in self.names]
 
 
 class LayerComparison(ShownAsTable):
@@ -154,20 +155,7 @@ class LayerComparison(ShownAsTable):
         deviating = labels[:, 0] != labels[:, 1]
         self.rows, self.given = np.flatnonzero(deviating), len(x)
         self.x, self.labels = x, labels = x[deviating], labels[deviating]
-        # The places from whose values each place is computed.
-        operations, names = self.im.graph.operations, set(held.names)
-        sources: dict[str, set[str]] = {}
-        for name in held.names:
-            seen, waiting = set(), list(operations[name].inputs)
-            while waiting:
-                one = waiting.pop()
-                if one not in seen and one not in names:
-                    waiting.extend(operations[one].inputs)
-                seen.add(one)
-            sources[name] = seen & names
-
-        kinds = (*_KINDS, "in", "out")
-        squares = {kind: dict.fromkeys(held.names, 0.0) for kind in kinds}
+        squares = {kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
         mended = np.zeros(len(self.places))
         for rows in track(list(self._batches()), "Comparing", progress=progress):
@@ -179,21 +167,22 @@ class LayerComparison(ShownAsTable):
                 "leaves": {n: values[n] - original[n] for n in held.names},
                 "passed": {n: computed[n] - original[n] for n in held.names},
             }
-            sums = {
-                kind: {n: float(np.square(v, dtype=np.float64).sum()) for n, v in parts.items()}
-                for kind, parts in changes.items()
-            }
-            for kind, source in (("enters", "leaves"), ("in", "out")):
-                of = sums[source]
-                sums[kind] = {n: sum(of[i] for i in sorted(sources[n])) for n in held.names}
-            for kind, amounts in sums.items():
-                for name in held.names:
-                    squares[kind][name] += amounts[name]
+            for kind, parts in changes.items():
+                for name, part in parts.items():
+                    squares[kind][name] += float(np.square(part, dtype=np.float64).sum())
             for name, part in held.attributions(x[rows], made, labels[rows]).items():
                 by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
                 shares[name] = shares.get(name, 0) + by_channel
-            outputs = held.outputs(x[rows], made, [{name} for name in held.names])
-            mended += [self._right(o, rows) for o in outputs]
+            mended += held.mended(x[rows], made, labels[rows], [{name} for name in held.names])
+        # The inputs of a place are the nearest places before it.
+        nearest: dict[str, set[str]] = {}
+        for operation in self.im.operations:
+            before = set[str]().union(*(nearest[name] for name in operation.inputs))
+            if operation.name in held.names:
+                for kind, source in (("enters", "leaves"), ("in", "out")):
+                    amount = sum(squares[source][name] for name in sorted(before))
+                    squares[kind][operation.name] = amount
+            nearest[operation.name] = {operation.name} if operation.name in held.names else before
         self.errors = {
             kind: {
                 name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
@@ -226,9 +215,8 @@ class LayerComparison(ShownAsTable):
             check_name("place", name, self._held.names)
         right = np.zeros(len(switched))
         for rows in self._batches():
-            made = self._held.made(self.x[rows])[2]
-            outputs = self._held.outputs(self.x[rows], made, switched)
-            right += [self._right(o, rows) for o in outputs]
+            x, labels = self.x[rows], self.labels[rows]
+            right += self._held.mended(x, self._held.made(x)[2], labels, switched)
         return right / len(self.x)
 
     def slices(
@@ -246,9 +234,10 @@ class LayerComparison(ShownAsTable):
             profile = Profile.from_data(im, data, progress=progress)
             slicer = Slicer(im, profile, theta, progress=progress)
             x, labels = self.x[:most], self.labels[:most, 0]
-            parts = []
-            for label in np.unique(labels):
-                parts.append(slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]]))
+            parts = [
+                slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]])
+                for label in np.unique(labels)
+            ]
             found.append(functools.reduce(operator.add, parts))
         return found[0], found[1]
 
@@ -297,10 +286,6 @@ class LayerComparison(ShownAsTable):
     def _batches(self) -> Iterator[slice]:
         for start in range(0, len(self.x), self._batch_size):
             yield slice(start, start + self._batch_size)
-
-    def _right(self, outputs: np.ndarray, rows: slice) -> int:
-        """Return how many samples get the original's label."""
-        return int((self.im.classes.from_outputs(outputs) == self.labels[rows, 0]).sum())
 
 
 def compare_layers(

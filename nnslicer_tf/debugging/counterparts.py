@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import keras
@@ -62,14 +63,14 @@ class Counterpart(ABC):
             twin.kernels[name].variable().assign(values)
         return twin.model
 
-    def _input_places(self, tensor: str, stored: str) -> list[Place]:
-        name = self.im.input_operation
-        is_tokens = self.im.graph.vocabulary(name) is not None
-        return [] if is_tokens else [Place(name, None, tensor, stored, 0)]
-
-    def _place(self, operation: str, kernel: str | None, tensor: str, stored: str) -> Place:
-        weights = self.im.kernels[kernel].size if kernel else 0
-        return Place(operation, kernel, tensor, stored, weights)
+    def _set_places(self, places: Iterable[tuple[str, str | None, str, str]]) -> None:
+        """Set the places from their fields but for the weights, without an input of tokens."""
+        im = self.im
+        self.places = tuple(
+            Place(name, kernel, tensor, stored, im.kernels[kernel].size if kernel else 0)
+            for name, kernel, tensor, stored in places
+            if name != im.input_operation or im.graph.vocabulary(name) is None
+        )
 
 
 def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndarray) -> Counterpart:
@@ -125,12 +126,12 @@ class _Copy(Counterpart):
                     "hide the rounding of mixed precision. Compare a 16-bit LiteRT file instead."
                 )
         self.im, self._other = im, other
-        places = self._input_places(im.input_operation, "float32")
-        for o in im.operations:
-            if o.kernels or isinstance(o.params, Affine) or o.name == im.output_operations[0]:
-                kernel = o.kernels[0].name if o.kernels else None
-                places.append(self._place(o.name, kernel, o.name, "float32"))
-        self.places = tuple(places)
+        ends = (im.input_operation, im.output_operations[0])
+        self._set_places(
+            (o.name, o.kernels[0].name if o.kernels else None, o.name, "float32")
+            for o in im.operations
+            if o.kernels or isinstance(o.params, Affine) or o.name in ends
+        )
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
         name = self.im.input_operation
@@ -164,11 +165,9 @@ class _QuantisedLayers(Counterpart):
         kernels.setdefault(im.output_operations[0], None)
         outputs = {name: self._layers[name].output for name in kernels}
         self._values = keras.Model(model.inputs, outputs)
-        places = self._input_places(im.input_operation, "float32")
-        for name, kernel in kernels.items():
-            stored = getattr(self._layers[name], "quantization_mode", None) or "float32"
-            places.append(self._place(name, kernel, name, stored))
-        self.places = tuple(places)
+        kernels = {im.input_operation: None, **kernels}
+        modes = {n: getattr(layer, "quantization_mode", None) for n, layer in self._layers.items()}
+        self._set_places((n, k, n, modes.get(n) or "float32") for n, k in kernels.items())
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
         values = self._values.predict_on_batch(x)

@@ -3,21 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
-from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.slicing import Slicer
 
 Arrays = dict[str, np.ndarray]
-Formula = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
-"""`formula(failed, passed, all_failed, all_passed)`: counts, arrays of one shape → scores."""
 
 _BATCH = 32
 _MAX_PATCHED = 64
@@ -26,7 +25,6 @@ _ADJUSTMENTS = (
     *((factor, b) for factor in (0.0, -1.0, -0.4, 0.4, 2.0) for b in (0.0, 1.0, -1.0, 3.0, -3.0)),
     *((0.98, b) for b in (1.0, -1.0, 3.0, -3.0, 9.0, -9.0)),
 )
-_EXPONENT = 3  # the exponent of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
 _NO_CLASS = (
     "No passing sample has the correct class of a failing one. Classes are compared one by one: "
     "pass passing samples of the failing samples' correct classes."
@@ -35,11 +33,34 @@ _NO_CLASS = (
 
 @dataclass(frozen=True, eq=False)
 class SuspicionScores:
-    """Signed scores, float64; those of a channel's positions `add_up`, or are averaged."""
+    """Signed scores, float64; those of a channel's positions `add_up`, or are averaged.
+
+    Attributes:
+        neurons: Operation name → array of its shape, for all operations.
+        synapses: Kernel name → array of its shape, for all kernels.
+        add_up: Whether a channel's score is the sum of those of its positions, or their mean.
+    """
 
     neurons: Arrays
     synapses: Arrays
     add_up: bool
+
+    @classmethod
+    def by_channel(cls, im: InstrumentedModel, neurons: Arrays) -> "SuspicionScores":
+        """Return scores in which a synapse has the mean score of the channel that it feeds."""
+        synapses: Arrays = {}
+        for operation in im.operations:
+            kernel = operation.params
+            if isinstance(kernel, Synapses):
+                channels = channel_scores(neurons[operation.name], add_up=False)
+                layout = kernel.from_kernel(np.zeros(kernel.shape)).shape
+                scores = kernel.to_kernel(np.broadcast_to(channels, layout))
+                synapses[kernel.name] = synapses.get(kernel.name, 0) + scores
+        return cls(neurons, synapses, add_up=False)
+
+
+SlicerMaker: TypeAlias = Callable[[], Slicer]
+"""Makes a slicer with the profile and the options given to `suspicious`."""
 
 
 def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
@@ -48,82 +69,20 @@ def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
     return flat.sum(axis=0) if add_up else flat.mean(axis=0)
 
 
-def _by_channel(im: InstrumentedModel, neurons: Arrays) -> SuspicionScores:
-    """Return scores in which a synapse has the mean score of the channel that it feeds."""
-    synapses: Arrays = {}
-    for operation in im.operations:
-        kernel = operation.params
-        if isinstance(kernel, Synapses):
-            channels = channel_scores(neurons[operation.name], add_up=False)
-            layout = kernel.from_kernel(np.zeros(kernel.shape)).shape
-            scores = kernel.to_kernel(np.broadcast_to(channels, layout))
-            synapses[kernel.name] = synapses.get(kernel.name, 0) + scores
-    return SuspicionScores(neurons, synapses, add_up=False)
-
-
-# --- spectra -------------------------------------------------------------------------------
-
-
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return above / below; 0 for 0 / 0, and a value above all others for other n / 0."""
-    quotient = np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
-    largest = quotient.max(initial=0.0)
-    return np.where((below == 0) & (above > 0), largest + above, quotient)
-
-
-FORMULAS: dict[str, Formula] = {
-    # The share of failures over the sum of both shares (Jones and Harrold, ASE 2005).
-    "tarantula": lambda failed, passed, all_failed, all_passed: _ratio(
-        failed / all_failed, failed / all_failed + passed / all_passed
-    ),
-    # The cosine between taking part and failing (Abreu et al., TAIC PART 2007).
-    "ochiai": lambda failed, passed, all_failed, all_passed: _ratio(
-        failed, np.sqrt(all_failed * (failed + passed))
-    ),
-    # D* with * = 3 (Wong et al., IEEE Transactions on Reliability 2014).
-    "dstar": lambda failed, passed, all_failed, all_passed: _ratio(
-        failed.astype(np.float64) ** _EXPONENT, passed + (all_failed - failed)
-    ),
-}
-
-
-def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
-    """Apply a formula to membership in the slices for the predicted class."""
-    failed, passed = (
-        _weighted(slicer, part.x, "predicted", None, lambda values: values != 0)
-        for part in (runs.failing, runs.passing)
-    )
-    sizes = len(runs.failing), len(runs.passing)
-    neurons, synapses = (
-        {name: formula(failed[i][name], passed[i][name], *sizes) for name in failed[i]}
-        for i in (0, 1)
-    )
-    return SuspicionScores(neurons, synapses, add_up=False)
-
-
-def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
-    """Apply a formula to active (positive) neurons, and to targets of synapses (as DeepFault)."""
-    failed, passed = (
-        _sums(im, samples.x, lambda values: values > 0) for samples in (runs.failing, runs.passing)
-    )
-    sizes = len(runs.failing), len(runs.passing)
-    return _by_channel(im, {name: formula(failed[name], passed[name], *sizes) for name in failed})
-
-
 # --- slices --------------------------------------------------------------------------------
 
 
-def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
+def contrast(im: InstrumentedModel, runs: Runs, make_slicer: SlicerMaker) -> SuspicionScores:
     """Return mean differences of contributions to the right class, weighted by failing samples."""
     passing = dict(runs.passing.by_class())
     shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
     if not shared:
         raise InvalidArgumentError(_NO_CLASS)
-    total = sum(len(rows) for _, rows in shared)
+    slicer, total = make_slicer(), sum(len(rows) for _, rows in shared)
     neurons: Arrays = {}
     synapses: Arrays = {}
     for label, rows in shared:
-        neuron, _ = slicer.im.classes.neuron(label)  # of one sigmoid both classes share it
+        neuron, _ = im.classes.neuron(label)  # of one sigmoid both classes share it
         means = [
             _weighted(slicer, samples.x[chosen], [neuron], np.full(len(chosen), 1 / len(chosen)))
             for samples, chosen in ((runs.failing, rows), (runs.passing, passing[label]))
@@ -135,13 +94,15 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
     return SuspicionScores(neurons, synapses, add_up=True)
 
 
-def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
+def wrong_minus_right(
+    im: InstrumentedModel, runs: Runs, make_slicer: SlicerMaker
+) -> SuspicionScores:
     """Return contributions to the wrong class's rise minus those to the right one's.
 
     Contributions to an output below the profile's mean are negative: counts are multiplied by −1,
     amounts have this sign already.
     """
-    samples, im = runs.failing, slicer.im
+    samples, slicer = runs.failing, make_slicer()
     mean = slicer.profile.means[im.logit_operation]
     changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
     signs = np.sign(changes) if slicer.contribution == "count" else np.ones_like(changes)
@@ -157,14 +118,9 @@ def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
 
 
 def _weighted(
-    slicer: Slicer,
-    x: np.ndarray,
-    outputs: Any,
-    weights: np.ndarray | None,
-    of: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    slicer: Slicer, x: np.ndarray, outputs: Any, weights: np.ndarray
 ) -> tuple[Arrays, Arrays]:
-    """Return weighted sums over samples of `of(contributions)`, for neurons and synapses."""
-    weights = np.ones(len(x)) if weights is None else weights
+    """Return weighted sums of the samples' contributions, for neurons and synapses."""
     neurons: Arrays = {}
     synapses: Arrays = {}
     first = 0
@@ -174,19 +130,19 @@ def _weighted(
         first += len(these)
         for sums, values in ((neurons, part.neurons), (synapses, part.synapses)):
             for name, array in values.items():
-                sums[name] = sums.get(name, 0) + np.tensordot(these, of(array), axes=1)
+                sums[name] = sums.get(name, 0) + np.tensordot(these, array, axes=1)
     return neurons, synapses
 
 
 # --- gradients -----------------------------------------------------------------------------
 
 
-def gradient(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
+def gradient(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
     """Return gradient × activation for wrong minus right logit, averaged over failing samples."""
     return _attributed(im, runs.failing, lambda label: {})
 
 
-def gradient_contrast(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
+def gradient_contrast(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
     """Return gradient × difference of the activation from passing samples of the same class.
 
     To first order, the part of the wrong logit's lead that is due to the neuron's deviation.
@@ -203,6 +159,12 @@ def _attributed(
     references: Callable[[int], Mapping[str, np.ndarray] | None],
 ) -> SuspicionScores:
     """Return the mean of gradient × (value − reference) over failing samples."""
+    recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
+    if recurrent:
+        raise UnsupportedLayerError(
+            f"Layer '{recurrent[0]}' is recurrent: its gates have no gradients here. Use "
+            "method='patching', or a method on slices, such as 'contrast'."
+        )
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
@@ -244,67 +206,50 @@ def _attributed(
     return SuspicionScores(neurons, synapses, add_up=True)
 
 
-def _sums(
-    im: InstrumentedModel, x: np.ndarray, of: Callable[[np.ndarray], np.ndarray] = np.asarray
-) -> Arrays:
-    """Return the sums over samples of `of(values)`."""
-    sums: Arrays = {}
-    for batch in im.capture_batches(x, _BATCH):
-        for name, values in batch.items():
-            sums[name] = sums.get(name, 0) + of(values).sum(axis=0, dtype=np.float64)
-    return sums
-
-
 def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
     means = {}
     for label, rows in samples.by_class():
-        sums = _sums(im, samples.x[rows])
+        sums: Arrays = {}
+        for batch in im.capture_batches(samples.x[rows], _BATCH):
+            for name, values in batch.items():
+                sums[name] = sums.get(name, 0) + values.sum(axis=0, dtype=np.float64)
         means[label] = {n: (total / len(rows)).astype(np.float32) for n, total in sums.items()}
     return means
 
 
-# --- interventions and chance --------------------------------------------------------------
+# --- interventions -------------------------------------------------------------------------
 
 
-def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
+def patching(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
     The exact mean rise of the right logit's lead, over at most 64 failing samples, for channels of
-    operations with a kernel, which give their score to their positions and synapses. Costs a
-    forward pass per channel.
+    operations with a kernel, which give their score to their positions and synapses; outputs score
+    0. Costs a forward pass per channel and class.
     """
     means = _class_means(im, runs.passing)
-    samples = runs.failing
-    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MAX_PATCHED]
+    rows = np.flatnonzero(np.isin(runs.failing.right, list(means)))[:_MAX_PATCHED]
     if not len(rows):
         raise InvalidArgumentError(_NO_CLASS)
-    x, right = samples.x[rows], samples.right[rows]
-
-    def lead(logits: np.ndarray) -> np.ndarray:
-        return -runner_up_margin(im.classes.scores(logits), right)
-
-    before, inputs, neurons = lead(im.logits(x)), ops.convert_to_tensor(x), {}
-    for operation in im.operations:
-        if not isinstance(operation.params, Synapses):
-            continue
-
-        def patched(x: Any, reference: Any, keep: Any, target: str = operation.name) -> Any:
-            def change(name: str, value: Any) -> Any:
-                return value * keep + reference * (1 - keep) if name == target else value
-
-            return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
-
-        run = compiled_function(patched)
-        reference = np.stack([means[int(label)][operation.name] for label in right])
-        reference, gains = ops.convert_to_tensor(reference), []
-        for keep in 1 - np.eye(operation.shape[-1], dtype=np.float32):
-            logits = ops.convert_to_numpy(run(inputs, reference, ops.convert_to_tensor(keep)))
-            gains.append((lead(logits) - before).mean())
-        neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
-    return _by_channel(im, neurons)
+    samples = runs.failing.part(rows)
+    sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
+    of = [name for name in sums if name != im.logit_operation]
+    neurons = {o.name: np.zeros(o.shape) for o in im.operations}
+    for label, chosen in samples.by_class():
+        ablation = Ablation(im, Mean(means[label]), "channel", of=of)
+        x, right = ablation.rows(samples.x[chosen]), samples.right[chosen]
+        whole = np.ones(ablation.units, np.float32)
+        leads = [
+            -runner_up_margin(im.classes.scores(ablation.outputs(mask, x)), right).sum()
+            for mask in (whole, *(whole - np.eye(ablation.units, dtype=np.float32)))
+        ]
+        gains = (np.array(leads[1:]) - leads[0]) / len(rows)
+        for name, part in ablation.masks(gains).items():
+            neurons[name] += part
+    return SuspicionScores.by_channel(im, neurons)
 
 
-def adjustment(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
+def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
     """Return by how much the loss falls when a channel is adjusted in the way that helps most.
 
     An adjusted channel has the value m + a · (value − m) + b · s, with its mean m and its spread s,
@@ -315,10 +260,8 @@ def adjustment(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     failing, passing = (
         part.part(np.arange(min(len(part), _MAX_PATCHED))) for part in (runs.failing, runs.passing)
     )
-    x, right = (
-        np.concatenate([failing.x, passing.x]),
-        np.concatenate([failing.right, passing.right]),
-    )
+    x = np.concatenate([failing.x, passing.x])
+    right = np.concatenate([failing.right, passing.right])
     sizes = len(failing), len(passing)
     weights = np.repeat([0.5 / size for size in sizes], sizes)
 
@@ -355,7 +298,7 @@ def adjustment(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
             of_score[neuron] = sign
             rows = ablation.rows(x[chosen], shifted(size))
             each = np.ones((chosen.sum(), ablation.units), np.float32)
-            _, slopes = ablation.slopes(each, rows, of_score, float(im.classes.by_softmax))
+            slopes = ablation.slopes(each, rows, of_score, float(im.classes.by_softmax))[1]
             fall -= weights[chosen] @ slopes
         falls.append(fall)
     to_mean, shift = falls[0], np.abs(falls[1] - falls[0])
@@ -378,12 +321,8 @@ def adjustment(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
                 best[place] = max(best[place], before - share @ losses(rows, y, mask))
         return best
 
-    few = np.concatenate(
-        [
-            start + np.arange(min(size, _MAX_PATCHED // 4))
-            for start, size in zip((0, sizes[0]), sizes, strict=True)
-        ]
-    )
+    from_failing, from_passing = (min(size, _MAX_PATCHED // 4) for size in sizes)
+    few = np.r_[:from_failing, sizes[0] : sizes[0] + from_passing]
     rough = gains(candidates, few)
     best = np.argsort(-rough, kind="stable")[:_FINALISTS]
     scores = np.zeros(ablation.units)
@@ -394,25 +333,16 @@ def adjustment(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
     for name, part in ablation.masks(scores.astype(np.float32)).items():
         neurons[name] = np.broadcast_to(part, im[name].shape).astype(np.float64)
-    return _by_channel(im, neurons)
+    return SuspicionScores.by_channel(im, neurons)
 
 
-def chance(im: InstrumentedModel, rng: np.random.Generator) -> SuspicionScores:
-    """Return random scores."""
-    neurons = {o.name: rng.random(o.shape) for o in im.operations}
-    synapses = {name: rng.random(kernel.shape) for name, kernel in im.kernels.items()}
-    return SuspicionScores(neurons, synapses, add_up=False)
-
-
-OF_SLICES: dict[str, Callable[[Slicer, Runs], SuspicionScores]] = {
-    "contrast": contrast,
-    "wrong_minus_right": wrong_minus_right,
-    **{name: partial(membership, formula) for name, formula in FORMULAS.items()},
-}
-OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], SuspicionScores]] = {
+METHODS: dict[str, Callable[[InstrumentedModel, Runs, SlicerMaker], SuspicionScores]] = {
     "adjustment": adjustment,
     "patching": patching,
     "gradient_contrast": gradient_contrast,
     "gradient": gradient,
-    **{f"deepfault_{name}": partial(activity, formula) for name, formula in FORMULAS.items()},
+    "contrast": contrast,
+    "wrong_minus_right": wrong_minus_right,
 }
+"""The methods of `suspicious` by name. To add one, add a function of the model, the runs and a
+function without arguments that makes a slicer, which methods on slices call."""

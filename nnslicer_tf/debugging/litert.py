@@ -5,6 +5,7 @@ in floating point from the file's own inputs of the step, so that errors do not 
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,14 @@ _ROUNDING = 0.2  # relative error of a step that only rounds
 _UNRELATED = 0.9  # relative error above which two values are unrelated
 
 _RESHAPING = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+_LOOKUPS = ("GATHER", "EMBEDDING_LOOKUP")
 _AXES = {
     "CONV_2D": (1, 2, 3, 0),
     "FULLY_CONNECTED": (1, 0),
     "DEPTHWISE_CONV_2D": (1, 2, 3, 0),
     "TRANSPOSE_CONV": (1, 2, 0, 3),
     "CONV_3D": (0, 1, 2, 3, 4),
-    "GATHER": (0, 1),
-    "EMBEDDING_LOOKUP": (0, 1),
+    **dict.fromkeys(_LOOKUPS, (0, 1)),
 }
 """Step → the axes of its weights in Keras's order."""
 
@@ -52,6 +53,7 @@ class LiteRTGraph:
         file = LiteRTModel(model, keep_tensors=True)
         file.fit(shape)
         self.name, self._interpreter, self._tensors = file.name, file.interpreter, file.tensors
+        self.names = {index: tensor["name"] for index, tensor in file.tensors.items()}
         self.input, self.output = (end["index"] for end in file.ends())
         self._source_of: dict[int, int] = {}  # computed constant → its source
         depends, steps = {self.input}, []
@@ -70,10 +72,8 @@ class LiteRTGraph:
                 weights = next((i for i in constant if len(self._tensors[i]["shape"]) > 1), None)
             steps.append(FileStep(step["op_name"], live, output, weights, tuple(others)))
         self.steps = tuple(steps)
-
-    def tensor_name(self, index: int) -> str:
-        """Return the name of a tensor."""
-        return self._tensors[index]["name"]
+        # Others compute booleans, indices or sizes.
+        self._real = [step for step in steps if stands_for_numbers(self._tensors[step.output])]
 
     def stored(self, index: int) -> str:
         """Return how a tensor is stored, such as "int8"."""
@@ -82,8 +82,7 @@ class LiteRTGraph:
 
     def kernel(self, step: FileStep) -> np.ndarray:
         """Return a step's float32 weights, with the axes in Keras's order."""
-        if step.weights is None:
-            raise InvalidArgumentError(f"A step {step.kind} has no weights.")
+        assert step.weights is not None
         tensor = self._tensors[step.weights]
         stored = self._interpreter.get_tensor(step.weights)
         zero_points = tensor["quantization_parameters"]["zero_points"]
@@ -102,33 +101,19 @@ class LiteRTGraph:
                 values.append(self._interpreter.get_tensor(index))
         return {i: dequantised(np.concatenate(v), self._tensors[i]) for i, v in parts.items()}
 
-    def of_one_sample(self, index: int) -> bool:
-        """Whether a tensor's first axis is a batch of one sample."""
-        shape = self._tensors[index]["shape"]
-        return len(shape) > 1 and shape[0] == 1
-
-    def is_real(self, index: int) -> bool:
-        """Whether a tensor holds real numbers, not booleans, indices or sizes."""
-        return stands_for_numbers(self._tensors[index])
+    def values_of_sample(self) -> list[int]:
+        """Return the steps' outputs that are real numbers, and of which each sample has its own."""
+        shapes = {step.output: self._tensors[step.output]["shape"] for step in self._real}
+        return [output for output, shape in shapes.items() if len(shape) > 1 and shape[0] == 1]
 
     def without_bias(self) -> set[int]:
-        """Return the tensors of layer outputs, also reshaped, to which a bias is added later."""
-        readers: dict[int, list[FileStep]] = {}
-        for step in self.steps:
-            if self.is_real(step.output):  # not sizes
-                for index in step.inputs:
-                    readers.setdefault(index, []).append(step)
+        """Return the tensors whose only use, also after a reshape, is that a constant is added."""
+        uses = Counter(index for step in self._real for index in step.inputs)
         tensors: set[int] = set()
-        for step in self.steps:
-            if step.weights is None or step.kind in ("GATHER", "EMBEDDING_LOOKUP"):
-                continue
-            chain = [step.output]
-            while len(after := readers.get(chain[-1], [])) == 1:
-                if after[0].kind not in _RESHAPING:
-                    if after[0].kind == "ADD" and len(after[0].inputs) == 1:
-                        tensors.update(chain)
-                    break
-                chain.append(after[0].output)
+        for step in reversed(self._real):
+            is_bias = step.kind == "ADD" and len(step.inputs) == 1
+            if is_bias or (step.kind in _RESHAPING and step.output in tensors):
+                tensors.update(index for index in step.inputs if uses[index] == 1)
         return tensors
 
 
@@ -158,20 +143,16 @@ class LiteRTCounterpart(Counterpart):
     ) -> None:
         self.im, self._file = im, LiteRTGraph(model, x.shape[1:])
         file = self._file
-        if not file.of_one_sample(file.input):
-            raise InvalidArgumentError(
-                f"The TFLite model in {file.name} does not accept single samples."
-            )
         self._matches = self._recognise(x[:_EXAMPLES])
         self._check()
         order = {name: i for i, name in enumerate(im.graph.operations)}
-        places = self._input_places(file.tensor_name(file.input), file.stored(file.input))
+        places: list[tuple[str, str | None, str, str]]
+        places = [(im.input_operation, None, file.names[file.input], file.stored(file.input))]
         for name, match in sorted(self._matches.items(), key=lambda item: order[item[0]]):
             weights = match.step.weights
             stored = file.stored(match.output if weights is None else weights)
-            tensor = file.tensor_name(match.step.output)
-            places.append(self._place(name, match.kernel, tensor, stored))
-        self.places = tuple(places)
+            places.append((name, match.kernel, file.names[match.step.output], stored))
+        self._set_places(places)
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return the file's values: operation of a place → `(samples, …)` float32."""
@@ -207,9 +188,7 @@ class LiteRTCounterpart(Counterpart):
     def _recognise(self, x: np.ndarray) -> dict[str, _Match]:
         """Return the operations that the file's steps compute, with their tensors."""
         im, file, matches = self.im, self._file, dict[str, _Match]()
-        single = (s.output for s in file.steps if file.of_one_sample(s.output))
-        real = [output for output in single if file.is_real(output)]
-        values = file.run(x, [file.input, *real])
+        values = file.run(x, [file.input, *file.values_of_sample()])
         known = {im.input_operation: values[file.input].reshape(-1, *im.input_shape)}
         names = [o.name for o in im.operations if o.kind == "mask"]
         masks = dict(im.forward(values[file.input], names)) if names else {}
@@ -226,7 +205,8 @@ class LiteRTCounterpart(Counterpart):
             is_half = step.kind == "MUL" and len(step.inputs) == 1
             if is_half or step.kind in ("QUANTIZE", "DEQUANTIZE"):
                 continue
-            if step.output not in values or step.output in partial:
+            is_part = origin.kernels and step.kind not in _LOOKUPS and step.output in partial
+            if step.output not in values or is_part:
                 continue
 
             # The operation whose value is nearest to the tensor, if one is near.
@@ -276,13 +256,13 @@ class LiteRTCounterpart(Counterpart):
     def _check(self) -> None:
         """Reject a file in which a kernel, or the output, has no counterpart."""
         file, matches = self._file, self._matches
-        there = {match.kernel: file.tensor_name(match.output) for match in matches.values()}
+        there = {match.kernel: file.names[match.output] for match in matches.values()}
         missing = [name for name in self.im.kernels if name not in there]
         if missing:
             kernels = ", ".join(f"'{n}' (kernel {self.im.kernels[n].shape})" for n in missing)
             layers = [s for s in file.steps if s.weights is not None]
             free = [s for s in layers if all(m.step is not s for m in matches.values())]
-            names = ", ".join(file.tensor_name(s.output) for s in free) or "none"
+            names = ", ".join(file.names[s.output] for s in free) or "none"
             known = ", ".join(f"'{name}'" for name in there if name is not None) or "none"
             raise InvalidArgumentError(
                 f"Layer {kernels} has no counterpart in the TFLite model in {file.name}. Layers "
@@ -293,7 +273,7 @@ class LiteRTCounterpart(Counterpart):
         if output not in matches:
             raise InvalidArgumentError(
                 f"The output '{output}' has no counterpart in the TFLite model in {file.name}, "
-                f"whose output is '{file.tensor_name(file.output)}'. If only one of them ends in a "
+                f"whose output is '{file.names[file.output]}'. If only one of them ends in a "
                 "softmax, use dflare.with_softmax."
             )
 

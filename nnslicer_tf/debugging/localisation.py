@@ -14,18 +14,10 @@ from nnslicer_tf._training import (
     selective_optimizer,
     train_epochs,
 )
-from nnslicer_tf.debugging.evidence import (
-    OF_SLICES,
-    OF_VALUES,
-    SuspicionScores,
-    chance,
-    channel_scores,
-)
+from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_scores
 from nnslicer_tf.debugging.runs import Labelled, Runs
-from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_classifier, check_synapses
-from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.slicing import Profile, Slicer
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
@@ -33,9 +25,6 @@ _LEVELS = ("channel", "neuron", "synapse", "layer")
 _FACTORS = (-1.0, -0.5, 0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 Masks = dict[str, np.ndarray]
-
-METHODS = (*OF_VALUES, *OF_SLICES, "random")
-"""Names of the methods of `suspicious`."""
 
 
 class Suspicion(ShownAsTable):
@@ -99,7 +88,6 @@ def suspicious(
     profile: Profile | None = None,
     theta: float | None = None,
     contribution: str = "count",
-    rng: int = 0,
     progress: bool = True,
 ) -> Suspicion:
     """Score neurons and synapses by how much they cause wrong outputs.
@@ -118,17 +106,13 @@ def suspicious(
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
             - "patching": the gain when a channel takes its value on passing samples, exact at the
-              cost of a forward pass per channel.
-            - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
+              cost of a forward pass per channel and class; outputs are not suspects.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
-            - "deepfault_…": the formulas on activations (Eniser et al., FASE 2019).
-            - "random": for comparison.
         profile: For methods on slices: the model's profile; by default of the passing samples.
         theta: For methods on slices: threshold θ of the exclusion, by default 0.3 for counts and 0
-            for amounts. At 0 membership says little.
-        contribution: For "contrast" and "wrong_minus_right": "count" or "amount", as of `Slicer`.
-        rng: Seed of "random".
+            for amounts.
+        contribution: For methods on slices: "count" or "amount", as of `Slicer`.
         progress: Show progress bars.
 
     Raises:
@@ -140,23 +124,15 @@ def suspicious(
     """
     check_name("method", method, METHODS)
     check_synapses(im)
-    recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
-    if recurrent and method.startswith("gradient"):
-        raise UnsupportedLayerError(
-            f"Layer '{recurrent[0]}' is recurrent: its gates have no gradients here. Use "
-            "method='patching', or a method on slices, such as 'tarantula'."
-        )
     runs = Runs.of(im, failing, passing)
-    if method == "random":
-        scores = chance(im, np.random.default_rng(rng))
-    elif method in OF_VALUES:
-        scores = OF_VALUES[method](im, runs)
-    else:
-        if profile is None:
-            profile = Profile.from_data(im, runs.passing.x, progress=progress)
-        slicer = Slicer(im, profile, theta, contribution=contribution, progress=progress)
-        scores = OF_SLICES[method](slicer, runs)
-    return Suspicion(im, method, scores)
+
+    def make_slicer() -> Slicer:
+        of = profile
+        if of is None:
+            of = Profile.from_data(im, runs.passing.x, progress=progress)
+        return Slicer(im, of, theta, contribution=contribution, progress=progress)
+
+    return Suspicion(im, method, METHODS[method](im, runs, make_slicer))
 
 
 def mend(

@@ -66,7 +66,6 @@ def repair(
     among: np.ndarray | None = None,
     size: str = "sum",
     margin: float = 1e-3,
-    most: float | None = None,
     groups: Sequence[int] | None = None,
 ) -> ProvableRepair:
     """Change few weights of one layer so that inputs are provably classified correctly.
@@ -81,7 +80,6 @@ def repair(
         size: What to minimise: the "sum" of the changes' magnitudes, which leaves most weights
             unchanged, or the "largest" of them.
         margin: Required lead of the right logit.
-        most: Largest change of a weight; None for no limit.
         groups: For segments: which inputs share one pattern, that at their mean, `(samples,)`
             integers, such as the two ends of each affine part of an exact line, between which
             everything is then correct. By default each input has its own pattern.
@@ -126,16 +124,14 @@ def repair(
         values[-network.others :] += margin
         bounds.append(-values)
     change = np.zeros(shape, np.float32)
-    change[chosen] = _least(np.concatenate(slopes), np.concatenate(bounds), size, most, kernel)
+    change[chosen] = _least(np.concatenate(slopes), np.concatenate(bounds), size, kernel)
     copy = im.copy()
     twin = copy.kernels[kernel]
     twin.variable().assign(twin.kernel() + change)
     return ProvableRepair(copy.model, kernel, change, len(x), margin)
 
 
-def _least(
-    slopes: np.ndarray, bounds: np.ndarray, size: str, most: float | None, kernel: str
-) -> np.ndarray:
+def _least(slopes: np.ndarray, bounds: np.ndarray, size: str, kernel: str) -> np.ndarray:
     """Return the smallest w with slopes · w ≤ bounds; raise `InfeasibleRepairError` without one."""
     from scipy.optimize import linprog
 
@@ -145,14 +141,14 @@ def _least(
     if size == "sum":
         costs = np.ones(2 * weights)
         matrix = np.hstack([slopes, -slopes])
-        limits = [(0, most)] * (2 * weights)
+        limits = [(0, None)] * (2 * weights)
     else:
         costs = np.append(np.zeros(weights), 1.0)
         below = np.hstack([np.eye(weights), -np.ones((weights, 1))])
         above = np.hstack([-np.eye(weights), -np.ones((weights, 1))])
         matrix = np.vstack([np.hstack([slopes, np.zeros((len(slopes), 1))]), below, above])
         bounds = np.concatenate([bounds, np.zeros(2 * weights)])
-        limits = [(None, None)] * weights + [(0, most)]
+        limits = [(None, None)] * weights + [(0, None)]
     found = linprog(costs, A_ub=matrix, b_ub=bounds, bounds=limits, method="highs")
     if not found.success:
         raise InfeasibleRepairError(
@@ -179,7 +175,7 @@ class _FixedPattern:
                 f"Kernel '{kernel}' is used more than once and cannot be repaired."
             )
         (self._owner,) = owners
-        self._graph, self._logits = im.graph.in_dtype_of_input(), im.logit_operation
+        self._graph, self._logits = im.graph, im.logit_operation
         self._classes, self.others = im.classes, im.classes.count - 1
         self._behind = im.graph.between([self._owner.name], [self._logits])
         self._bends, self.conditions = set(), self.others
@@ -200,10 +196,8 @@ class _FixedPattern:
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the conditions at `x`, with the pattern at another input, and their gradients."""
-        names = {self._logits, self._owner.name, *self._owner.inputs}
-        names.update(name for o in self._behind for name in (o.name, *o.inputs))
         inputs = (ops.convert_to_tensor(one[None].astype(np.float64)) for one in (pattern_at, x))
-        tensors = (self._graph.run(one, names) for one in inputs)
+        tensors = (self._graph.run(one, [self._logits, self._owner.name]) for one in inputs)
         pattern, values_at = (
             {name: ops.convert_to_numpy(value) for name, value in values.items()}
             for values in tensors

@@ -1,6 +1,5 @@
 """Recipes: which layers a quantiser should leave in floating point or 16 bits."""
 
-import copy
 import os
 import re
 from collections.abc import Sequence
@@ -14,30 +13,9 @@ from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import Place, counterpart_of
+from nnslicer_tf.errors import MissingPackageError
 
 _MIN_CAUSE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
-
-
-def _tensors(bits: int, granularity: str) -> dict[str, Any]:
-    return {"num_bits": bits, "symmetric": True, "granularity": granularity, "dtype": "INT"}
-
-
-_KEPT: dict[str, dict[str, Any]] = {
-    "float": {"algorithm_key": "no_quantize"},
-    "int16": {
-        "algorithm_key": "min_max_uniform_quantize",
-        "op_config": {
-            "activation_tensor_config": _tensors(16, "TENSORWISE"),
-            "weight_tensor_config": _tensors(8, "CHANNELWISE"),
-            "compute_precision": "INTEGER",
-            "explicit_dequantize": False,
-            "skip_checks": False,
-            "min_weight_elements": 0,
-        },
-    },
-}
-"""How to keep layers → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
-setting `static_wi8_ai16`: 16-bit activations, 8-bit weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +72,28 @@ class Recipe(ShownAsTable):
 
         Args:
             file: As in `tensors`.
-            kept: "float", or "int16" for 16-bit activations and 8-bit weights, in recipes with
-                integer activations such as `static_wi8_ai8`; this removes nearly all the loss from
-                rounding activations, but none from rounding weights.
+            kept: "float", or "int16" for 16-bit activations and 8-bit weights (the quantizer's
+                `static_wi8_ai16`), in recipes with integer activations such as `static_wi8_ai8`;
+                this removes nearly all the loss from rounding activations, but none from rounding
+                weights.
 
         Raises:
             InvalidArgumentError: if layers cannot be kept in that way.
+            MissingPackageError: if "int16" is asked for without the quantizer.
         """
-        check_name("kept", kept, _KEPT)
+        check_name("kept", kept, ("float", "int16"))
+        settings: dict[str, Any] = {"algorithm_key": "no_quantize"}
+        if kept == "int16":
+            try:
+                from ai_edge_quantizer.recipe import static_wi8_ai16
+            except ImportError as error:
+                raise MissingPackageError(
+                    "kept='int16' needs the AI Edge Quantizer: pip install ai-edge-quantizer"
+                ) from error
+            (settings,) = static_wi8_ai16()
         return [
             # The quantizer appends a semicolon to each tensor name.
-            {"regex": f"^{re.escape(tensor)};?$", "operation": "*", **copy.deepcopy(_KEPT[kept])}
+            {**settings, "regex": f"^{re.escape(tensor)};?$", "operation": "*"}
             for tensor in self.tensors(file)
         ]
 

@@ -1,7 +1,7 @@
 from .constraints import Blackout, Constraint, Occlusion
 from .coverage import Coverage, NeuronCoverage, TopKCoverage
 from .deepgauge import BoundaryCoverage, KMultisectionCoverage, NeuronRanges
-from .differences import Differences, retrain
+from .differences import Differences
 from .generation import generate
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "Occlusion",
     "TopKCoverage",
     "generate",
-    "retrain",
 ]

@@ -116,7 +116,7 @@ class Coverage(ShownAsTable, ABC):
         granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
         of: Names of operations, see `CountedNeurons`.
         per_neuron: How many items of each neuron can be covered.
-        options: The criterion's settings, JSON-serialisable; only equal ones can be merged.
+        options: The criterion's settings, JSON-serialisable; files have equal ones.
 
     Attributes:
         neurons: The neurons that count.
@@ -178,22 +178,6 @@ class Coverage(ShownAsTable, ABC):
     def per_operation(self) -> dict[str, float]:
         """Return operation name → covered share of its items."""
         return {name: float(mask.mean()) for name, mask in self.covered.items()}
-
-    def merge(self, other: "Coverage") -> None:
-        """Add the coverage of another criterion of the same kind, on the same model.
-
-        Raises InvalidArgumentError for other settings, ProfileMismatchError for another model.
-        """
-        if type(other) is not type(self) or other._options != self._options:
-            raise InvalidArgumentError(
-                "Only coverage of the same kind and settings can be merged. Received: "
-                f"{type(other).__name__} {other._options} for {type(self).__name__} {self._options}"
-            )
-        if other.im is not self.im and other.im.fingerprint != self.im.fingerprint:
-            raise ProfileMismatchError("The two coverages belong to models with different weights.")
-        for name, mask in other.covered.items():
-            self.covered[name] |= mask
-        self.samples += other.samples
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the coverage to an `.npz` file, atomically."""
@@ -266,11 +250,10 @@ class NeuronCoverage(Coverage):
     For every input, a layer's outputs are first scaled to [0, 1] by their minimum and maximum; if
     these are equal, nothing is covered. A layer of a single neuron is not scaled.
 
+    The arguments are those of `Coverage`, and:
+
     Args:
-        im: The model.
         threshold: A neuron is covered when its scaled output is above it, 0 … 1.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
 
     Raises:
         InvalidArgumentError: for a threshold outside [0, 1), or an unknown name.
@@ -302,11 +285,10 @@ class TopKCoverage(Coverage):
 
     Of equal outputs, the first ones count.
 
+    The arguments are those of `Coverage`, and:
+
     Args:
-        im: The model.
         k: How many neurons of a layer count for each input.
-        granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-        of: Names of operations, see `CountedNeurons`.
 
     Raises:
         InvalidArgumentError: if k is below one; for an unknown granularity or operation.

@@ -55,16 +55,7 @@ class NeuronRanges(ShownAsTable):
     ) -> "NeuronRanges":
         """Measure the ranges on data, usually the training data.
 
-        Args:
-            im: The model.
-            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
-            granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
-            of: Names of operations, see `CountedNeurons`.
-            batch_size: Samples in one forward pass.
-            progress: Show a progress bar.
-
-        Raises:
-            InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
+        Arguments and errors are those of `Coverage` and of `Coverage.update`.
         """
         neurons = CountedNeurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}

@@ -1,19 +1,16 @@
-"""Inputs on which models disagree, from `generate`, and retraining on them."""
+"""Inputs on which models disagree, from `generate`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._checks import as_generator, check_labels, counted
+from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Saved
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf._training import adam, compile_classifier, draw_dropout_seeds, train_epochs
 from nnslicer_tf.deepxplore.coverage import Coverage
-from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 
 def majority_of(predictions: np.ndarray) -> np.ndarray:
@@ -115,48 +112,3 @@ class Differences(Saved, ShownAsTable):
             f"{int(self.generated.sum())} generated from {counted(self.tried, 'seed')} in "
             f"{self.seconds:.1f} s)"
         )
-
-
-def retrain(
-    model: keras.Model,
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    epochs: int = 5,
-    learning_rate: float = 1e-4,
-    batch_size: int = 128,
-    rng: int | np.random.Generator = 0,
-) -> keras.Model:
-    """Return a copy of a classifier, trained further with Adam.
-
-    The paper labels the inputs found by the majority of the models (section 7.3).
-
-    Args:
-        model: A classifier whose output is logits, probabilities or their logarithms, or one
-            sigmoid.
-        x: Training inputs together with those found, `(samples, *input_shape)`.
-        y: Their classes, `(samples,)` integers.
-        epochs: Passes over the inputs.
-        learning_rate: Learning rate of Adam.
-        batch_size: Samples in one step.
-        rng: Seed or generator of the order, and of dropout.
-
-    Raises:
-        InvalidArgumentError: if inputs and classes differ in number, or the model lacks a class.
-    """
-    im = InstrumentedModel(model)
-    x = im.check(x)
-    y = check_labels(y, len(x), im.classes.count)
-    copy = copy_model(model)
-    from_logits = im.classes.are_logits
-    optimizer = adam(learning_rate)
-    compile_classifier(copy, optimizer, from_logits, binary=im.classes.is_binary)
-    generator = as_generator(rng)
-    draw_dropout_seeds(copy, generator)
-
-    def step(rows: np.ndarray, _: np.random.Generator) -> float:
-        rows = np.sort(rows)  # a memory-mapped x is read in order
-        return copy.train_on_batch(x[rows], y[rows])
-
-    train_epochs(step, len(x), epochs, batch_size, generator, progress=False)
-    return copy

@@ -1,8 +1,8 @@
 """Detect adversarial inputs from slices, and generate such inputs with attacks.
 
 To add a detector, subclass `Detector`, or `VotingDetector`, which implements more of it; fitting,
-evaluation, `challenge` and saving then work with it. To add a way of scoring inputs, subclass
-`Scorer` and use it in a `Vote`.
+evaluation and saving then work with it. To add a way of scoring inputs, subclass `Scorer` and use
+it in a `Vote`.
 """
 
 from nnslicer_tf import _faces

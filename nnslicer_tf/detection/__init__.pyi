@@ -1,6 +1,4 @@
 from . import attacks
-from .adaptive.challenge import challenge
-from .adaptive.table import ADAPTIVE_ATTACKS
 from .detector import Detector, LogitMargin
 from .evaluation import evaluate
 from .evidence import Evidence
@@ -9,7 +7,6 @@ from .slice_detector import PRESETS, SliceDetector
 from .votes import Vote, VotingDetector
 
 __all__ = [
-    "ADAPTIVE_ATTACKS",
     "PRESETS",
     "Detector",
     "Evidence",
@@ -19,6 +16,5 @@ __all__ = [
     "Vote",
     "VotingDetector",
     "attacks",
-    "challenge",
     "evaluate",
 ]

@@ -1,21 +1,10 @@
 """Turn normal inputs' anomaly scores into thresholds and p-values, assuming no distribution."""
 
-from typing import Any
-
 import numpy as np
 from scipy.stats import beta
 
 from nnslicer_tf._checks import check_number
-from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
-
-ops: Any = LazyModule("keras.ops")
-
-# Number of points between which -log p is interpolated linearly.
-_KNOTS = 64
-# Slope of -log p beyond the most anomalous normal input, as a share of the slope before it. There
-# the p-value itself is constant and would give an attacker no gradient.
-_SLOPE_BEYOND = 0.1
 
 
 def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
@@ -68,26 +57,6 @@ def p_values(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = Fa
     return np.minimum(1.0, 2 * np.minimum(high, low))
 
 
-def surprise(scores: Any, normal_scores: np.ndarray, two_sided: bool = False) -> Any:
-    """Return -log p of scores, (N,).
-
-    For tensors, -log p is interpolated linearly between some of the normal scores and keeps rising
-    beyond the largest one, where p is constant, so that attacks have a gradient.
-    """
-    if isinstance(scores, np.ndarray):
-        return -np.log(p_values(scores, normal_scores, two_sided))
-    normal = np.sort(np.asarray(normal_scores, np.float64))
-    if two_sided:
-        high, low = surprise(scores, normal), surprise(-scores, -normal)
-        return ops.maximum(0.0, ops.maximum(high, low) - np.float32(np.log(2)))
-    # Evenly spaced ranks, plus each of the last ones, where the p-values are small.
-    ranks = np.concatenate([np.linspace(0, len(normal) - 1, _KNOTS), len(normal) - np.arange(1, 9)])
-    knots = np.unique(normal[np.clip(ranks, 0, len(normal) - 1).astype(int)])
-    if len(knots) < 2:
-        return ops.zeros_like(scores)
-    values = -np.log(p_values(knots, normal))
-    widths, slopes = np.diff(knots), np.diff(values) / np.diff(knots)
-    beyond = _SLOPE_BEYOND * (values[-1] - values[0]) / (knots[-1] - knots[0])
-    inside = ops.clip(scores[:, None] - np.float32(knots[:-1]), 0.0, np.float32(widths))
-    rising = ops.relu(scores - np.float32(knots[-1])) * np.float32(beyond)
-    return np.float32(values[0]) + ops.sum(inside * np.float32(slopes), axis=1) + rising
+def surprise(scores: np.ndarray, normal_scores: np.ndarray, two_sided: bool = False) -> np.ndarray:
+    """Return -log p of scores, (N,)."""
+    return -np.log(p_values(scores, normal_scores, two_sided))

@@ -75,15 +75,7 @@ class Detector(BaseEstimator):
 
     @abstractmethod
     def anomaly_scores(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores, (N,) float64; higher is more anomalous.
-
-        A `differentiable` detector also takes evidence of a tensor, and returns a float32 tensor.
-        """
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether `anomaly_scores` takes evidence of tensors, to give `challenge` a gradient."""
-        return False
+        """Return the anomaly scores, (N,) float64; higher is more anomalous."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what `learn` learned, as arrays by name."""
@@ -95,9 +87,9 @@ class Detector(BaseEstimator):
     def check_parameters(self) -> None:
         """Reject invalid parameters of the subclass, before any work."""
 
-    def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
-        """Return the evidence on inputs (N, *input_shape), an array or a tensor; see `Evidence`."""
-        return Evidence(self.im, x, steepness=steepness)
+    def evidence(self, x: np.ndarray) -> Evidence:
+        """Return the evidence on inputs (N, *input_shape)."""
+        return Evidence(self.im, x)
 
     def identity(self) -> str:
         """Return a hash of the model, which a saved detector checks when it is loaded."""
@@ -247,7 +239,6 @@ class LogitMargin(Detector):
     """Flags inputs whose two largest logits are close: the model is unsure."""
 
     im: InstrumentedModel
-    differentiable = True
 
     def anomaly_scores(self, evidence: Evidence) -> Any:
         """Return the margins of the predictions."""

@@ -1,47 +1,38 @@
 """`Evidence`: lazily computed features of a batch of inputs, shared by a detector's scorers.
 
-Inputs are an array or, for adaptive attacks, a tensor. Features of a tensor have gradients; its
-slices are those at θ = 0, with a surrogate gradient for their signs (`slicing.SmoothSlices`). Slice
-vectors take one float32 per sampled synapse and input; those of arrays are not kept.
+Slice vectors take one float32 per sampled synapse and input; they are not kept.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.detection.arrays import array_module, margin, mean_of
 from nnslicer_tf.detection.images import SPECTRA, VIEWS, residual_shares, spectrum, views
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.slicing import Criterion, Slicer, SmoothSlices
+from nnslicer_tf.slicing import Criterion, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
-
-ops: Any = LazyModule("keras.ops")
 
 _SAMPLES = 512  # whose complete feature maps are held in memory at once
 MIN_SPREAD = 1e-3  # added to standard deviations before the logarithm: a channel may be constant
-MIN_VARIANCE = 1e-12  # added under the square root of tensors, whose slope at 0 is infinite
 
 
 class Evidence:
     """A batch of inputs and features of the model's response to them, computed on first use.
 
-    Features of a tensor are float32 tensors. Methods raise NonFiniteActivationError if the model
-    gives NaN or infinite values for an array.
+    Methods raise NonFiniteActivationError if the model gives NaN or infinite values.
 
     Args:
         im: The instrumented model.
-        x: (N, *input_shape) the inputs, an array or a tensor.
+        x: (N, *input_shape) the inputs.
         slicer: Makes the slices; None if no slices are needed.
         logits: (N, classes) the scores of the classes for `x`, if already known.
-        steepness: For tensors: the steepness of the smoothed sign function, a number or a scalar
-            tensor.
     """
 
     def __init__(
@@ -51,12 +42,9 @@ class Evidence:
         slicer: Slicer | None = None,
         *,
         logits: Any = None,
-        steepness: Any = 1.0,
     ) -> None:
         self.im, self.x, self.slicer = instrumented(im), x, slicer
-        self._steepness = steepness
-        self._is_array = isinstance(x, np.ndarray)
-        self._features: dict[tuple, Any] = {}
+        self._view_margins: dict[str, Any] = {}
         if logits is not None:
             self.logits = logits
 
@@ -64,20 +52,19 @@ class Evidence:
         return len(self.x)
 
     def rows(self, index: np.ndarray) -> "Evidence":
-        """Return the evidence of some of the inputs of an array, reusing the logits."""
+        """Return the evidence of some of the inputs, reusing the logits."""
         return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
 
     def views(self, view: str) -> Iterator["Evidence"]:
         """Yield the evidence of the inputs' views of a kind, with the original inputs' logits."""
         check_name("view", view, VIEWS)
-        options = {"logits": self.logits, "steepness": self._steepness}
         for images in views(self.x, view):
-            yield Evidence(self.im, images, self.slicer, **options)
+            yield Evidence(self.im, images, self.slicer, logits=self.logits)
 
     @cached_property
     def logits(self) -> Any:
         """The scores of the classes, (N, classes) float32: the logits; -z and z for one sigmoid."""
-        return self._scores(self.x)
+        return self.scores(self.x)
 
     @cached_property
     def predicted(self) -> Any:
@@ -92,23 +79,19 @@ class Evidence:
     def view_margins(self, view: str) -> Any:
         """Return mean margins of "mirror", "shift" or "zoom" views, (N,); above 0 they differ."""
         check_name("view", view, VIEWS)
-
-        def compute() -> Any:
-            scores = (self._scores(images) for images in views(self.x, view))
-            return mean_of([margin(one, self.predicted) for one in scores])
-
-        return self._once(("view", view), compute)
+        if view not in self._view_margins:
+            scores = (self.scores(images) for images in views(self.x, view))
+            self._view_margins[view] = mean_of([margin(one, self.predicted) for one in scores])
+        return self._view_margins[view]
 
     def spectrum(self, grouping: str) -> Any:
         """Return the images' power spectra, (N, features) float64, by "rings" or "blocks"."""
         check_name("spectrum", grouping, SPECTRA)
-        return self._once(("spectrum", grouping), partial(spectrum, self.x, grouping))
+        return spectrum(self.x, grouping)
 
     @cached_property
     def residuals(self) -> Any:
         """The images' noise by magnitude, (N, features) float32; see `images.residual_shares`."""
-        if not self._is_array:
-            return residual_shares(self.x)
         starts = range(0, len(self), _SAMPLES)
         return np.concatenate([residual_shares(self.x[i : i + _SAMPLES]) for i in starts])
 
@@ -118,25 +101,15 @@ class Evidence:
         They are the mean, the logarithm of the standard deviation, the maximum and the minimum over
         positions, each for all channels, and reflect the texture of an image.
         """
-
-        def statistics(values: Any) -> Any:
-            xp = array_module(values)
-            shape = (-1, int(np.prod(values.shape[1:-1])), values.shape[-1])
-            values = xp.reshape(values, shape)
-            variance = xp.var(values, axis=1) + (0.0 if self._is_array else MIN_VARIANCE)
-            spread = xp.log(xp.sqrt(variance) + MIN_SPREAD)
-            bounds = [xp.max(values, axis=1), xp.min(values, axis=1)]
-            return xp.concatenate([xp.mean(values, axis=1), spread, *bounds], axis=1)
-
-        def compute() -> Any:
-            name = operation_of(self.im, kernel)
-            if not self._is_array:
-                return statistics(self.im.compute(self.x, [name])[name])
-            batches = self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name])
-            parts = [statistics(np.asarray(batch[name], np.float32)) for batch in batches]
-            return np.concatenate(parts)
-
-        return self._once(("channels", kernel), compute)
+        name = operation_of(self.im, kernel)
+        parts = []
+        for batch in self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name]):
+            values = np.asarray(batch[name], np.float32)
+            values = values.reshape(len(values), -1, values.shape[-1])
+            spread = np.log(np.sqrt(np.var(values, axis=1)) + MIN_SPREAD)
+            statistics = [values.mean(axis=1), spread, values.max(axis=1), values.min(axis=1)]
+            parts.append(np.concatenate(statistics, axis=1))
+        return np.concatenate(parts)
 
     def slices(
         self,
@@ -159,12 +132,6 @@ class Evidence:
         """
         if view is not None:
             return mean_of([one.slices(kernels, columns, local=True) for one in self.views(view)])
-        if not self._is_array:
-            # Computed whole, so that other columns need no second walk.
-            key = ("slices", tuple(kernels), local)
-            whole = self._once(key, partial(self._smooth_slices, kernels, local))
-            return ops.take(whole, columns, axis=1)
-
         if not local:
             return self.contributions(PREDICTED, kernels, columns)
         parts = [
@@ -177,7 +144,9 @@ class Evidence:
         self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
     ) -> np.ndarray:
         """Return slices for a criterion, (N, columns) float32; as `Slicer.iterate` and `slices`."""
-        slicer, own = self._checked_slicer(), list(self._by_kernel(kernels, columns))
+        slicer, own = self.slicer, list(self._by_kernel(kernels, columns))
+        if slicer is None:
+            raise InvalidArgumentError("Slices need a slicer: Evidence(im, x, slicer).")
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         with warnings.catch_warnings():
@@ -194,28 +163,9 @@ class Evidence:
             vectors *= np.where(self.predicted == 1, 1, -1)[:, None]
         return vectors
 
-    def _smooth_slices(self, kernels: Sequence[str], local: bool) -> Any:
-        """Return the slices of a tensor, with all columns."""
-        parts: list[tuple[Any, Sequence[str]]] = [(PREDICTED, kernels)]
-        if local:
-            parts = [(local_criterion(self.im, name), [name]) for name in kernels]
-        rows = []
-        for outputs, names in parts:
-            slices = SmoothSlices(self._checked_slicer(), outputs, names, self._steepness)(self.x)
-            rows += [ops.reshape(slices[name], (-1, self.im.kernels[name].size)) for name in names]
-        return ops.concatenate(rows, axis=1)
-
-    def _checked_slicer(self) -> Slicer:
-        if self.slicer is None:
-            raise InvalidArgumentError("Slices need a slicer: Evidence(im, x, slicer).")
-        return self.slicer
-
-    def _scores(self, x: Any) -> Any:
-        if self._is_array:
-            return self.im.classes.scores(self.im.logits(x))
-        name = self.im.logit_operation
-        logits = self.im.compute(x, [name])[name]
-        return ops.concatenate([-logits, logits], axis=1) if self.im.classes.is_binary else logits
+    def scores(self, x: Any) -> Any:
+        """Return the scores of the classes for other inputs, (N, classes)."""
+        return self.im.classes.scores(self.im.logits(x))
 
     def _by_kernel(
         self, kernels: Sequence[str], columns: np.ndarray
@@ -226,11 +176,6 @@ class Evidence:
             end = first + self.im.kernels[name].size
             yield name, columns[(columns >= first) & (columns < end)] - first
             first = end
-
-    def _once(self, key: tuple, compute: Callable[[], Any]) -> Any:
-        if key not in self._features:
-            self._features[key] = compute()
-        return self._features[key]
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:

@@ -28,9 +28,6 @@ class Scorer(ABC):
     axes: ClassVar[dict[str, str]] = {}
     #: Scores above it mean adversarial; None: the threshold is set from normal inputs.
     threshold: ClassVar[float | None] = None
-    #: Whether `score` also takes tensors, of which it is differentiable: for attackers who know
-    #: the detector.
-    differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
         """Learn from normal inputs; does nothing by default.
@@ -44,7 +41,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def score(self, vectors: Any, predicted: Any) -> Any:
-        """Return anomaly scores (N,), higher is more anomalous: float64, or float32 for tensors."""
+        """Return anomaly scores (N,) float64, higher is more anomalous."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""
@@ -64,8 +61,6 @@ class Scorer(ABC):
 
 class Identity(Scorer):
     """Uses the feature itself, (N,), as the anomaly score."""
-
-    differentiable = True
 
     def score(self, vectors: Any, predicted: Any) -> Any:
         """Return `vectors`."""
@@ -128,7 +123,6 @@ class RidgeMargin(Scorer):
 
     names = ("weights", "bias")
     axes: ClassVar[dict[str, str]] = {"weights": "features classes", "bias": "classes"}
-    differentiable = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -162,7 +156,6 @@ class ClassDistance(Scorer):
 
     names = ("means", "whitening")
     axes: ClassVar[dict[str, str]] = {"means": "classes features", "whitening": "features features"}
-    differentiable = True
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
         """Learn means and covariance."""

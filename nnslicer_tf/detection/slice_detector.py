@@ -3,16 +3,16 @@
 Each input is sliced for C = (ξ, M(ξ)). A classifier F learns from normal inputs which slice belongs
 to which class; an input whose slice does not fit the prediction is flagged.
 
-Limits: synapses near the output reveal the prediction, so that F copies it and flags nothing. For
-adaptive attacks, see `challenge`. Cost: slicing, about three passes of the model at θ = 0, far more
-at θ > 0. Memory: one float32 per sampled synapse and input.
+Limits: synapses near the output reveal the prediction, so that F copies it and flags nothing; for
+adaptive attacks, see `apps/challenge_detector.py`. Cost: slicing, about three passes of the model
+at θ = 0, far more at θ > 0. Memory: one float32 per sampled synapse and input.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -147,7 +147,7 @@ class SliceDetector(VotingDetector):
         names = [name for name in self.im.kernels if name in kernels]
         sizes = [self.im.kernels[name].size for name in names]
         most = min(self.max_synapses, most or self.max_synapses)
-        read = partial(Evidence.slices, kernels=names, **options)
+        read = partial(_slices, kernels=names, **options)
         columns: dict[str, Any] = {"sizes": sizes, "most": most}
         return Vote(name, read, scorer, group=group, two_sided=two_sided, **columns)
 
@@ -168,9 +168,9 @@ class SliceDetector(VotingDetector):
         """Whether `fit` shows a progress bar, as the slicer does."""
         return self.slicer.progress
 
-    def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
+    def evidence(self, x: np.ndarray) -> Evidence:
         """Return the evidence of inputs, including slices."""
-        return Evidence(self.im, x, self.slicer, steepness=steepness)
+        return Evidence(self.im, x, self.slicer)
 
     def identity(self) -> str:
         """Return a hash of the model, the profile and the slicer's options."""
@@ -187,11 +187,6 @@ class SliceDetector(VotingDetector):
         if self.slicer.contribution != "count":
             total.update(self.slicer.contribution.encode())
         return total.hexdigest()
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether all votes are differentiable and slices are counts."""
-        return self.slicer.contribution == "count" and super().differentiable
 
     def check_parameters(self) -> None:
         """Reject unknown presets and kernels, and numbers out of range."""
@@ -214,6 +209,10 @@ def spread(items: Sequence[str], count: int = MAX_LOCAL_LAYERS) -> list[str]:
     """Return at most `count` items, evenly spread, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in places]
+
+
+def _slices(evidence: Evidence, columns: np.ndarray, **options: Any) -> Any:
+    return evidence.slices(columns=columns, **options)
 
 
 def _drop(view: Any, evidence: Evidence) -> Any:
@@ -248,17 +247,16 @@ EVIDENCE: dict[str, Callable[[SliceDetector], list[Vote]]] = {
         vote
         for view in VIEWS
         for vote in (
-            Vote(f"view {view}", partial(Evidence.view_margins, view=view)),
+            Vote(f"view {view}", methodcaller("view_margins", view)),
             Vote(f"view {view} change", partial(_drop, view)),
         )
     ],
     "texture": lambda d: [
-        Vote(f"texture {n}", partial(Evidence.channel_statistics, kernel=n), ClassDistance())
+        Vote(f"texture {n}", methodcaller("channel_statistics", n), ClassDistance())
         for n in convolutions(d.im)[_TEXTURE_LAYERS]
     ],
     "spectrum": lambda _: [
-        Vote(f"spectrum {g}", partial(Evidence.spectrum, grouping=g), ClassDistance())
-        for g in SPECTRA
+        Vote(f"spectrum {g}", methodcaller("spectrum", g), ClassDistance()) for g in SPECTRA
     ],
     "residuals": lambda _: [Vote("residuals", attrgetter("residuals"), ClassDistance())],
 }

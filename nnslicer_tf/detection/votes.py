@@ -29,7 +29,6 @@ class Vote:
         scorer: Computes the anomaly score; by default it is the feature itself.
         sizes: Lengths of the blocks of a long vector, of which some columns are drawn at random.
         most: Number of columns drawn uniformly from longer blocks.
-        takes_tensors: Whether `read` also accepts evidence of tensors, and then returns tensors.
         group: Votes in a group are nearly redundant; their mean counts as one vote. None: a group
             of its own.
         two_sided: Whether unusually low scores count as much as unusually high ones.
@@ -44,7 +43,6 @@ class Vote:
     _: KW_ONLY
     sizes: Sequence[int] = ()
     most: int = 0
-    takes_tensors: bool = True
     group: str | None = None
     two_sided: bool = False
     columns: np.ndarray = field(init=False)
@@ -55,13 +53,6 @@ class Vote:
 
     def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Draw the columns and fit the scorer on normal inputs."""
-        self.draw(rng)
-        if self.scorer.names:  # skip computing features that nothing is learned from
-            classes = evidence.logits.shape[1]
-            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
-
-    def draw(self, rng: np.random.Generator) -> None:
-        """Draw the columns, in ascending order."""
         parts, first = [np.empty(0, int)], 0
         for size in self.sizes:
             drawn = np.arange(size)
@@ -70,15 +61,13 @@ class Vote:
             parts.append(first + drawn)
             first += size
         self.columns = np.concatenate(parts)
+        if self.scorer.names:  # skip computing features that nothing is learned from
+            classes = evidence.logits.shape[1]
+            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
 
     def score(self, evidence: Evidence) -> Any:
-        """Return the anomaly scores, (N,) float64, or a float32 tensor for evidence of a tensor."""
+        """Return the anomaly scores, (N,) float64."""
         return self.scorer.score(self.features(evidence), evidence.predicted)
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether `score` takes evidence of tensors."""
-        return self.takes_tensors and self.scorer.differentiable
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the drawn columns and the scorer's state, as arrays by name."""
@@ -146,18 +135,15 @@ class VotingDetector(Detector):
         """Whether `fit` shows a progress bar."""
         return True
 
-    @property
-    def differentiable(self) -> bool:
-        """Whether all votes are differentiable."""
-        return all(vote.differentiable for vote in self.votes_)
-
     def anomaly_scores(self, evidence: Evidence) -> Any:
         """Return the joint score of the votes."""
         if len(self.votes_) == 1:
             return self.votes_[0].score(evidence)
         return self.fuse(evidence, self.votes_)
 
-    def fuse(self, evidence: Evidence, votes: Iterable[Vote]) -> Any:
+    def fuse(
+        self, evidence: Evidence, votes: Iterable[Vote], surprise: Callable[..., Any] = surprise
+    ) -> Any:
         """Return the joint surprise of votes, (N,): the sum over groups of their mean -log p."""
         groups: dict[str, list[Any]] = {}
         for vote in votes:

@@ -1,6 +1,6 @@
 from .agreements import agreement
 from .classifiers import as_classifier
-from .compressors import compress, distill, with_softmax
+from .compressors import compress, with_softmax
 from .deviations import DeviationSet
 from .domain import Domain, MutationOperator
 from .find import find_deviations
@@ -26,7 +26,6 @@ __all__ = [
     "agreement",
     "as_classifier",
     "compress",
-    "distill",
     "export_suite",
     "find_deviations",
     "minimise",

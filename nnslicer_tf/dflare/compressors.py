@@ -1,7 +1,7 @@
 """Compressed versions of a Keras model (paper, sections 2.2 and 5.4).
 
 8-bit quantisation (TFLite files, as bytes), which needs TensorFlow's converter, magnitude pruning,
-weight mutation and knowledge distillation. The original model is not changed. Pruned models are not
+and weight mutation. The original model is not changed. Pruned models are not
 fine-tuned, so that pruning is the only cause of deviations.
 """
 
@@ -14,17 +14,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array, as_generator, check_name, check_number
+from nnslicer_tf._checks import as_array, check_name, check_number
 from nnslicer_tf._environment import hidden_stderr
 from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf._numerics import smallest
-from nnslicer_tf._training import adam, build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.dflare.classifiers import ends_of
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
-METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune", "mutate")
+METHODS = ("dynamic", "int8", "int16", "ai_edge", "prune")
 
 
 def compress(
@@ -36,7 +35,6 @@ def compress(
     layers: Sequence[str] | None = None,
     keep: Sequence[str] = (),
     recipe: Sequence[Mapping] = (),
-    rng: int | np.random.Generator = 0,
 ) -> Any:
     """Return a compressed copy of a model: the content of a TFLite file, or a Keras model.
 
@@ -49,16 +47,14 @@ def compress(
             - "int16": 8-bit weights and 16-bit activations, for whole models only.
             - "ai_edge": as the recipe of an AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
-            - "mutate": a share of all kernels' weights grows or shrinks by 10 % (section 5.4.1).
         samples: For integer activations: a few hundred preprocessed inputs `(samples, ...)` that
             calibrate their ranges.
-        ratio: For "prune" and "mutate": the share of the weights, 0 … 1; vectors are unchanged.
+        ratio: For "prune": the share of the weights, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay in floating point, such as those of
             `debugging.Recipe.tensors`.
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
             `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, with `debugging.Recipe.ai_edge`.
-        rng: For "mutate": chooses the weights and the sign of each change.
 
     Raises:
         InvalidArgumentError: if an option is invalid or names what the model does not have,
@@ -72,20 +68,14 @@ def compress(
     if method == "ai_edge":
         return _quantised_by_recipe(model, recipe, samples)
     _check_built(model)
-    if method in ("prune", "mutate"):
-        return _changed(model, method, ratio, layers, as_generator(rng))
+    if method == "prune":
+        return _pruned(model, ratio, layers)
     return _converted(model, method, samples, keep)
 
 
-def _changed(
-    model: keras.Model,
-    method: str,
-    ratio: float,
-    layers: Sequence[str] | None,
-    rng: np.random.Generator,
-) -> keras.Model:
-    """Return a copy with pruned or mutated kernels (weights of two or more dimensions)."""
-    check_number("ratio", ratio, "[0, 1)" if method == "prune" else "[0, 1]")
+def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> keras.Model:
+    """Return a copy without the smallest weights of kernels, which have two or more dimensions."""
+    check_number("ratio", ratio, "[0, 1)")
     has_config = type(model).get_config is not keras.Model.get_config
     if not getattr(model, "outputs", None) and not has_config:
         raise InvalidArgumentError(
@@ -95,20 +85,11 @@ def _changed(
     for name in layers or ():
         check_name("layer", name, [layer.name for layer in model.layers])
     copy = copy_model(model)
-    parts = [copy] if layers is None else [copy.get_layer(name) for name in layers]
-    kernels = [weight for part in parts for weight in part.weights if weight.ndim > 1]
-    if method == "prune":
-        for kernel in kernels:
+    for part in [copy] if layers is None else [copy.get_layer(name) for name in layers]:
+        for kernel in (weight for weight in part.weights if weight.ndim > 1):
             values = keras.ops.convert_to_numpy(kernel)
             zero = smallest(np.abs(values), int(ratio * values.size))
             kernel.assign(np.where(zero, 0, values))
-        return copy
-    sizes = [int(np.prod(kernel.shape)) for kernel in kernels]
-    factors = np.ones(sum(sizes), np.float32)
-    chosen = rng.choice(len(factors), round(ratio * len(factors)), replace=False)
-    factors[chosen] = rng.choice(np.array([0.9, 1.1], np.float32), len(chosen))
-    for kernel, part in zip(kernels, np.split(factors, np.cumsum(sizes)[:-1]), strict=False):
-        kernel.assign(keras.ops.convert_to_numpy(kernel) * part.reshape(kernel.shape))
     return copy
 
 
@@ -123,7 +104,7 @@ def _converted(
         raise InvalidArgumentError(f"keep must be a list of names. Received: the string {keep!r}")
     calibration = None
     if method != "dynamic":  # activations are calibrated
-        _check_one_output(model, several=True)
+        check_one_output(model, several=True)
         dtype = model.inputs[0].dtype
         if "int" in dtype:
             raise InvalidArgumentError(
@@ -211,7 +192,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
     vector of outputs, or is not a built functional or sequential model, and UnsupportedLayerError
     if it cannot be instrumented to check this.
     """
-    _check_one_output(model)
+    check_one_output(model)
     sizes = [tuple(64 if extent is None else extent for extent in model.inputs[0].shape[1:])]
     sizes += [tuple(tensor.shape[1:]) for tensor in model.inputs[1:]]
     try:
@@ -233,67 +214,6 @@ def with_softmax(model: keras.Model) -> keras.Model:
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
 
 
-def distill(
-    teacher: keras.Model,
-    student: keras.Model,
-    x: np.ndarray,
-    *,
-    temperature: float = 4.0,
-    epochs: int = 10,
-    batch_size: int = 128,
-    learning_rate: float = 1e-3,
-    rng: int | np.random.Generator = 0,
-    progress: bool = True,
-) -> keras.Model:
-    """Train a copy of `student` to reproduce the teacher's softened probabilities, and return it.
-
-    Args:
-        teacher: A model that returns probabilities.
-        student: One for the same classes, usually smaller; training starts from its weights.
-        x: Training inputs `(samples, ...)`.
-        temperature: Softening of both models' probabilities, p^(1/T) normalised.
-        epochs: Passes over `x`.
-        batch_size: Samples per step.
-        learning_rate: Learning rate of Adam.
-        rng: Order of the samples, and dropout.
-        progress: Whether to show a progress bar.
-
-    Raises:
-        InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
-            model has several outputs or is not a built functional or sequential model.
-    """
-    _check_one_output(teacher)
-    _check_one_output(student)
-    check_number("temperature", temperature, "(0, inf)")
-    if teacher.output_shape[1:] != student.output_shape[1:]:
-        raise InvalidArgumentError(
-            "Teacher and student must have outputs of the same size. Received: "
-            f"{teacher.output_shape}, {student.output_shape}"
-        )
-
-    x = Samples(x, teacher.input_shape[1:]).array()
-
-    def soften(probabilities: Any) -> Any:
-        logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
-        return keras.ops.softmax(logits / temperature)
-
-    generator = as_generator(rng)
-    learner = copy_model(student)
-    draw_dropout_seeds(learner, generator)
-    soft = keras.layers.Lambda(soften)(learner.outputs[0])
-    trained = keras.Model(learner.inputs, soft)
-    optimizer = adam(learning_rate)
-    trained.compile(optimizer, "kl_divergence")
-    build_optimizer(optimizer, trained.trainable_variables)
-    targets = keras.ops.convert_to_numpy(soften(teacher.predict(x, batch_size, verbose=0)))
-
-    def step(rows: np.ndarray, _: np.random.Generator) -> float:
-        return trained.train_on_batch(x[rows], targets[rows])
-
-    train_epochs(step, len(x), epochs, batch_size, generator, progress=progress)
-    return learner
-
-
 def _check_built(model: keras.Model) -> None:
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(f"model must be a Keras model. Received: {type(model).__name__}")
@@ -304,7 +224,7 @@ def _check_built(model: keras.Model) -> None:
         )
 
 
-def _check_one_output(model: keras.Model, several: bool = False) -> None:
+def check_one_output(model: keras.Model, several: bool = False) -> None:
     """Reject a model that is not built, not functional or sequential, or has several outputs."""
     _check_built(model)
     if not getattr(model, "outputs", None):

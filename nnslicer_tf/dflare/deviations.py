@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.ndimage import gaussian_filter
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Archive, read_archive, write_archive
@@ -24,31 +23,23 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes, show_image
 
 _FORMAT = "nnslicer_tf deviations 1"
+_WINDOW = 11  # pixels of the window of the structural similarity
 _MAX_CHANGES = 12  # changed values of a table's row that are drawn
 _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 
 
-def structural_similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the SSIM of two images `(height, width, channels)` of values 0 … 255: 1 if equal.
+def structural_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the SSIM of pairs of images `(N, height, width, channels)` of 0 … 255: 1 if equal.
 
-    The mean over pixels and channels, with the window and constants of Wang et al., "Image quality
-    assessment", IEEE TIP 2004; NaN for images smaller than the window.
+    With the window of Wang et al., "Image quality assessment", IEEE TIP 2004; NaN for images
+    smaller than that.
     """
-    sigma, radius, k1, k2 = 1.5, 5, 0.01, 0.03
-    if min(a.shape[:2]) < 2 * radius + 1:
-        return float("nan")
+    import tensorflow as tf
 
-    def blurred(image: np.ndarray) -> np.ndarray:
-        return gaussian_filter(image, (sigma, sigma, 0), radius=(radius, radius, 0))
-
-    x, y = (np.asarray(image, np.float64) for image in (a, b))
-    mean_x, mean_y = blurred(x), blurred(y)
-    var_x, var_y = blurred(x * x) - mean_x**2, blurred(y * y) - mean_y**2
-    covariance = blurred(x * y) - mean_x * mean_y
-    c1, c2 = (k1 * 255) ** 2, (k2 * 255) ** 2
-    upper = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    lower = (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
-    return float((upper / lower)[radius:-radius, radius:-radius].mean())
+    if min(a.shape[1:3]) < _WINDOW or not len(a):
+        return np.full(len(a), np.nan)
+    x, y = (tf.constant(images, tf.float64) for images in (a, b))
+    return tf.image.ssim(x, y, max_val=255, filter_size=_WINDOW).numpy()
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,8 +182,7 @@ class DeviationSet(ShownAsTable):
             known["L∞"] = np.abs(change).max(axis=axes, initial=0.0)
             known["L2"] = np.sqrt((change**2).sum(axis=axes))
             if self.seeds.ndim == 4:
-                pairs = zip(a, b, strict=True)
-                known["SSIM"] = np.array([structural_similarity(*pair) for pair in pairs])
+                known["SSIM"] = structural_similarity(a, b)
         return known
 
     def figure(self, most: int = 6) -> Figure:

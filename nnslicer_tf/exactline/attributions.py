@@ -136,9 +136,7 @@ def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> 
 
     # The integrals over the faces' edges.
     face = np.repeat(np.arange(mesh.faces), np.diff(mesh.start))
-    after = np.arange(1, len(mesh.loop) + 1)
-    after[mesh.start[1:] - 1] = mesh.start[:-1]
-    a, b = mesh.places[mesh.loop] - x, mesh.places[mesh.loop[after]] - x
+    a, b = mesh.places[mesh.loop] - x, mesh.places[mesh.loop[mesh.following()]] - x
     cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
     # An edge on a ray contributes nothing; at x itself its integral is not finite.
     turns = (np.abs(cross) > 1e-15 * np.abs(a).max() ** 2) & on_path[face]

@@ -1,10 +1,9 @@
-"""`Attributor`: integrated gradients of many inputs, exact or along the line.
+"""`Attributor`: exact integrated gradients of many inputs, and gradients along the line.
 
 Everything is computed in float64. Exact gradients take one walk back along the line (see `trace`),
 or, if a custom transformer has no method `pull`, about two forward passes for each part.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,18 +13,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from nnslicer_tf._checks import check_count, check_name, check_points, check_target
+from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.graph import GradientFunction
+from nnslicer_tf.instrument.graph import gradient_function
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.report import plot_over_image
-
-RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
-"""Rule of a sum → weights of the line's start and end, relative to those of points between."""
 
 
 class Attributor:
@@ -39,14 +35,14 @@ class Attributor:
     def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
         self._im = im = instrumented(im)
         self._batch_size = batch_size
-        graph = im.graph.in_dtype_of_input()
+        graph = im.graph
         logits, source = im.logit_operation, im.input_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:
             flat = keras.ops.reshape(values[logits], (-1, im[logits].size))
             return keras.ops.sum(flat * keras.ops.one_hot(target, flat.shape[1], dtype="float64"))
 
-        self._gradients = GradientFunction(graph, chosen, [logits], [source])
+        self._gradients = gradient_function(graph, chosen, [logits], [source])
 
     @property
     def walker(self) -> LineWalker:
@@ -74,17 +70,13 @@ class Attributor:
         partition, trace = walker.traced(baseline, x)
         return PathGradients(partition, target, trace.gradients(target))
 
-    def at(
-        self, partition: LinearPartition, ratios: np.ndarray, target: int
-    ) -> Iterator[np.ndarray]:
-        """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
-        for first in range(0, len(ratios), self._batch_size):
-            yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
-
     def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
-        """Return a logit's gradients at inputs `(batch, *input shape)`, float64, in one pass."""
-        x = np.asarray(x, np.float64)
-        return self._gradients(x, np.full(len(x), target, np.int32))[0]
+        """Return a logit's gradients at inputs `(n, *input shape)`, float64."""
+        x, size = np.asarray(x, np.float64), self._batch_size
+        batches = np.split(x, range(size, len(x), size))
+        targets = [np.full(len(batch), target, np.int32) for batch in batches]
+        pairs = zip(batches, targets, strict=True)
+        return np.concatenate([self._gradients(*pair)[0] for pair in pairs])
 
     def _checked(
         self, x: np.ndarray, baseline: np.ndarray, target: int
@@ -94,7 +86,7 @@ class Attributor:
         return check_points(x, "x", shape), check_points(baseline, "baseline", shape)
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
-        gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
+        gradients = self.gradients(partition.at(partition.midpoints), target)
         values = gradients.reshape(len(partition), -1)
         values = np.append(values, values[-1:], axis=0)
         steps = Steps(np.array([0, len(values)]), partition.ratios, values)
@@ -134,26 +126,5 @@ class PathGradients(ShownAsTable):
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""
-        return self._attributions(self.steps.integrals())
-
-    def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
-        """Return the approximation by a sum (Sotoudeh and Thakur 2019, equation 5), `input shape`.
-
-        Args:
-            samples: Number m of steps. Gradients are taken at the ratios k/m, k from 0 to m - 1
-                ("left"), from 1 to m ("right"), or from 0 to m ("trapezoid").
-            rule: One of `RULES`.
-
-        Raises:
-            InvalidArgumentError: for an unknown rule, or no samples.
-        """
-        check_name("rule", rule, RULES)
-        check_count("samples", samples)
-        first, last = RULES[rule]
-        at_start, at_end = self.steps.at(np.array([0.0, 1.0]))
-        total = (first - 1) * at_start + self.steps.sums(samples) + last * at_end
-        return self._attributions(total / samples)
-
-    def _attributions(self, mean: np.ndarray) -> np.ndarray:
         start, end = self.partition.start, self.partition.end
-        return (end - start) * mean.reshape(start.shape)
+        return (end - start) * self.steps.integrals().reshape(start.shape)

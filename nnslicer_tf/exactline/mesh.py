@@ -27,11 +27,6 @@ class Mesh(NamedTuple):
         return len(self.start) - 1
 
     @staticmethod
-    def polygon(places: np.ndarray) -> "Mesh":
-        """Return a single face with the corners `(corners, 2)`."""
-        return Mesh.of(places, np.array([0, len(places)]), np.arange(len(places)))
-
-    @staticmethod
     def of(places: np.ndarray, start: np.ndarray, loop: np.ndarray) -> "Mesh":
         """Return a mesh whose vertices have new keys."""
         keys = np.arange(1, len(places) + 1, dtype=np.uint64)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -124,7 +123,6 @@ class LinearPartition(Saved, ShownAsTable):
         "outputs": (np.floating, "ends ..."),
     }
     _names = {"start": "q", "end": "r"}  # noqa: RUF012 - not changed
-    _bare = True
 
     start: np.ndarray
     end: np.ndarray
@@ -177,11 +175,6 @@ class LinearPartition(Saved, ShownAsTable):
         ax.set_xlabel(f"position on the line ({len(self)} affine parts)")
         ax.legend(title="output", fontsize=7, title_fontsize=7, ncols=2)
         return ax
-
-    @cached_property
-    def points(self) -> np.ndarray:
-        """The ends of the parts in the input space, `(parts + 1, *input shape)` float64."""
-        return self.at(self.ratios)
 
     @property
     def length(self) -> float:
@@ -238,4 +231,4 @@ class LinearPartition(Saved, ShownAsTable):
                 or more values.
         """
         label, other, value, row = least_margin(self.outputs, label, 0)
-        return Margin(label, other, value, float(self.ratios[row]), self.points[row])
+        return Margin(label, other, value, float(self.ratios[row]), self.at(self.ratios[row])[0])

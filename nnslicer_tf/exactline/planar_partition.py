@@ -1,13 +1,11 @@
 """`PlanarPartition`: the exact outputs of a network on a polygon, a `Plane` of the input space."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Patch
@@ -27,13 +25,6 @@ _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as eq
 _FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's size
 _THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
-
-PLANE: dict[str, tuple[type, str]] = {
-    "origin": (np.floating, "..."),
-    "axes": (np.floating, "2 ..."),
-    "corners": (np.floating, "corners 2"),
-}
-"""The arrays of every result in a plane; see `Saved`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,28 +103,6 @@ class Plane:
         steps = (np.asarray(x, np.float64) - self.origin).reshape(len(x), -1)
         return steps @ self.axes.reshape(2, -1).T
 
-    def _check(self, file: Archive) -> None:
-        fits = self.axes.shape == (2, *self.origin.shape)
-        file.check(fits, "its axes and its origin have different shapes")
-
-    def _framed(self, ax: Axes, title: str, handles: Sequence[Artist]) -> Axes:
-        """Set limits around the polygon, with equal scales unless it is very thin; add a legend."""
-        low, wide = self.corners.min(axis=0), np.ptp(self.corners, axis=0)
-        first, last = low - 0.03 * wide, low + 1.03 * wide
-        ax.set(xlim=(first[0], last[0]), ylim=(first[1], last[1]))
-        if wide.max() < 10 * wide.min():
-            ax.set_aspect("equal")
-        ax.set(xlabel="first direction of the plane", ylabel="second direction")
-        # Beside the axes, because a search for a free place inside them would be slow.
-        beside: dict[str, Any] = {
-            "loc": "upper left",
-            "bbox_to_anchor": (1.01, 1),
-            "frameon": False,
-        }
-        if handles:
-            ax.legend(handles=handles, title=title, fontsize=7, title_fontsize=7, **beside)
-        return ax
-
 
 def area_of(corners: np.ndarray) -> float:
     """Return the area of a polygon `(corners, 2)`, positive if counter-clockwise."""
@@ -211,7 +180,10 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     """
 
     _format = "nnslicer_tf plane 1"
-    _arrays = PLANE | {
+    _arrays = {  # noqa: RUF012 - not changed
+        "origin": (np.floating, "..."),
+        "axes": (np.floating, "2 ..."),
+        "corners": (np.floating, "corners 2"),
         "vertices": (np.floating, "vertices 2"),
         "start": (np.integer, "starts"),
         "loop": (np.integer, "loop"),
@@ -221,7 +193,8 @@ class PlanarPartition(Faces, Saved, ShownAsTable):
     values: np.ndarray
 
     def _check(self, file: Archive) -> None:
-        super()._check(file)
+        fits = self.axes.shape == (2, *self.origin.shape)
+        file.check(fits, "its axes and its origin have different shapes")
         start, loop = self.start, self.loop
         divides = start[0] == 0 and start[-1] == len(loop) and (np.diff(start) > 0).all()
         file.check(divides, "its 'start' does not divide the corners into regions")
@@ -355,4 +328,14 @@ class PlanarClasses(Faces, ShownAsTable):
             Patch(color=f"C{label % 10}", label=f"{label}: {100 * self.area(label):.3g} %")
             for label in np.unique(self.labels)
         ]
-        return self._framed(ax, "class: share", handles)
+        low, wide = self.corners.min(axis=0), np.ptp(self.corners, axis=0)
+        first, last = low - 0.03 * wide, low + 1.03 * wide
+        ax.set(xlim=(first[0], last[0]), ylim=(first[1], last[1]))
+        if wide.max() < 10 * wide.min():  # unless the polygon is very thin
+            ax.set_aspect("equal")
+        ax.set(xlabel="first direction of the plane", ylabel="second direction")
+        # Beside the axes, because a search for a free place inside them would be slow.
+        beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+        beside |= {"frameon": False, "fontsize": 7, "title_fontsize": 7}
+        ax.legend(handles=handles, title="class: share", **beside)
+        return ax

@@ -13,16 +13,15 @@ from contextlib import closing
 import numpy as np
 
 from nnslicer_tf._checks import check_count
-from nnslicer_tf._environment import available_cores, one_thread_a_product
+from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Store
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline.bends import BendingTransformer
 from nnslicer_tf.exactline.mesh import MAX_TAPS
-from nnslicer_tf.exactline.planar_boundary import PlanarBoundary, follow_boundaries
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane
-from nnslicer_tf.exactline.program import ModelsLike, program_of
-from nnslicer_tf.exactline.tiles import FinishedTiles, forward, walk_plane
+from nnslicer_tf.exactline.program import LineProgram, ModelsLike, program_of
+from nnslicer_tf.exactline.tiles import FinishedTiles, walk_plane
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
@@ -37,8 +36,7 @@ def exact_plane(
 ) -> PlanarPartition:
     """Partition a polygon so that the network is affine on every region.
 
-    Calls on one model share a walker until its weights change. For networks with too many regions
-    to visit, `PlaneWalker.boundary` follows only the decision boundaries.
+    Calls on one model share a walker until its weights change.
 
     Args:
         im: An instrumented or Keras model. A final softmax or sigmoid is ignored.
@@ -76,29 +74,31 @@ class PlaneWalker:
 
     Args:
         im: The model, or several, as for `LineWalker`.
-        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
         workers: Number of threads; 0 for as many as there are cores. The regions do not depend
             on it.
+
+    Attributes:
+        program: The steps from the input to the logits.
 
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear, or takes
             a maximum of more than 64 values.
     """
 
-    def __init__(self, im: ModelsLike, *, fuse: bool = True, workers: int = 0) -> None:
+    def __init__(self, im: ModelsLike, *, workers: int = 0) -> None:
         models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
-        self._program = program_of(models, fuse)
+        self.program = program_of(models)
         self._workers = workers
         prints = [one.fingerprint for one in models]
-        self._identity = {"model": prints if len(prints) > 1 else prints[0], "fuse": fuse}
-        for step in self._program.steps:
+        self._identity = {"model": prints if len(prints) > 1 else prints[0]}
+        for step in self.program.steps:
             if isinstance(step.transformer, BendingTransformer):
                 taps, floors = step.transformer.bends
                 values = taps + int(np.isfinite(floors).any())
                 if values > MAX_TAPS:
                     raise UnsupportedLayerError(
                         f"Operation '{step.name}' is a maximum of {values} values. Planes support "
-                        f"at most {MAX_TAPS}, including one for a ReLU unless fuse=False."
+                        f"at most {MAX_TAPS}."
                     )
 
     def plane(
@@ -112,71 +112,29 @@ class PlaneWalker:
         """Partition one polygon; see `exact_plane`."""
         if max_regions is not None:
             check_count("max_regions", max_regions)
-        plane = Plane.through(polygon, self._program.input_shape)
+        plane = Plane.through(polygon, self.program.input_shape)
         store = None
         if checkpoint is not None:
             corners = digest([plane.at(plane.corners)])
             store = Store(checkpoint, {**self._identity, "polygon": corners}, "plane")
         with one_thread_a_product():
-            return self._partition(plane, max_regions, self._workers, store, progress)
+            return partition(self.program, plane, max_regions, self._workers, store, progress)
 
-    def boundary(
-        self,
-        polygon: np.ndarray,
-        *,
-        seeds: int = 32,
-        max_regions: int | None = None,
-        progress: bool = False,
-    ) -> PlanarBoundary:
-        """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-        Boundaries are exact. Each is entered between two grid points of different classes, so one
-        that separates no grid points is missed.
-
-        Args:
-            polygon: As for `exact_plane`.
-            seeds: Grid points along the longer side.
-            max_regions: Stop with an error if more regions have to be visited.
-            progress: Show a progress bar.
-
-        Raises:
-            InvalidArgumentError: if the output is not a vector of 2 to 64 values. Further errors
-                are those of `exact_plane`.
-        """
-        check_count("seeds", seeds)
-        if max_regions is not None:
-            check_count("max_regions", max_regions)
-        shape = self._program.output_shape
-        if len(shape) != 1 or not 2 <= shape[0] <= MAX_TAPS:
-            raise InvalidArgumentError(
-                f"Decision boundaries need a model whose output is a vector of 2 to {MAX_TAPS} "
-                f"values. Received outputs of shape {shape}"
-            )
-        plane = Plane.through(polygon, self._program.input_shape)
-        with one_thread_a_product():
-            return follow_boundaries(
-                plane,
-                lambda x: forward(self._program, x)[0],
-                lambda small, most: self._partition(small, most, workers=1),
-                seeds=seeds,
-                most=max_regions,
-                workers=self._workers or available_cores(),
-                progress=progress,
-            )
-
-    def _partition(
-        self,
-        plane: Plane,
-        most: int | None,
-        workers: int,
-        store: Store | None = None,
-        progress: bool = False,
-    ) -> PlanarPartition:
-        scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
-        area = plane.total_area / scale.prod()
-        with closing(FinishedTiles(area, store, most, progress)) as finished:
-            walk_plane(self._program, plane, finished, scale, workers)
-        mesh, outputs = finished.joined()
-        values = outputs.reshape(-1, *self._program.output_shape)
-        faces = mesh.places * scale, mesh.start, mesh.loop
-        return PlanarPartition(plane.origin, plane.axes, plane.corners, *faces, values)
+def partition(
+    program: LineProgram,
+    plane: Plane,
+    most: int | None,
+    workers: int,
+    store: Store | None = None,
+    progress: bool = False,
+) -> PlanarPartition:
+    """Partition a polygon of up to `most` regions; `workers` are those of `PlaneWalker`."""
+    scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
+    area = plane.total_area / scale.prod()
+    with closing(FinishedTiles(area, store, most, progress)) as finished:
+        walk_plane(program, plane, finished, scale, workers)
+    mesh, outputs = finished.joined()
+    values = outputs.reshape(-1, *program.output_shape)
+    faces = mesh.places * scale, mesh.start, mesh.loop
+    return PlanarPartition(plane.origin, plane.axes, plane.corners, *faces, values)

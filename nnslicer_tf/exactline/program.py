@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Transformer, build_transformer
+from nnslicer_tf.exactline.mesh import MAX_TAPS
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
 from nnslicer_tf.exactline.rules.routing import RoutingLine, side_by_side
 from nnslicer_tf.exactline.rules.windows import MaximumLine, WeightedSumLine
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 
 ModelsLike = ModelLike | list[ModelLike] | tuple[ModelLike, ...]
@@ -33,16 +34,16 @@ class LineProgram(NamedTuple):
     output_shape: tuple[int, ...]
 
 
-def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
+def program_of(models: ModelsLike) -> LineProgram:
     """Return the program of a model, with a copy of its weights, or of several models at once.
 
-    Several models have inputs of the same shape, and vectors as outputs, which the result joins;
-    `fuse` treats consecutive ReLU and max pooling as one operation. Raises UnsupportedLayerError if
-    an operation before the logits is not piecewise linear.
+    Several models have inputs of the same shape, and vectors as outputs, which the result joins.
+    Raises UnsupportedLayerError if an operation before the logits is not piecewise linear.
     """
-    if not models:
+    several = models if isinstance(models, list | tuple) else [models]
+    if not several:
         raise InvalidArgumentError("Lines and planes need at least one model. Received: none")
-    programs = [_program_of_one(im, fuse) for im in models]
+    programs = [_program_of_one(instrumented(one)) for one in several]
     if len(programs) == 1:
         return programs[0]
     steps, outputs = [], []
@@ -59,7 +60,7 @@ def program_of(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
     return LineProgram("input", "output", _mark_dead(steps, "output"), *shapes)
 
 
-def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
+def _program_of_one(im: InstrumentedModel) -> LineProgram:
     _ = im.input_shape  # raises an error for several inputs
     if len(im.output_operations) > 1:
         raise InvalidArgumentError(
@@ -85,7 +86,7 @@ def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
     for step in steps:
         only = step.inputs[0]
         before = merged.get(only) if len(step.inputs) == 1 and uses.count(only) == 1 else None
-        both = _merged(before.transformer, step.transformer, fuse) if before else None
+        both = _merged(before.transformer, step.transformer) if before else None
         if before is not None and both is not None:
             del merged[only]
             step = LineStep(step.name, before.inputs, both)
@@ -95,7 +96,7 @@ def _program_of_one(im: InstrumentedModel, fuse: bool) -> LineProgram:
     return LineProgram(im.input_operation, output, marked, im.input_shape, output_shape)
 
 
-def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer | None:
+def _merged(first: Transformer, second: Transformer) -> Transformer | None:
     """Return one transformer for two, or None if they cannot be merged."""
     if isinstance(first, WeightedSumLine) and isinstance(second, ScaleLine):
         scale = second.per_channel()
@@ -104,8 +105,9 @@ def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer 
         first.scale(*scale)
         return first
     for rectify, pool in ((first, second), (second, first)):
-        if fuse and isinstance(rectify, RectifyLine) and isinstance(pool, MaximumLine):
-            if len(rectify.knots) > 1:
+        if isinstance(rectify, RectifyLine) and isinstance(pool, MaximumLine):
+            # With its constant, the maximum must still be one that planes support.
+            if len(rectify.knots) > 1 or pool.bends.taps >= MAX_TAPS:
                 return None
             pool.floor = 0.0
             return pool

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnslicer_tf.exactline._kernels import steps as _kernels
-from nnslicer_tf.exactline.curve import TOLERANCE, CommonRows
+from nnslicer_tf.exactline.curve import CommonRows
 
 
 class Uses(NamedTuple):
@@ -173,15 +173,7 @@ class Steps(NamedTuple):
 
     def integrals(self) -> np.ndarray:
         """Return the integrals over the ratio, `(positions, channels)`."""
-        return self._totals(self.ratio)
-
-    def sums(self, count: int) -> np.ndarray:
-        """Return the sums at the ratios k/count, 0 ≤ k < count, `(positions, channels)`."""
-        return self._totals(np.ceil(count * self.ratio - count * TOLERANCE))
-
-    def _totals(self, places: np.ndarray) -> np.ndarray:
-        """Return the sums of the values times the width of each piece between rows' places."""
-        widths = np.diff(places, append=0.0)
+        widths = np.diff(self.ratio, append=0.0)
         widths[self.start[1:] - 1] = 0.0
         return np.add.reduceat(self.values * widths[:, None], self.start[:-1])
 

@@ -79,7 +79,8 @@ def walk_plane(
         return True
 
     values = {program.input: Points.of(corners)}
-    first = Tile("", Mesh.polygon(plane.corners / scale), values, program.steps, finished.whole)
+    mesh = Mesh.of(plane.corners / scale, np.array([0, len(corners)]), np.arange(len(corners)))
+    first = Tile("", mesh, values, program.steps, finished.whole)
     run_splitting(first, advance, workers)
 
 
@@ -209,8 +210,8 @@ class FinishedTiles:
         if self._most is not None and self._regions > self._most:
             raise TooManyRegionsError(
                 f"The polygon has more than {counted(self._most, 'region')}: {self._regions:,} "
-                f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, a "
-                "larger max_regions, or follow PlaneWalker.boundary alone."
+                f"were found in {100 * self._share:.3g} % of its area. Choose a smaller polygon "
+                "or a larger max_regions."
             )
 
     def _add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:

@@ -65,7 +65,6 @@ class LineWalker:
     Args:
         im: An instrumented or Keras model; or several with inputs of the same shape and vectors as
             outputs, which are walked as one model with all their logits.
-        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
         every_crossing: Also include the points at which an operation changes its affine piece but
             the output does not bend.
         workers: Number of threads; 0 for one per core. The result does not depend on it.
@@ -77,11 +76,8 @@ class LineWalker:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
     """
 
-    def __init__(
-        self, im: ModelsLike, *, fuse: bool = True, every_crossing: bool = False, workers: int = 0
-    ) -> None:
-        models = [instrumented(one) for one in (im if isinstance(im, list | tuple) else [im])]
-        self.program = program_of(models, fuse)
+    def __init__(self, im: ModelsLike, *, every_crossing: bool = False, workers: int = 0) -> None:
+        self.program = program_of(im)
         self._every_crossing = every_crossing
         self._workers = workers
 

@@ -2,7 +2,6 @@ from .ablation import Ablation
 from .copies import copy_model
 from .data import DataLike
 from .layers import register_layer
-from .layers.embeddings import adds_table
 from .loading import load_model
 from .model import InstrumentedModel, ModelLike, instrumented
 from .operations import KINDS, Affine, Elementwise, MaskOf, Operation, Pooling, Step, Synapses
@@ -25,7 +24,6 @@ __all__ = [
     "Synapses",
     "Weights",
     "Zero",
-    "adds_table",
     "copy_model",
     "instrumented",
     "load_model",

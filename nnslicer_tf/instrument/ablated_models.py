@@ -15,10 +15,9 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
 from nnslicer_tf.instrument.comparison import difference
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
-from nnslicer_tf.instrument.graph import in_half_precision
+from nnslicer_tf.instrument.functional import structure_of
 from nnslicer_tf.instrument.model import InstrumentedModel
 from nnslicer_tf.instrument.references import Weights, Zero
-from nnslicer_tf.instrument.tracing import structure_of
 
 
 def check_masks(im: InstrumentedModel, keep: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -180,11 +179,10 @@ def with_constants(
     tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
     base = {name: ops.convert_to_tensor(means[name][None], "float32") for name in network.bases}
     mask = ops.convert_to_tensor(_flat({name: keep[name] for name in network.shapes})[None])
-    expected, _ = network.run(mask, tensors, base, network.sums_of(base), {})
-    halves = any(in_half_precision(step.layer) for step in im.graph.wrappers.values())
+    expected = network.run(mask, tensors, base, network.sums_of(base))
     found = keras.tree.flatten(copy(x, training=False))
     for name, value, output in zip(im.output_operations, expected, found, strict=True):
-        if difference(value, output, tolerance=0.1 if halves else 1e-3) > 1:
+        if difference(value, output, tolerance=0.1 if im.graph.has_halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
                 f"output '{name}'. Perhaps a nested model is called more than once, with different "
@@ -234,8 +232,8 @@ class AblatedModel(keras.Model):
     def assign(self, masks: Mapping[str, Any], base: Mapping[str, Any]) -> None:
         """Set the masks, and the values of inactive parts."""
         self.mask.assign(_flat(masks))
-        for name, variable in self.base.items():
-            variable.assign(base[name])
+        for variable, value in zip(self.base.values(), base.values(), strict=True):
+            variable.assign(value)  # a copy's operations may have other names
 
     def call(self, x: Any, training: bool = False) -> Any:
         """Return the outputs; `training` has no effect."""
@@ -243,7 +241,7 @@ class AblatedModel(keras.Model):
         base = {name: ops.convert_to_tensor(v)[None] for name, v in self.base.items()}
         mask = ops.convert_to_tensor(self.mask)[None]
         constants = self._network.sums_of(base)
-        values, _ = self._network.run(mask, inputs, base, constants, {})
+        values = self._network.run(mask, inputs, base, constants)
         structure = structure_of(self._im.functional, "output")
         return keras.tree.pack_sequence_as(structure, values)
 

@@ -149,9 +149,7 @@ class Network:
             for kernel in kernels:
                 self._add(kernel.name, kernel.shape)
             if isinstance(params, Member):
-                sequence, initial, _ = split_inputs(operation.inputs, params.unrolled.masked)
-                start = name.removesuffix(params.operation.name)
-                read |= dict.fromkeys((sequence, *initial, *(start + o.name for o in cell)))
+                read |= dict.fromkeys(_read_by(operation))
                 continue
             self._masked[name] = params.name
             read[name if isinstance(params, Lookup) else operation.inputs[0]] = None
@@ -195,11 +193,10 @@ class Network:
 
     # The compiled functions
 
-    def outputs(self, flat: np.ndarray, rows: Rows, statistics: Mapping[str, Any]) -> Any:
+    def outputs(self, flat: np.ndarray, rows: Rows) -> Any:
         """Return the wanted operation's values, `(samples, [donors,] *shape)`."""
-        run = self._function(("outputs", flat.ndim), lambda *args: self.run(*args)[0][0])
-        mask = self._tensor(flat, rows)
-        values = run(mask, rows.inputs, rows.base, rows.constants, dict(statistics))
+        run = self._function(("outputs", flat.ndim), lambda *args: self.run(*args)[0])
+        values = run(self._tensor(flat, rows), rows.inputs, rows.base, rows.constants)
         if rows.donors == 1:
             return values
         return ops.reshape(values, (rows.samples, rows.donors, *values.shape[1:]))
@@ -221,7 +218,7 @@ class Network:
                 return ops.reshape(vector, ops.shape(values))
 
             values, (effects,) = value_and_product(
-                lambda m: self.run(m, x, base, constants, {})[0][0], [mask], cotangent
+                lambda m: self.run(m, x, base, constants)[0], [mask], cotangent
             )
             return values, effects
 
@@ -234,13 +231,6 @@ class Network:
         if rows.donors > 1:
             effects = ops.sum(ops.reshape(effects, (rows.samples, rows.donors, -1)), axis=1)
         return values, effects
-
-    def statistics(self, flat: np.ndarray, rows: Rows) -> dict[str, Any]:
-        """Return the batch statistics of normalisations for some rows, by variable."""
-        run = self._function(
-            "statistics", lambda m, x, b, c: self.run(m, x, b, c, {}, measure=True)[1]
-        )
-        return run(self._tensor(flat, rows), rows.inputs, rows.base, rows.constants)
 
     def constants(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """Return `sums_of` a reference, compiled."""
@@ -285,26 +275,18 @@ class Network:
         x: Sequence[Any],
         base: Mapping[str, Any],
         constants: Mapping[str, Any],
-        statistics: Mapping[str, Any],
-        measure: bool = False,
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the wanted operations' values, and if `measure`, batch statistics by variable.
+    ) -> list[Any]:
+        """Return the wanted operations' values.
 
         Args:
             mask: `(1 or rows, units)`.
             x: Inputs `(rows, …)`.
             base: Reference values `(1 or rows, *shape)` by operation, or by variable.
             constants: As of `constants`.
-            statistics: Index of a variable → a value that replaces it.
-            measure: Whether batch normalisations normalise by the batch, whose statistics are
-                returned.
         """
-        by_index = self.im.functional.variables
-        mapping = [(by_index[int(index)], value) for index, value in statistics.items()]
         masks = self.split(mask)
         if not self.by_weight:
-            with keras.StatelessScope(mapping):
-                return self._values(masks, x, base, constants, measure)
+            return self._values(masks, x, base, constants)
 
         def changed(masks: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
             changes = []
@@ -316,19 +298,19 @@ class Network:
                 if name in base:
                     value = value + (1 - kept) * ops.cast(base[name], variable.dtype)
                 changes.append((variable, value))
-            return changes + mapping  # what was measured counts
+            return changes
 
         if mask.shape[0] == 1:
             with keras.StatelessScope(changed({n: part[0] for n, part in masks.items()})):
-                return self._values({}, x, base, constants, measure)
+                return self._values({}, x, base, constants)
 
         def one(row: Any) -> Any:
             inputs, own = row
             with keras.StatelessScope(changed(own)):
-                values, _ = self._values({}, [v[None] for v in inputs], base, constants)
+                values = self._values({}, [v[None] for v in inputs], base, constants)
             return [value[0] for value in values]
 
-        return ops.map(one, (list(x), masks)), {}
+        return ops.map(one, (list(x), masks))
 
     def _values(
         self,
@@ -336,10 +318,8 @@ class Network:
         x: Sequence[Any],
         base: Mapping[str, Any],
         constants: Mapping[str, Any],
-        measure: bool = False,
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> list[Any]:
         values: dict[str, Any] = dict(zip(self.im.input_operations, x, strict=True))
-        measured: dict[str, Any] = {}
         through_time: dict[Any, dict[str, Any]] = {}
         for operation in self._order:
             name, params = operation.name, operation.params
@@ -355,8 +335,6 @@ class Network:
             elif is_masked and self._by_synapse:
                 change = inputs[0] - base[operation.inputs[0]]
                 value = _weighted(params, change, masks[params.name]) + constants[name]
-            elif measure and isinstance(operation.keras_layer, keras.layers.BatchNormalization):
-                value = self._normalised(operation.keras_layer, inputs[0], measured)
             else:
                 value = values[name] if name in values else operation.compute(*inputs)
             if keras.backend.standardize_dtype(value.dtype) in ("float16", "bfloat16"):
@@ -364,7 +342,7 @@ class Network:
             if is_masked and not self._by_synapse and not isinstance(params, Member):
                 value = base[name] + masks[name] * (value - base[name])
             values[name] = value
-        return [values[name] for name in self.wanted], measured
+        return [values[name] for name in self.wanted]
 
     def _looked_up(
         self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], inputs: Any
@@ -383,18 +361,6 @@ class Network:
         else:
             share = _map_rows(kept, masks_of_rows, *inputs)
         return value * share + (1 - share) * base[operation.name]
-
-    def _normalised(self, layer: Any, x: Any, measured: dict[str, Any]) -> Any:
-        """Return a batch normalisation by the batch's own statistics, which it adds to some."""
-        axis = layer.axis % len(x.shape)
-        statistics = ops.moments(x, [a for a in range(len(x.shape)) if a != axis])
-        variables = self.im.functional.variables
-        for variable, moment in zip(
-            (layer.moving_mean, layer.moving_variance), statistics, strict=True
-        ):
-            index = next(i for i, known in enumerate(variables) if known is variable)
-            measured[str(index)] = moment
-        return ops.batch_normalization(x, *statistics, axis, layer.beta, layer.gamma, layer.epsilon)
 
     def _recurrent(
         self, operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any]
@@ -420,11 +386,11 @@ class Network:
             return partial(_run_masked, operation, {n: m[0] for n, m in own.items()}, base)
 
         def each(*inputs: Any) -> dict[str, Any]:
-            start = operation.name.removesuffix(operation.params.operation.name)
-            sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
-            read = (sequence, *initial, *(start + o.name for o in unrolled.cell))
             rows = ops.shape(inputs[0])[0]
-            values = {n: ops.broadcast_to(base[n], (rows, *base[n].shape[1:])) for n in read}
+            values = {
+                name: ops.broadcast_to(base[name], (rows, *base[name].shape[1:]))
+                for name in _read_by(operation)
+            }
 
             def one(row: Any) -> Any:
                 found = _run_masked(
@@ -438,6 +404,14 @@ class Network:
             return ops.map(one, (list(inputs), own, values))
 
         return each
+
+
+def _read_by(operation: Operation) -> list[str]:
+    """Return the sequence, the initial states and the operations of a recurrent layer, by name."""
+    unrolled = operation.params.unrolled
+    sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
+    start = operation.name.removesuffix(operation.params.operation.name)
+    return [sequence, *initial, *(start + o.name for o in unrolled.cell)]
 
 
 def _run_masked(

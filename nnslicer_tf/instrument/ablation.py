@@ -7,13 +7,9 @@ A mask says which units keep their own value (1); the others (0) contribute that
     ablation.effects({}, x, target=3)        # what each unit does for class 3: the derivative
     ablation.model({"conv2": mask})          # a Keras model
 
-Everything else that asks this question, such as decisive slices, `Slice.apply`, explanations or the
-explorer, is a search over masks on top. With weight w, an inactive synapse contributes
-w · (reference of its input), in recurrent layers at every step; an inactive neuron has the
-reference's value.
-
-Cost: a forward pass for each donor; `effects` costs about three. One compiled function serves all
-masks, samples and references.
+With weight w, an inactive synapse contributes w · (reference of its input), in recurrent layers at
+every step. Cost: a forward pass for each donor; `effects` costs about three. One compiled function
+serves all masks, samples and references.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -167,7 +163,6 @@ class Ablation:
         x: "DataLike | Rows",
         *,
         batch_size: int = 256,
-        renormalise_on: DataLike | None = None,
     ) -> np.ndarray:
         """Return the values of the target's operation, by default the logits.
 
@@ -175,8 +170,6 @@ class Ablation:
             mask: Which units are active.
             x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             batch_size: Rows (samples times donors) in one pass.
-            renormalise_on: Samples on which batch normalisations are measured again first, under
-                the same mask.
 
         Returns:
             `(samples, *operation shape)` float32; with several donors, `(samples, donors, *shape)`.
@@ -185,13 +178,9 @@ class Ablation:
             InvalidArgumentError: if the mask does not fit the units.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
         """
-        parts, statistics = [], {}
-        if renormalise_on is not None:
-            rows, flat = self.rows(renormalise_on), self._flat(mask, 1)
-            statistics = self.network.statistics(flat, rows)
-        for rows, flat in self._batches(mask, x, batch_size):
-            parts.append(ops.convert_to_numpy(self.network.outputs(flat, rows, statistics)))
-        return np.concatenate(parts)
+        batches = self._batches(mask, x, batch_size)
+        parts = [self.network.outputs(flat, rows) for rows, flat in batches]
+        return np.concatenate([ops.convert_to_numpy(part) for part in parts])
 
     def effects(
         self,

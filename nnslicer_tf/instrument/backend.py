@@ -67,7 +67,9 @@ def compiled_function(
         import jax
 
         return jax.jit(function)
-    return function
+    import torch
+
+    return torch.no_grad()(function)
 
 
 def device_name() -> str:

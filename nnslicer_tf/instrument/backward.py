@@ -5,39 +5,24 @@ different rules. It works on NumPy arrays, without Keras, and on tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._environment import ops
 
 
-class Expandable(Protocol):
-    """What the walk needs to know about an operation."""
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the operations whose outputs it takes."""
-
-
-Node = TypeVar("Node", bound=Expandable)
-
-
 def propagate(
-    order: Iterable[Node],
+    order: Iterable[Any],
     seed: Mapping[str, Any],
-    rule: Callable[[Node, Any], Any],
+    rule: Callable[[Any, Any], Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
     """Propagate values backwards; return the values that each operation received.
 
     Each operation is expanded once, after its consumers, with the sum of the values received from
-    them, `(batch, *shape)` by name, to which `seed` belongs. `order` has consumers first, and
-    `shapes` are without the batch axis.
+    them, `(batch, *shape)` by name, to which `seed` belongs. `order` has consumers first, each with
+    a `name` and the names of its `inputs`, and `shapes` are without the batch axis.
 
     `rule` maps an operation and its values to one array for each of its inputs, of the input's
     shape or one that it was broadcast to, or None. A node with `members` represents several

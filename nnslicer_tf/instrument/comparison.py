@@ -15,15 +15,15 @@ import numpy as np
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.data import Bounds
 from nnslicer_tf.instrument.expansion import Constant
-from nnslicer_tf.instrument.graph import Graph, in_half_precision
-from nnslicer_tf.instrument.tracing import TensorAt, Trace, structure_of
+from nnslicer_tf.instrument.functional import structure_of
+from nnslicer_tf.instrument.graph import HALVES, Graph
+from nnslicer_tf.instrument.tracing import TensorAt, Trace
 
 SCALES = (1.0, 50.0, 0.01, 0.0, 5.0)
 MIN_VALUES = 2048  # in all samples together
 MAX_SAMPLES = 32
 MAX_VALUES_OF_TWO = 50_000  # of a sample
 MAX_WEIGHTS_OF_MANY = 10_000_000  # larger models are compared on one sample of each scale
-HALVES = ("bfloat16", "float16")
 
 
 def compare_with_original(
@@ -61,8 +61,7 @@ def compare_with_original(
     tensors = [keras.ops.convert_to_tensor(one.astype(np.float32)) for one in x]
     values = graph.run(tensors, graph.outputs)
     # In half precision the original rounds coarsely.
-    halves = any(in_half_precision(step.layer) for step in graph.wrappers.values())
-    halves |= any(tensor.dtype in HALVES for tensor in functional.inputs)
+    halves = graph.has_halves or any(tensor.dtype in HALVES for tensor in functional.inputs)
     tolerance = 0.1 if halves else 1e-4
     examples, worst = {}, 0.0
     for name, original in zip(graph.outputs, expected, strict=True):

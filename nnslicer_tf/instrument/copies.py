@@ -20,13 +20,16 @@ import numpy as np
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 from nnslicer_tf.instrument.comparison import difference, random_input
-from nnslicer_tf.instrument.tracing import (
+from nnslicer_tf.instrument.functional import (
     Shapes,
     as_functional,
     flat_shapes,
     functional_class,
+    has_graph,
     input_name,
+    inputs_like,
     structure_of,
+    sublayers,
 )
 
 After = Callable[[keras.layers.Layer, keras.layers.Layer, Any, tuple], Any]
@@ -47,15 +50,12 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
             not registered with Keras, or it has state that Keras does not save.
     """
     if has_graph(model):
-        check_copyable(model)
         copy = rebuild(as_functional(model, input_shape))  # which builds a sequential model
     else:
         try:
             copy = type(model).from_config(model.get_config())
         except (NotImplementedError, TypeError):  # Keras raises these for a model without a config
-            functional = as_functional(model, input_shape)
-            check_copyable(functional)
-            copy = rebuild(functional)
+            copy = rebuild(as_functional(model, input_shape))
         else:
             if not copy.built:
                 shape = model.get_build_config()["input_shape"]
@@ -153,29 +153,6 @@ def examples(model: keras.Model, input_shape: Shapes | None = None) -> Any:
         of = None if name.endswith("mask") else tokens
         arrays.append(random_input(rng, size, tensor.dtype, of, None, tokens is not None, name))
     return keras.tree.pack_sequence_as(structure, arrays)
-
-
-def inputs_like(model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None = None) -> Any:
-    """Return inputs for a clone of a model; `shapes` are of one sample, by default the model's.
-
-    They keep the inputs' names: `clone_model` would use those of the tensors, which Keras numbers.
-    """
-    shapes = shapes or [tensor.shape[1:] for tensor in model.inputs]
-    entries = [
-        keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
-        for shape, tensor in zip(shapes, model.inputs, strict=True)
-    ]
-    return keras.tree.pack_sequence_as(structure_of(model, "input"), entries)
-
-
-def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    """Yield a layer or model and all layers inside, in the order in which Keras keeps them."""
-    yield from layer._flatten_layers(include_self=True, recursive=True)
-
-
-def has_graph(model: keras.Model) -> bool:
-    """Whether a model is functional or sequential."""
-    return isinstance(model, (keras.Sequential, functional_class()))
 
 
 @dataclass
@@ -397,6 +374,7 @@ def _agree(expected: Sequence[Any], values: Sequence[Any]) -> bool:
 def _first_difference(
     model: keras.Model, copy: keras.Model, x: Any
 ) -> tuple[str, keras.layers.Layer]:
+    """Return the path of the first layer whose output differs, and the layer."""
     same = {layer.name: layer for layer in copy.layers}
     for layer in model.layers if has_graph(model) else ():
         if layer.name not in same or isinstance(layer, keras.layers.InputLayer):
@@ -408,12 +386,7 @@ def _first_difference(
             ]
         except (AttributeError, ValueError):  # it is called more than once
             continue
-        if _agree(*(_outputs(one, x) for one in pair)):
-            continue
-        inner = examples(layer) if has_graph(layer) else None
-        if inner is not None:
-            name, part = _first_difference(layer, same[layer.name], inner)
-            return f"{layer.name}/{name}", part
-        return layer.name, layer
+        if not _agree(*(_outputs(one, x) for one in pair)):
+            return layer.name, layer
     last = model.layers[-1]
     return last.name, last

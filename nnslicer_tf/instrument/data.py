@@ -168,6 +168,8 @@ class Samples:
         shape: Input shape without the batch axis; name → shape for several inputs.
         bounds: Smallest and largest value of an input, if known; by name for several.
         aliases: Alternative keys that a dict may use → names of the inputs.
+        columns: Names of a table's columns; see `aligned`.
+        labelled: Whether labels are needed, and kept.
 
     Raises the errors of `check_array`, and InvalidArgumentError if an array is empty, or inputs are
     missing, unknown or of different lengths.
@@ -180,8 +182,11 @@ class Samples:
         bounds: Bounds | Mapping[str, Bounds | None] | None = None,
         aliases: Mapping[str, str] | None = None,
         columns: Sequence[str] = (),
+        labelled: bool = False,
     ) -> None:
         self.columns: tuple[str, ...] = ()  # of a table
+        self.labels: list[Any] = []  # if `labelled`, those that were read, batch by batch
+        self._labelled = labelled
         self._is_single = not isinstance(shape, Mapping)
         self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
         self._bounds: Any = {"": bounds} if self._is_single else bounds or {}
@@ -193,10 +198,12 @@ class Samples:
         self._stream: Iterable[Any] = ()
         self.count: int | None = None  # number of samples, if it is known in advance
         if self._is_single:
-            data = _loaded(data, self._shapes[""], labels=False)
+            if isinstance(data, (str, os.PathLike)):
+                data = load_data(data, labels=labelled, shape=self._shapes[""])
             self.columns = column_names(data)
-            x = _opened(aligned(data, columns), self._shapes[""])[0]
+            x, y = _opened(aligned(data, columns), self._shapes[""])
             arrays = {"": x} if isinstance(x, np.ndarray) else None
+            self.labels = [] if arrays is None else [y]
         else:
             x, arrays = dict(data) if hasattr(data, "iloc") else data, None
             if isinstance(x, (Mapping, list, tuple)):
@@ -251,7 +258,10 @@ class Samples:
     def _arrays(self, element: Any) -> dict[str, np.ndarray]:
         """Return the arrays of an element, which may be `(x, …)` with labels after the inputs."""
         if self._is_single:
-            return {"": _pair(element, self._shapes[""])[0]}
+            x, y = _pair(element, self._shapes[""])
+            if self._labelled:
+                self.labels.append(y)
+            return {"": x}
         if isinstance(element, tuple) and isinstance(element[0], (Mapping, list, tuple)):
             element = element[0]
         if not isinstance(element, (Mapping, list, tuple)):
@@ -325,23 +335,17 @@ def read_labelled(
     Raises InvalidArgumentError unless there is a label, below the number of `classes` if that is
     known, for each sample, and errors of `Samples`.
     """
-    if y is not None:
-        x = Samples(data, shape, bounds, columns=columns).array()
-        return x, check_labels(y, len(x), classes)
-    data = aligned(_loaded(data, tuple(shape), labels=True), columns)
-    samples, labels = _opened(data, tuple(shape))
-    if not isinstance(samples, np.ndarray):
-        pairs = [_pair(element, tuple(shape)) for element in samples]
-        xs, ys = zip(*(pairs or [(np.zeros((0, *shape)), np.zeros(0, np.int64))]), strict=True)
-        samples, complete = np.concatenate(xs), all(y is not None for y in ys)
-        labels = np.concatenate(ys) if complete else None
-    if labels is None or (len(samples) and not len(labels)):
-        raise InvalidArgumentError(
-            "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "
-            f"iterable of pairs (x, y). Received: {type(data).__name__}"
-        )
-    x = Samples(samples, shape, bounds).array()
-    return x, check_labels(labels, len(x), classes)
+    samples = Samples(data, shape, bounds, columns=columns, labelled=y is None)
+    x = samples.array()
+    if y is None:
+        if any(part is None or not len(part) for part in samples.labels):
+            raise InvalidArgumentError(
+                "Labels are needed here: pass y, or data that has them: (x, y), a "
+                "datasets.Dataset, an iterable of pairs (x, y). Received: "
+                f"{type(data).__name__}"
+            )
+        y = np.concatenate(samples.labels) if len(samples.labels) > 1 else samples.labels[0]
+    return x, check_labels(y, len(x), classes)
 
 
 def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> bool:
@@ -427,12 +431,6 @@ def _dense(x: Any) -> np.ndarray:
                 "first, as for training (pandas.get_dummies, keras.layers.StringLookup)."
             )
     return array.astype(np.float64)
-
-
-def _loaded(data: Any, shape: tuple[int, ...], labels: bool) -> Any:
-    """Return data, loaded if it is a name or a file; `labels` says whether it must have labels."""
-    is_name = isinstance(data, (str, os.PathLike))
-    return load_data(data, labels=labels, shape=shape) if is_name else data
 
 
 def _opened(data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:

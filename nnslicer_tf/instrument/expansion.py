@@ -14,10 +14,11 @@ Limits: no functions of TensorFlow, and no Python condition or loop on values of
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import itemgetter
 from typing import Any
 
 import keras
@@ -42,13 +43,23 @@ _BATCHES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 7
 class Constant:
     """A value that depends on no input of the model, but perhaps on variables.
 
-    If it is `batched`, the first axis of its `shape` is the batch's, of size 1.
+    `read` returns it. If it is `batched`, the first axis of its shape is the batch's, of size 1.
+    `follows` says whether it may change with variables.
     """
 
-    def __init__(self, read: Callable[[], Any], shape: Sequence[int], batched: bool) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Any],
+        shape: Sequence[int],
+        dtype: Any,
+        batched: bool,
+        follows: bool,
+    ) -> None:
         self._read = read
         self.shape = (1, *shape[1:]) if batched else tuple(shape)
+        self.dtype = keras.backend.standardize_dtype(dtype)
         self.batched = batched
+        self.follows = follows
 
     def value(self) -> Any:
         """Return the value, computed from the current variables, with a batch axis of size 1."""
@@ -59,6 +70,20 @@ class Constant:
         """Return the value for the batch of a tensor."""
         value = self.value()
         return ops.repeat(value, ops.shape(x)[0], axis=0) if self.batched else value
+
+
+def of_constants(layer: keras.Operation, args: tuple, kwargs: Mapping, specs: Any) -> Any:
+    """Return the results of a call of constants, which are constants; `specs` are their shapes."""
+
+    def read(place: int) -> Any:
+        now = keras.tree.map_structure(current, (args, kwargs))
+        return keras.tree.flatten(layer(*now[0], **now[1]))[place]
+
+    leaves = [
+        Constant(partial(read, place), spec.shape, spec.dtype, batched=True, follows=True)
+        for place, spec in enumerate(keras.tree.flatten(specs))
+    ]
+    return keras.tree.pack_sequence_as(specs, leaves)
 
 
 def current(value: Any) -> Any:
@@ -82,15 +107,17 @@ class InnerCall:
 class Expansion:
     """The calls inside a layer, in topological order."""
 
-    batch: int  # the size of the batch with which `call` ran
     entries: tuple[Any, ...]  # the symbolic tensors with which it was called
     calls: tuple[InnerCall, ...]
-    outputs: tuple[Any, ...]  # what it returned, flat: symbolic tensors and constants
+    outputs: Sequence[Any]  # what it returned, flat: symbolic tensors and constants
+
+    def structure(self) -> Any:
+        """Return the arguments of all calls, and the outputs."""
+        return [(call.args, call.kwargs) for call in self.calls], list(self.outputs)
 
     def leaves(self) -> list[Any]:
-        """Return all arguments of all calls and the outputs, in a fixed order."""
-        parts = [(call.args, call.kwargs) for call in self.calls]
-        return keras.tree.flatten((parts, self.outputs))
+        """Return `structure` as a flat list, in a fixed order."""
+        return keras.tree.flatten(self.structure())
 
 
 def expand(
@@ -105,35 +132,29 @@ def expand(
 
     `structure` are its arguments `(args, kwargs)`, `masks` those of its tensors, and `values` the
     ids of boolean tensors that are no masks. Returns None if the function returns NotImplemented;
-    raises UnsupportedLayerError if it fails on symbolic tensors.
+    raises UnsupportedLayerError if it fails on symbolic tensors, or moves the batch axis.
     """
-    leaves = keras.tree.flatten(structure)
+    received = keras.tree.flatten(structure)
     weights = getattr(layer, "weights", [])
-    sizes = {n for x in (*leaves, *weights) for n in getattr(x, "shape", ())}
+    sizes = {n for x in (*received, *weights) for n in getattr(x, "shape", ())}
     batch = next(n for n in _BATCHES if n not in sizes)
-
     run = partial(_run, layer, call, structure, masks, values, batch, path)
     expansion = run()
     if expansion is None:
         return None
-    leaves = expansion.leaves()
-    places = [i for i, leaf in enumerate(leaves) if is_value(leaf)]
-    if not places:
-        return expansion
+    leaves = varied = expansion.leaves()
     # Which constants follow the variables? Those that differ when the variables do.
     moved = [(v, ops.cast(v, v.dtype) * 0.75 + 0.375) for v in weights if "float" in v.dtype]
-    received = keras.tree.flatten(structure)
-    follows = any(isinstance(leaf, keras.Variable) for leaf in received)
-    outer = [leaf for leaf in received if isinstance(leaf, Constant)]
-    last = _last_values(run, outer, dict(zip(places, (leaves[i] for i in places), strict=True)))
-    varied: list[Any] = leaves
-    if moved and any("float" in str(leaves[i].dtype) for i in places):
+    if moved and any("float" in str(leaf.dtype) for leaf in leaves if is_value(leaf)):
         with keras.StatelessScope(moved):
             varied = run().leaves()  # type: ignore[union-attr]
-    constants: dict[int, Constant] = {}
-    for place in places:
-        value = ops.convert_to_numpy(leaves[place])
-        other = ops.convert_to_numpy(varied[place])
+    arguments_follow = any(isinstance(x, keras.Variable) for x in received)
+    arguments_follow |= any(isinstance(x, Constant) and x.follows for x in received)
+
+    def constant(place: int, leaf: Any) -> Any:
+        if not is_value(leaf):
+            return leaf
+        value, other = map(ops.convert_to_numpy, (leaf, varied[place]))
         batched = value.ndim > 0 and value.shape[0] == batch
         if batched and not (value == value[:1]).all():
             raise UnsupportedLayerError(
@@ -141,57 +162,99 @@ def expand(
                 "a batch. Analyses need a model that treats each sample alike."
             )
         finite = np.clip(value, -_LIMIT, _LIMIT) if value.dtype.kind == "f" else value
-        read: Callable[[], Any] = partial(np.asarray, finite)
-        if follows or value.shape != other.shape or not np.array_equal(value, other):
-            read = partial(_leaf, run, place)
-        elif outer:
-            read = partial(last, place)
-        constants[place] = Constant(read, value.shape, batched)
-    stream = iter(range(len(leaves)))
+        follows = arguments_follow or not np.array_equal(value, other)
+        read = partial(_leaf, run, place) if follows else partial(np.asarray, finite)
+        return Constant(read, value.shape, value.dtype, batched, follows)
 
-    def replaced(leaf: Any) -> Any:
-        return constants.get(next(stream), leaf)
-
-    calls = []
-    for inner in expansion.calls:
-        args, kwargs = keras.tree.map_structure(replaced, (inner.args, inner.kwargs))
-        calls.append(InnerCall(inner.operation, args, kwargs, inner.outputs))
-    outputs = tuple(map(replaced, expansion.outputs))
-    return Expansion(batch, expansion.entries, tuple(calls), outputs)
+    calls, outputs = keras.tree.pack_sequence_as(
+        expansion.structure(), [constant(place, leaf) for place, leaf in enumerate(leaves)]
+    )
+    inner = [
+        InnerCall(known.operation, args, kwargs, known.outputs)
+        for known, (args, kwargs) in zip(expansion.calls, calls, strict=True)
+    ]
+    return Expansion(expansion.entries, _batch_first(inner, outputs, layer, path, batch), outputs)
 
 
-def _last_values(
-    run: Callable[[], Any], outer: Sequence[Constant], values: dict[int, Any]
-) -> Callable[[int], Any]:
-    """Return a function to the values in a layer that depend on constants of outer layers alone.
+def _batch_first(
+    calls: Sequence[InnerCall], outputs: Sequence[Any], layer: Any, path: str, batch: int
+) -> tuple[InnerCall, ...]:
+    """Return calls for any size of the batch, whose axis is the first one of all tensors.
 
-    The layer's `call` runs again only if one of these differs from the last time: layers within
-    layers would run each other otherwise, many times.
+    Moves that bring it elsewhere and back become one. Raises UnsupportedLayerError if it is lost.
     """
-    known: list[Any] = [None]
+    result = []
+    moved: dict[int, tuple] = {}  # id of a tensor → what is moved, and the moves
 
-    def value(place: int) -> Any:
-        try:
-            now = [ops.convert_to_numpy(constant.value()) for constant in outer]
-        except (NotImplementedError, TypeError, AttributeError):  # inside a compiled function
-            return _leaf(run, place)
-        if known[0] is None or not all(map(np.array_equal, now, known[0])):
-            leaves = run().leaves()
-            values.update((i, leaves[i]) for i in values)
-            known[0] = now
-        return values[place]
+    def check(name: str, tensors: Sequence[Any]) -> None:
+        for x in tensors:
+            is_symbolic = type(x) is keras.KerasTensor
+            if not is_symbolic or (id(x) not in moved and x.shape[:1] == (batch,)):
+                continue
+            size = x.shape[0] if x.shape else 0
+            how = "has no batch axis in front: it mixes samples, or moves their axis"
+            if size > batch and size % batch == 0:
+                how = (
+                    "merges the batch axis with another one, so that it mixes samples, as mixtures "
+                    "of experts and windows of attention do"
+                )
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(layer).__name__}) calls {name} with a tensor "
+                f"{tuple(x.shape)} that {how}. Keep the batch axis first, alone, in all tensors of "
+                "the layer."
+            )
 
-    return value
+    for call in calls:
+        operation, args, kind = call.operation, call.args, type(call.operation).__name__
+        source, *others = keras.tree.flatten((args, call.kwargs))
+        if kind in _MOVES and not others:
+            source, moves = moved.get(id(source), (source, ()))
+            moves = (*moves, operation)
+            if call.outputs[0].shape[:1] != (batch,):
+                moved[id(call.outputs[0])] = source, moves
+                continue
+            if len(moves) > 1:
+                together = partial(reduce, lambda value, move: move.call(value), moves)
+                operation, args = _Function(together, operation.name), (source,)
+        check(operation.name, (source, *others, *call.outputs))
+        shape = getattr(operation, "newshape", getattr(operation, "shape", None))
+        rest = tuple(call.outputs[0].shape[1:])
+        if kind == "Reshape":
+            operation = type(operation)((-1, *rest), name=operation.name)
+        elif kind == "BroadcastTo" and tuple(shape or ())[:1] == (batch,):
+            spread = lambda x, rest=rest: ops.broadcast_to(x, (ops.shape(x)[0], *rest))  # noqa: E731
+            operation = _Function(spread, operation.name)
+        elif kind == "Slice":  # (x, start_indices), with `shape` as an attribute or argument
+            starts, sizes = [*args[1:], shape][:2]
+            parts = [slice(int(a), int(a) + int(n)) for a, n in zip(starts, sizes, strict=True)]
+            operation = _Function(itemgetter((slice(None), *parts[1:])), operation.name)
+            args = args[:1]
+        result.append(InnerCall(operation, args, call.kwargs, call.outputs))
+    check(layer.name, [x for x in outputs if id(x) in moved])
+    return tuple(result)
+
+
+# Operations that move axes, whatever the sizes; one tensor, all else are attributes
+_MOVES = ("ExpandDims", "Transpose", "Swapaxes", "Moveaxis", "Squeeze")
+
+
+class _Function(keras.Operation):
+    """A function of one tensor as an operation."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        super().__init__(name=name)
+        self._function = function
+
+    def call(self, x: Any) -> Any:
+        return self._function(x)
 
 
 def _leaf(run: Callable[[], Any], place: int) -> Any:
     """Return a value of another run of a layer's `call`, one for all values of a `one_run`."""
-    known = getattr(_RUNS, "leaves", None)
-    if known is None:
-        return run().leaves()[place]
-    if id(run) not in known:
-        known[id(run)] = run, run().leaves()
-    return known[id(run)][1][place]
+    with one_run():
+        if id(run) not in _RUNS.leaves:
+            _RUNS.leaves[id(run)] = run, run().leaves()
+        return _RUNS.leaves[id(run)][1][place]
 
 
 @contextmanager
@@ -290,7 +353,7 @@ def _run(
     outputs = tuple(keras.tree.flatten(result))
     calls = _calls_before(outputs, set(map(id, entries.values())))
     masks_of = [entries[id(mask)] if mask is not None else None for mask in masks]
-    return Expansion(batch, (*tensors, *masks_of), calls, outputs)
+    return Expansion((*tensors, *masks_of), calls, outputs)
 
 
 def _calls_before(outputs: Sequence[Any], known: set[int]) -> tuple[InnerCall, ...]:
@@ -394,9 +457,6 @@ class _StandIn:
         tensors = [x for x in leaves if isinstance(x, keras.KerasTensor)]
         if not tensors:
             return layer(*args, **kwargs)
-        if not layer.built:
-            with _kept_nodes(layer):
-                layer(*args, **kwargs)
         call = _CallOf(layer)
         call(*args, **kwargs)
         mask = getattr(tensors[0], "_keras_mask", None)
@@ -446,18 +506,3 @@ def _holds_parts(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_holds_parts, value))
     return isinstance(value, (keras.layers.Layer, keras.Variable))
-
-
-@contextmanager
-def _kept_nodes(layer: keras.Operation) -> Iterator[None]:
-    """Remove the nodes that a symbolic run adds to the layers inside."""
-    before = [
-        (nodes, len(nodes))
-        for part in getattr(layer, "_flatten_layers", lambda: ())()
-        for nodes in (part._inbound_nodes, part._outbound_nodes)
-    ]
-    try:
-        yield
-    finally:
-        for nodes, count in before:
-            del nodes[count:]

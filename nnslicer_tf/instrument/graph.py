@@ -1,6 +1,5 @@
 """The graph of operations: their dependencies, the functions that compute them, and gradients."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -31,26 +30,7 @@ from nnslicer_tf.instrument.recurrence import Member, Unrolled
 from nnslicer_tf.instrument.registry import layer_steps
 from nnslicer_tf.instrument.tracing import Call, Trace
 
-
-def in_half_precision(layer: keras.layers.Layer) -> bool:
-    """Whether a layer computes in bfloat16 or float16; it is then analysed in float32."""
-    return layer.compute_dtype in ("bfloat16", "float16")
-
-
-class InstrumentedOperation(keras.layers.Wrapper):
-    """An operation as a Keras layer with the original's weights, computing in float32."""
-
-    def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
-        other = in_half_precision(layer) or layer.compute_dtype == "float64"
-        super().__init__(layer, dtype="float32" if other else layer.dtype_policy)
-        self._compute = compute
-        self._is_half = in_half_precision(layer)  # some layers cast what they return
-        self.built = True
-
-    def call(self, *inputs: Any) -> Any:
-        """Return the operation's value."""
-        value = self._compute(*inputs)
-        return ops.cast(value, "float32") if self._is_half else value
+HALVES = ("bfloat16", "float16")
 
 
 class Graph:
@@ -58,7 +38,6 @@ class Graph:
 
     Attributes:
         operations: Name → operation, in topological order, starting with the inputs.
-        wrappers: Name → wrapped layer, for all operations except the inputs.
         inputs: Names of the input operations.
         outputs: Names of the operations that compute the model's outputs.
         names: Id of each traced tensor → name of the operation that computes it.
@@ -66,13 +45,11 @@ class Graph:
 
     def __init__(self, sources: Sequence[Operation], outputs: Sequence[str] = ()) -> None:
         self.operations = {source.name: source for source in sources}
-        self.wrappers: dict[str, InstrumentedOperation] = {}
         self.inputs = tuple(self.operations)
         self.outputs = tuple(outputs)
         self.names: dict[int, str] = {}
-        self._functions: dict[str, Callable[..., Any]] = {}
 
-    def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
+    def add(self, operation: Operation) -> None:
         """Append an operation; raise UnsupportedLayerError if its name is taken."""
         if operation.name in self.operations:
             first = self.operations[operation.name]
@@ -84,8 +61,12 @@ class Graph:
             )
         self.operations[operation.name] = operation
         vars(self).pop("consumers", None)
-        self.wrappers[operation.name] = InstrumentedOperation(layer, _function_of(operation))
-        self._functions[operation.name] = self.wrappers[operation.name]
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether a layer computes in bfloat16 or float16; it is then analysed in float32."""
+        layers = (operation.keras_layer for operation in self.operations.values())
+        return any(getattr(layer, "compute_dtype", "") in HALVES for layer in layers)
 
     @cached_property
     def consumers(self) -> dict[str, tuple[Operation, ...]]:
@@ -136,11 +117,12 @@ class Graph:
     ) -> dict[str, Any]:
         """Return the values of the operations `wanted` and of all that they depend on, by name.
 
-        `x` is `(batch, …)`; several inputs are a list or tuple. `change` maps an operation's name
-        and value to the value used from then on.
+        `x` is `(batch, …)`, whose dtype the values have; several inputs are a list or tuple.
+        `change` maps an operation's name and value to the value used from then on.
         """
         change = change or (lambda name, value: value)
         inputs = x if isinstance(x, (list, tuple)) else (x,)
+        dtype = keras.backend.standardize_dtype(inputs[0].dtype)
         values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
         through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
@@ -150,60 +132,32 @@ class Graph:
             sources = (values[source] for source in operation.inputs)
             if isinstance(params, Member):  # those of a recurrent layer are computed together
                 if params.unrolled not in through_time:
-                    through_time[params.unrolled] = self._functions[name](*sources)
+                    through_time[params.unrolled] = params.unrolled.run(*sources)
                 value = through_time[params.unrolled][params.operation.name]
             else:
-                value = self._functions[name](*sources)
+                value = operation.compute(*sources)
+            if keras.backend.standardize_dtype(value.dtype) in (*HALVES, "float64"):
+                value = ops.cast(value, dtype)  # of layers with a dtype of their own
             values[name] = change(name, value)
         return values
 
-    def in_dtype_of_input(self) -> "Graph":
-        """Return the same graph, computing in the dtype of its input instead of the layers' own."""
-        other = copy.copy(self)
-        other._functions = {name: _function_of(self.operations[name]) for name in self.wrappers}
-        return other
-
-
-def _function_of(operation: Operation) -> Callable[..., Any]:
-    """Return an operation's function; in a recurrent layer, it returns all values by name."""
-    if isinstance(operation.params, Member):
-        return operation.params.unrolled.run
-    return operation.compute
-
-
-class CaptureModel(keras.Model):
-    """A Keras model whose outputs are the values of the operations `names`."""
-
-    def __init__(self, graph: Graph, names: Sequence[str]) -> None:
-        super().__init__()
-        self._graph = graph
-        self._names = tuple(names)
-        # An attribute, because Keras finds weights through attributes.
-        needed = (operation.name for operation in graph.ancestors(names))
-        self._needed = [graph.wrappers[name] for name in needed if name not in graph.inputs]
-        self.built = True
-
-    def call(self, x: Any) -> list[Any]:
-        """Return one tensor for each of the chosen operations."""
-        values = self._graph.run(x, self._names)
-        return [values[name] for name in self._names]
-
-    def forward_pass(self) -> Callable[[np.ndarray | Inputs], list[np.ndarray]]:
-        """Return the forward pass as a function of a batch; TensorFlow compiles it once.
+    def forward_pass(
+        self, names: Sequence[str]
+    ) -> Callable[[np.ndarray | Inputs], list[np.ndarray]]:
+        """Return the values of operations as a function of a batch, which is compiled once.
 
         A single sample is duplicated: matrix-vector products round differently from matrix-matrix
         products. Most processors then give the same bits for every batch size.
         """
-        if keras.backend.backend() == "tensorflow":
-            shapes = [(None, *self._graph.operations[n].shape) for n in self._graph.inputs]
-            forward = compiled_function(lambda x: self(x, training=False), [shapes])
-        else:
 
-            def forward(x: Any) -> Any:
-                return self.predict_on_batch(x if len(x) > 1 else x[0])
+        def outputs(x: Any) -> list[Any]:
+            values = self.run([ops.convert_to_tensor(one) for one in x], names)
+            return [values[name] for name in names]
+
+        shapes = [(None, *self.operations[name].shape) for name in self.inputs]
+        forward = compiled_function(outputs, [shapes])
 
         def run(batch: np.ndarray | Inputs) -> list[np.ndarray]:
-            check_process()
             samples = len(batch)
             values = forward(list(arrays_of(batch if samples > 1 else batch[[0, 0]])))
             return [np.asarray(value)[:samples] for value in values]
@@ -254,8 +208,6 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
         steps = (mask_step(call.mask_function, suffix),)
     is_own = is_own_function(call.layer)
-    is_layer = isinstance(call.layer, keras.layers.Layer)
-    layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
     previous, results = inputs, list(inputs)
     waiting = list(steps)
@@ -286,41 +238,38 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
             keras_layer=call.layer,
             mask=mask,
         )
-        graph.add(operation, layer)
+        graph.add(operation)
         previous = (operation.name,)
         results.append(operation.name)
     return tuple(results[-len(call.outputs) :])
 
 
-class GradientFunction:
-    """The gradient of a target, summed over the batch, with respect to operations.
+def gradient_function(
+    graph: Graph, target: Callable[..., Any], needs: Sequence[str], wrt: Sequence[str]
+) -> Callable[..., list[np.ndarray]]:
+    """Return the gradient of a target, summed over the batch, with respect to operations.
 
-    `target` maps {operation: tensor (batch, …)} of `needs` to a tensor `(batch,)`.
+    `target` maps {operation: tensor (batch, …)} of `needs` to a tensor `(batch,)`. The result maps
+    a batch, and what else the target gets, to a gradient `(batch, …)` for each of `wrt`.
     """
 
-    def __init__(
-        self, graph: Graph, target: Callable[..., Any], needs: Sequence[str], wrt: Sequence[str]
-    ) -> None:
-        def gradients(inputs: list[Any], extra: list[Any]) -> Sequence[Any]:
-            x, extra = ([ops.convert_to_tensor(v) for v in part] for part in (inputs, extra))
+    def gradients(inputs: list[Any], extra: list[Any]) -> Sequence[Any]:
+        x, extra = ([ops.convert_to_tensor(v) for v in part] for part in (inputs, extra))
 
-            # A zero is added to the value of each operation, and the gradient taken for it.
-            def total(*zeros: Any) -> Any:
-                added = dict(zip(wrt, zeros, strict=True))
-                values = graph.run(
-                    x, (*needs, *wrt), lambda n, v: v + added[n] if n in added else v
-                )
-                return target(values, *extra)
+        # A zero is added to the value of each operation, and the gradient taken for it.
+        def total(*zeros: Any) -> Any:
+            added = dict(zip(wrt, zeros, strict=True))
+            values = graph.run(x, (*needs, *wrt), lambda n, v: v + added[n] if n in added else v)
+            return target(values, *extra)
 
-            shapes = [(ops.shape(x[0])[0], *graph.operations[name].shape) for name in wrt]
-            zeros = [ops.zeros(shape, x[0].dtype) for shape in shapes]
-            return value_and_product(total, zeros, ops.ones_like)[1]
+        shapes = [(ops.shape(x[0])[0], *graph.operations[name].shape) for name in wrt]
+        zeros = [ops.zeros(shape, x[0].dtype) for shape in shapes]
+        return value_and_product(total, zeros, ops.ones_like)[1]
 
-        self._gradients = compiled_function(gradients)
+    compiled = compiled_function(gradients)
 
-    def __call__(
-        self, x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray
-    ) -> list[np.ndarray]:
-        """Return the gradient `(batch, …)` for each of `wrt`; the target also gets `extra`."""
-        inputs = list(x) if isinstance(x, tuple) else [x]
-        return [ops.convert_to_numpy(g) for g in self._gradients(inputs, list(extra))]
+    def run(x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray) -> list[np.ndarray]:
+        found = compiled(list(x) if isinstance(x, tuple) else [x], list(extra))
+        return [ops.convert_to_numpy(gradient) for gradient in found]
+
+    return run

@@ -20,9 +20,8 @@ from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original
-from nnslicer_tf.instrument.copies import copy_model, has_graph, sublayers
+from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import (
     KEYS,
     Bounds,
@@ -35,12 +34,20 @@ from nnslicer_tf.instrument.data import (
     shapes_at_hand,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, own_code, weights_checksum
-from nnslicer_tf.instrument.graph import CaptureModel, GradientFunction, Graph, build_graph
-from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.functional import (
+    Shapes,
+    as_functional,
+    has_graph,
+    input_name,
+    structure_of,
+    sublayers,
+)
+from nnslicer_tf.instrument.graph import Graph, build_graph, gradient_function
+from nnslicer_tf.instrument.inputs import Activations, Inputs, arrays_of, check_finite
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.instrument.outputs import Ending, centred, classes_of, mark_final, tasks_of_losses
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.instrument.tracing import Shapes, as_functional, input_name, structure_of, trace
+from nnslicer_tf.instrument.tracing import trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +130,7 @@ class InstrumentedModel(ShownAsTable):
             (known,) = self._bounds.values()
             self.bounds = known if known is None or np.isfinite(known).all() else None
         self._captures: dict[tuple[str, ...], Callable] = {}
-        self._gradients: dict[tuple, GradientFunction] = {}
+        self._gradients: dict[tuple, Callable] = {}
         self._prepared: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         given = {None: task} if isinstance(task, str) else dict(task or {})
@@ -397,8 +404,11 @@ class InstrumentedModel(ShownAsTable):
             arrays = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
             return {name: arrays[name] for name in names}
         if names not in self._captures:
-            self._captures[names] = CaptureModel(self.graph, names).forward_pass()
-        values = dict(zip(names, self._captures[names](batch), strict=True))
+            self._captures[names] = self.graph.forward_pass(names)
+        run = self._captures[names]
+        if keras.backend.backend() == "jax":  # whose compiled functions keep the weights
+            run = self.prepared(("forward", names), lambda: self.graph.forward_pass(names))
+        values = dict(zip(names, run(batch), strict=True))
         check_finite(values, first)
         return values
 
@@ -497,7 +507,7 @@ class InstrumentedModel(ShownAsTable):
             target = chosen
         key = (of if callable(of) else None, needed, names)
         if key not in self._gradients:
-            self._gradients[key] = GradientFunction(self.graph, target, needed, names)
+            self._gradients[key] = gradient_function(self.graph, target, needed, names)
         pairs = zip(stream, extra, strict=True)
         parts = [self._gradients[key](arrays_of(batch), *more) for batch, more in pairs]
         return Activations(

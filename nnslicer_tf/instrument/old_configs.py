@@ -51,35 +51,28 @@ _UNUSED = {
     *(f"{w}_{k}" for w in ("W", "b", "U", "gamma", "beta") for k in ("regularizer", "constraint")),
 }
 _GONE = ("CuDNNLSTM", "CuDNNGRU", "LocallyConnected1D", "LocallyConnected2D", "Merge")
-# Functions of TensorFlow in functional models: the operation in `keras.src.ops`, and the arguments
-# that it is made with, by their names in TensorFlow
-_FUNCTIONS: dict[str, tuple[str, dict[str, str]]] = {
-    **dict.fromkeys(("math.add", "__operators__.add"), ("numpy.Add", {})),
-    "math.subtract": ("numpy.Subtract", {}),
-    "math.multiply": ("numpy.Multiply", {}),
-    **dict.fromkeys(("math.truediv", "math.divide"), ("numpy.TrueDivide", {})),
-    "math.pow": ("numpy.Power", {}),
-    "math.maximum": ("numpy.Maximum", {}),
-    "math.minimum": ("numpy.Minimum", {}),
-    "math.negative": ("numpy.Negative", {}),
-    "math.exp": ("numpy.Exp", {}),
-    "math.sqrt": ("numpy.Sqrt", {}),
-    "math.square": ("numpy.Square", {}),
-    "math.abs": ("numpy.Absolute", {}),
-    **dict.fromkeys(("math.tanh", "nn.tanh"), ("numpy.Tanh", {})),
-    **dict.fromkeys(("math.sigmoid", "nn.sigmoid"), ("nn.Sigmoid", {})),
-    "nn.relu": ("nn.Relu", {}),
-    "nn.softmax": ("nn.Softmax", {"axis": "axis"}),
-    "math.reduce_mean": ("numpy.Mean", {"axis": "axis", "keepdims": "keepdims"}),
-    "math.reduce_sum": ("numpy.Sum", {"axis": "axis", "keepdims": "keepdims"}),
-    "math.reduce_max": ("numpy.Max", {"axis": "axis", "keepdims": "keepdims"}),
-    "expand_dims": ("numpy.ExpandDims", {"axis": "axis"}),
-    "reshape": ("numpy.Reshape", {"shape": "newshape"}),
-    "squeeze": ("numpy.Squeeze", {"axis": "axis"}),
-    "transpose": ("numpy.Transpose", {"perm": "axes"}),
-    "concat": ("numpy.Concatenate", {"axis": "axis"}),
-    "__operators__.getitem": ("numpy.GetItem", {}),
+# Functions of TensorFlow in functional models → the operation in `keras.src.ops`
+_FUNCTIONS = {
+    **{
+        f"math.{name.lower()}": f"numpy.{name}"
+        for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Negative")
+    },
+    **{f"math.{name.lower()}": f"numpy.{name}" for name in ("Exp", "Sqrt", "Square", "Tanh")},
+    **{f"math.reduce_{name.lower()}": f"numpy.{name}" for name in ("Mean", "Sum", "Max")},
+    **{f"nn.{name.lower()}": f"nn.{name}" for name in ("Relu", "Sigmoid", "Softmax")},
+    **{name.lower(): f"numpy.{name}" for name in ("Reshape", "Squeeze", "Transpose")},
+    **dict.fromkeys(("math.truediv", "math.divide"), "numpy.TrueDivide"),
+    "__operators__.add": "numpy.Add",
+    "__operators__.getitem": "numpy.GetItem",
+    "concat": "numpy.Concatenate",
+    "expand_dims": "numpy.ExpandDims",
+    "math.abs": "numpy.Absolute",
+    "math.pow": "numpy.Power",
+    "math.sigmoid": "nn.Sigmoid",
+    "nn.tanh": "numpy.Tanh",
 }
+# The arguments with which operations are made, by their names in TensorFlow
+_MADE_WITH = {"axis": "axis", "keepdims": "keepdims", "shape": "newshape", "perm": "axes"}
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -281,15 +274,15 @@ def _with_nodes(parts: list[Any]) -> list[Any]:
 def _function(config: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     """Return the operation of Keras 3 that computes a function of TensorFlow."""
     name, function = inner["name"], inner["function"]
-    operation, made_with = _FUNCTIONS.get(function, ("", {}))
+    operation = _FUNCTIONS.get(function, "")
     module, _, kind = operation.partition(".")
     options: dict[str, Any] = {"name": name}
     nodes = []
     for node in config["inbound_nodes"]:
         args = list(node["args"])
         for key, value in node["kwargs"].items():
-            if key in made_with:
-                options[made_with[key]] = value
+            if key in _MADE_WITH:
+                options[_MADE_WITH[key]] = value
             elif key in ("y", "slice_spec"):
                 args.append(value)
             elif key != "name":

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from scipy.optimize import brentq
 
 from nnslicer_tf._numerics import FINAL_ACTIVATIONS, TASKS, OutputClasses, sigmoid
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
@@ -311,7 +312,7 @@ def _normalised(graph: Graph, ending: Ending, flat: bool) -> str:
     changed = replace(
         final, compute=compute_final, inputs=(source.name,), input_shapes=(source.shape,)
     )
-    graph.add(changed, graph.wrappers[final.name].layer)
+    graph.add(changed)
     graph.operations.update({operation.name: operation for operation in later})
     return source.name
 
@@ -334,7 +335,7 @@ def _added(
         compute=step.compute,
         mask=of.mask if shape == of.shape else None,
     )
-    graph.add(operation, graph.wrappers[of.name].layer)
+    graph.add(operation)
     return operation
 
 
@@ -373,15 +374,14 @@ def _pointwise_ending(tail: Sequence[Operation]) -> Ending | None:
     if np.allclose(values, sigmoid(sign * _GRID), atol=1e-6):
         return Ending("", tail[0], "sigmoid", sign)
     threshold = 0.0
-    if abs(values[len(values) // 2] - 0.5) >= 1e-6:  # find it by sections
-        low, high = -_FAR, _FAR
-        while high - low >= 1e-6 * max(1, abs(low)):
-            grid = np.linspace(low, high, 33)
-            values = _run(tail, grid)
-            assert values is not None  # as before
-            index = int(np.argmax(sign * (values - 0.5) > 0))
-            low, high = grid[max(index - 1, 0)], grid[index]
-        threshold = float(low + high) / 2
+    if abs(values[len(values) // 2] - 0.5) >= 1e-6:
+
+        def above(logit: float) -> float:
+            probability = _run(tail, np.array([logit]))
+            assert probability is not None  # as before
+            return float(probability[0]) - 0.5
+
+        threshold = brentq(above, -_FAR, _FAR, xtol=1e-7)
     name = getattr(tail[0].params, "function", "relu")
     name = "probability" if name in FINAL_ACTIVATIONS else name  # it is not the sigmoid itself
     return Ending("", tail[0], name, sign, threshold)

@@ -138,6 +138,10 @@ class Unrolled:
         _, found = over_time(step, states, every)
         return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
 
+    def place(self, t: int) -> int:
+        """Return the index of the sequence's entry that step t reads."""
+        return self.steps - 1 - t if self.backwards else t
+
     def in_order(self, x: Any) -> Any:
         """Convert a sequence `(batch, time, …)` to the order of the steps, or back."""
         return x[:, ::-1] if self.backwards else x
@@ -192,6 +196,10 @@ class RecurrentLayer:
     def members(self) -> tuple[str, ...]:
         """Names of its operations."""
         return tuple(self.prefix + operation.name for operation in self.unrolled.cell)
+
+    def inner(self, name: str) -> str:
+        """Return the name that one of its operations has in the cell."""
+        return name.removeprefix(self.prefix)
 
 
 def consumers_first(operations: Iterable[Operation]) -> list[Operation | RecurrentLayer]:

@@ -18,7 +18,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
@@ -112,15 +111,6 @@ class Samples(Reference):
 
     def __len__(self) -> int:
         return len(self.x)
-
-    def take(self, rows: Sequence[int] | np.ndarray) -> "Samples":
-        """Return a reference of only some donors, by index; `x` must be an array or `Inputs`."""
-        return Samples(self.x[rows])
-
-    def draw(self, count: int, rng: np.random.Generator) -> "Samples":
-        """Return a reference of `count` donors drawn at random, of all if there are fewer."""
-        check_count("count", count)
-        return self.take(rng.permutation(len(self.x))[:count])
 
     def values(self, im: InstrumentedModel, x: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the donors' values, `(donors, *shape)` float32."""

@@ -134,26 +134,26 @@ _BEFORE = (
     "it turns text or categories into numbers. Make a model of the layers after it, and apply it "
     "to the data: InstrumentedModel(keras.Model(numbers, outputs)), with x = layer(data)"
 )
-_BY_HISTOGRAM = "it changes values by the statistics of the image; apply it before the model"
+_PREPROCESSING = "it is preprocessing without a rule; apply it to the data, before the model"
 _CELL = "a cell is not a layer of a model; put it into keras.layers.RNN"
 _FOREIGN = (
     "it runs code that Keras cannot see into, such as a SavedModel. Rebuild the model from Keras's "
     "layers, or load the original .keras or .h5 file"
 )
-_SPECTRUM = "it computes in the frequency domain; apply it to the data, before the model"
 REASONS = {
     **dict.fromkeys(("CategoryEncoding", "Discretization", "HashedCrossing", "Hashing"), _BEFORE),
     **dict.fromkeys(("IntegerLookup", "StringLookup", "TextVectorization"), _BEFORE),
-    "ContrastLimitedAdaptiveHistogramEqualization": _BY_HISTOGRAM,
-    **dict.fromkeys(("AutoContrast", "Equalization"), _BY_HISTOGRAM),
+    **dict.fromkeys(
+        (
+            *("AutoContrast", "ContrastLimitedAdaptiveHistogramEqualization", "Equalization"),
+            *("MaxNumBoundingBoxes", "MelSpectrogram", "Pipeline", "RandomCrop", "Solarization"),
+            "STFTSpectrogram",
+        ),
+        _PREPROCESSING,
+    ),
     **dict.fromkeys(("FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper"), _FOREIGN),
     **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), _CELL),
-    **dict.fromkeys(("MelSpectrogram", "STFTSpectrogram"), _SPECTRUM),
     "Layer": "the base class",
-    "MaxNumBoundingBoxes": "it changes bounding boxes, not images",
-    "Pipeline": "a chain of preprocessing: apply it to the data, before the model",
-    "RandomCrop": "it interpolates between pixels; apply it to the data, before the model",
-    "Solarization": "it inverts values above a threshold; apply it before the model",
     "SpectralNormalization": (
         "it computes its kernel. Build the model without it, from the layers that it wraps, and "
         "set_weights of those"

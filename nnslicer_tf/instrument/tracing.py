@@ -28,11 +28,15 @@ from nnslicer_tf.instrument.expansion import (
     OF_KERAS,
     TENSORFLOW,
     Constant,
-    InnerCall,
-    current,
     expand,
+    of_constants,
     received_dtype,
-    why_not,
+)
+from nnslicer_tf.instrument.functional import (
+    Shapes,
+    as_functional,
+    flat_shapes,
+    input_name,
 )
 from nnslicer_tf.instrument.registry import REASONS, LayerCall, Shape, registered
 
@@ -56,10 +60,6 @@ class TensorAt:
     place: int
 
 
-Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
-"""The shape of one sample; for a model with several inputs, a list or dict of their shapes."""
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The calls of a model; `inputs` and `outputs` are tensor ids."""
@@ -69,54 +69,6 @@ class Trace:
     input_shapes: tuple[Shape, ...]
     calls: tuple[Call, ...]
     outputs: tuple[int, ...]
-
-
-def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
-    """Return a functional or sequential model with the same layers, run on symbolic inputs.
-
-    Raises InputShapeError if the shape of a subclassed model's input is not known,
-    UnsupportedLayerError if its `call` fails.
-    """
-    if isinstance(model, functional_class()) or (
-        isinstance(model, keras.Sequential) and model.built
-    ):
-        return model
-    shape: Any = input_shape
-    if shape is None and not isinstance(model, keras.Sequential):
-        shape = (model.get_build_config() or {}).get("input_shape")
-        if isinstance(shape, Mapping):
-            shape = {name: tuple(one[1:]) for name, one in shape.items()}
-        elif isinstance(shape, (list, tuple)):
-            shape = tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
-    if not shape and shape != ():
-        raise InputShapeError(
-            f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
-            "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
-        )
-    if isinstance(model, keras.Sequential):
-        model.build((None, *shape))
-        return model
-    inputs: Any
-    if isinstance(shape, Mapping):
-        inputs = {name: keras.Input(one, name=name) for name, one in shape.items()}
-    elif _is_shape(shape):
-        inputs = keras.Input(shape, name="input_layer")
-    else:
-        inputs = [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
-    takes_training = "training" in inspect.signature(model.call).parameters
-    try:
-        outputs = model.call(inputs, **({"training": False} if takes_training else {}))
-        return keras.Model(inputs, outputs, name=model.name)
-    except UnsupportedLayerError:
-        raise
-    except Exception as error:  # whatever a user's `call` raises
-        raise UnsupportedLayerError(
-            f"The call of model '{model.name}' ({type(model).__name__}) cannot be traced on "
-            f"symbolic inputs: {why_not(error)} Use layers and keras.ops instead of functions of "
-            "TensorFlow, no Python condition or loop on values of tensors, and a different name "
-            "for each layer; or put such steps into a layer and register its operations with "
-            "nnslicer_tf.register_layer."
-        ) from error
 
 
 def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
@@ -158,7 +110,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     pairs = zip(sources, model.inputs, strict=True)
     visitor = _Visitor({id(source) for source, tensor in pairs if _is_token(tensor)}, model.outputs)
     try:
-        outputs = visitor.ids(visitor.run(model, sources, prefix=""))
+        outputs = tuple(map(id, visitor.run(model, sources, prefix="")))
     except ValueError as error:  # Keras's, such as of images that are too small
         raise InputShapeError(
             f"'{model.name}' does not accept inputs of shape {shapes}: {error}"
@@ -200,36 +152,6 @@ def _is_token(tensor: keras.KerasTensor) -> bool:
     return any(isinstance(reader, keras.layers.Embedding) for reader in readers)
 
 
-@cache
-def functional_class() -> type[keras.Model]:
-    """Return the class of functional models, which Keras does not export."""
-    tensor = keras.Input((1,))
-    return type(keras.Model(tensor, tensor))
-
-
-def input_name(tensor: keras.KerasTensor) -> str:
-    """Return the name of an input's layer; the tensor's own name is not saved in files."""
-    return tensor._keras_history.operation.name
-
-
-def structure_of(model: keras.Model, which: str) -> Any:
-    """Return the structure of a functional or sequential model's "input" or "output" tensors."""
-    if isinstance(model, keras.Sequential):  # it may not have been called yet
-        return getattr(model, f"{which}s")[0]
-    return getattr(model, which)
-
-
-def flat_shapes(shape: Any) -> list[Shape]:
-    """Return the shapes of all inputs as a list."""
-    if isinstance(shape, Mapping):
-        return [tuple(one) for one in shape.values()]
-    return [tuple(shape)] if _is_shape(shape) else [tuple(one) for one in shape]
-
-
-def _is_shape(shape: Any) -> bool:
-    return all(extent is None or isinstance(extent, int) for extent in shape)
-
-
 class _Visitor:
     """Records the calls of a model in `calls`, in topological order."""
 
@@ -241,47 +163,25 @@ class _Visitor:
         self._reuse: Counter[int] = Counter()
         self._names: Counter[str] = Counter()  # inside expanded layers
         self._expanded = 0  # number of layers around that are being expanded
-        self._constants: dict[int, Constant] = {}  # by the id of a tensor
         self._values: set[int] = set()  # boolean tensors that depend on numbers
         self._tokens = tokens  # tokens, and what depends on them alone
         self._final = {id(output._keras_history.operation) for output in outputs}
         self._path: dict[int, str] = {}
-        self._same_as: dict[int, int] = {}
         # Ids are unique only while the tensors are alive.
         self._alive: list[Any] = []
 
     def run(self, model: keras.Model, sources: Sequence[Any], prefix: str) -> list[Any]:
-        """Visit every call of `model` applied to symbolic tensors."""
+        """Visit every call of `model` applied to symbolic tensors; return its outputs."""
         self._alive.extend(sources)
         if isinstance(model, keras.Sequential):
-            (source,) = sources
+            (outputs,) = sources
             for layer in model.layers:
-                source = self.visit(layer, prefix, (source,))
-            return keras.tree.flatten(source)
-        # A plain Model of the same graph, without the user's class and compile().
-        plain = keras.Model(model.inputs, model.outputs)
-        entries = [keras.Input(source.shape[1:], dtype=source.dtype) for source in sources]
-        self._same_as |= {
-            id(entry): self.ids([source])[0] for entry, source in zip(entries, sources, strict=True)
-        }
-        clone = keras.models.clone_model(
-            plain,
-            input_tensors=entries,
-            clone_function=lambda layer: layer,
-            call_function=lambda layer, *args, **kwargs: self.visit(layer, prefix, args, kwargs),
-        )
-        self._alive.append(clone)
-        return clone.outputs
-
-    def ids(self, tensors: Iterable[Any]) -> tuple[Any, ...]:
-        """Return the ids under which tensors were traced; None for None."""
-        ids = []
-        for tensor in tensors:
-            tensor_id = None if tensor is None else id(tensor)
-            while tensor_id in self._same_as:
-                tensor_id = self._same_as[tensor_id]
-            ids.append(tensor_id)
-        return tuple(ids)
+                outputs = self.visit(layer, prefix, (outputs,))
+        else:
+            outputs = model._run_through_graph(
+                sources, call_fn=lambda layer, *args, **kw: self.visit(layer, prefix, args, kw)
+            )
+        return keras.tree.flatten(outputs)
 
     def visit(
         self,
@@ -292,43 +192,26 @@ class _Visitor:
         specs: Any = None,  # of the outputs, if they are known
         parent: keras.layers.Layer | None = None,  # the expanded layer that makes the call
     ) -> Any:
-        """Record one call and return its symbolic outputs; refuse calls with training=True."""
-        if isinstance(layer, keras.layers.InputLayer):
-            return args[0]
+        """Record one call; return its outputs, symbolic tensors and constants."""
         path = prefix + (self._name_in(prefix, layer, parent) if self._expanded else layer.name)
         kwargs = dict(kwargs or {})
         is_layer = isinstance(layer, keras.layers.Layer)
-        for part in layer._flatten_layers() if is_layer and kwargs.get("training") else ():
-            batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
-            if batch or getattr(part, "seed_generator", None) is not None:
-                why = "uses the statistics of the batch" if batch else "draws random numbers"
-                name = path if part is layer else f"{path}/{part.name}"
-                raise UnsupportedLayerError(
-                    f"Layer '{name}' ({type(part).__name__}) is called with training=True, so that "
-                    f"it {why} at inference, too. Analyses need a model that treats each sample "
-                    "alike: build it without that argument, and copy the weights with set_weights."
-                )
-        # Symbolic outputs that stand for the call's
-        symbolic = _tensors((args, kwargs))
+        if is_layer and kwargs.get("training"):
+            _check_inference(layer, path)
         if specs is None:
 
             def cast(x: Any) -> Any:
+                if isinstance(x, Constant):
+                    return keras.KerasTensor(x.shape, dtype=x.dtype)
                 if not isinstance(x, keras.KerasTensor) or received_dtype(layer, x) == x.dtype:
                     return x
                 return keras.KerasTensor(x.shape, dtype=received_dtype(layer, x))
 
             of_call = keras.tree.map_structure(cast, (args, kwargs))
             specs = layer.compute_output_spec(*of_call[0], **of_call[1])
-        outputs = _Placeholder(specs)(*symbolic)
-        flat = _tensors((outputs,))
-        self._alive.append(outputs)
-        # Values that depend on no input
-        args, kwargs = keras.tree.map_structure(
-            lambda x: self._constants.get(id(x), x), (args, kwargs)
-        )
-        if symbolic and not _tensors((args, kwargs)):
-            self._fold(layer, args, kwargs, flat)
-            return outputs
+        leaves = keras.tree.flatten((args, kwargs))
+        if not _tensors(leaves) and any(isinstance(leaf, Constant) for leaf in leaves):
+            return of_constants(layer, args, kwargs, specs)
 
         # Arguments by name: those other than propagated masks, and the masks
         parameters = inspect.signature(layer.call)
@@ -345,11 +228,13 @@ class _Visitor:
         tensors = _tensors(tuple(named.values()))
         if isinstance(layer, keras.Model):
             shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
-            inner = self.run(as_functional(layer, shapes), tensors, f"{path}/")
-            self._same_as |= {
-                id(outside): id(inside) for outside, inside in zip(flat, inner, strict=True)
-            }
-            return outputs
+            found = self.run(as_functional(layer, shapes), tensors, f"{path}/")
+            return keras.tree.pack_sequence_as(specs, found)
+        outputs = keras.tree.map_structure(
+            lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), specs
+        )
+        flat = keras.tree.flatten(outputs)
+        self._alive.append(outputs)
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
         paddings, masks = self._masks_of(named, explicit)
@@ -358,42 +243,47 @@ class _Visitor:
             rewrite = None  # a final activation stays one operation
         if rewrite is not None or (is_layer and not has_rule(layer, tensors)):
             function = layer.call if rewrite is None else partial(rewrite, layer)
-            arguments = (named, explicit)
-            of_inputs = (paddings, masks)
             try:
-                if self._expand(layer, function, path, args, kwargs, arguments, of_inputs, flat):
-                    return outputs
+                results = self._expand(layer, function, path, args, kwargs, named, explicit, masks)
             except UnsupportedLayerError as error:
                 # A function of TensorFlow may still be one of single values, or a move.
                 if TENSORFLOW not in str(error) or not is_recognised(layer, tensors, flat):
                     raise
-        numbers = set(self.ids(tensors)) - self._tokens
+                results = None
+            if results is not None:
+                if len(results) != len(flat):
+                    results = [x for x in results if x is not None]
+                # A rewrite may leave a result out.
+                pairs = zip(results, flat, strict=True)
+                results = [output if x is None else x for x, output in pairs]
+                first = next(iter(named.values()), None)
+                if is_layer and layer.supports_masking and _tensors((first,)):
+                    self._set_masks(layer, path, named, results[0], paddings, masks)
+                return keras.tree.pack_sequence_as(outputs, results)
+        numbers = set(map(id, tensors)) - self._tokens
         is_token = not numbers
-        kinds = {x.dtype for x in tensors if self.ids([x])[0] in numbers}
+        kinds = {x.dtype for x in tensors if id(x) in numbers}
         is_value = any("float" in kind for kind in kinds) or not self._values.isdisjoint(numbers)
         for output in flat:
             if output.dtype == "bool" and is_value:
                 self._values.add(id(output))
             if is_token and not is_layer:
                 self._tokens.add(id(output))
-        mask = self._mask_after(layer, path, named, paddings)
-        self._paddings[id(flat[0])] = self._received[id(flat[0])] = mask
-        if list(map(id, masks)) != list(map(id, paddings)):
-            self._received[id(flat[0])] = self._mask_after(layer, path, named, masks)
+        mask = self._set_masks(layer, path, named, flat[0], paddings, masks)
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
         call = Call(
             layer=layer,
             path=path,
             reuse=self._reuse[id(layer)],
-            inputs=self.ids(tensors),
+            inputs=tuple(map(id, tensors)),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
             dtypes=tuple(tensor.dtype for tensor in tensors),
             outputs=tuple(map(id, flat)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in flat),
             arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), named),
-            masks=self.ids(masks),
-            paddings=self.ids(paddings),
-            mask=self.ids([mask])[0],
+            masks=_ids(masks),
+            paddings=_ids(paddings),
+            mask=_ids([mask])[0],
             dtype=flat[0].dtype,
             is_value=is_value,
             is_token=is_token,
@@ -401,7 +291,7 @@ class _Visitor:
         self._reuse[id(layer)] += 1
         self.calls.append(call)
         if isinstance(layer, keras.layers.MultiHeadAttention) and attention_takes_masks():
-            self._received.update(dict.fromkeys(self.ids(tensors)))
+            self._received.update(dict.fromkeys(map(id, tensors)))
         return outputs
 
     def _expand(
@@ -411,115 +301,52 @@ class _Visitor:
         path: str,
         args: tuple,
         kwargs: Mapping[str, Any],
-        arguments: tuple[Mapping[str, Any], Mapping[str, Any]],  # named ones, and explicit masks
-        of_inputs: tuple[Sequence[Any], Sequence[Any]],  # their paddings and masks
-        outputs: Sequence[Any],
-    ) -> bool:
-        """Visit the calls that a function makes for a layer or an operation, if it makes any.
+        named: Mapping[str, Any],
+        explicit: Mapping[str, Any],
+        masks: Sequence[Any],
+    ) -> list[Any] | None:
+        """Visit the calls that a function makes for a layer or an operation; return its results.
 
-        `outputs` stand for what the layer returns.
+        `named` are the call's arguments by name, `masks` those of their tensors, and `explicit` the
+        arguments that are masks. Returns None if the function has no answer.
         """
-        named, explicit = arguments
-        paddings, masks = of_inputs
-        tensors = _tensors((args, kwargs))
         by_id = dict(zip(map(id, _tensors(tuple(named.values()))), masks, strict=True))
         given = dict(kwargs)
         is_layer = isinstance(layer, keras.layers.Layer)
         parameters = inspect.signature(layer.call).parameters if is_layer else {}
         if "training" in parameters:
             given["training"] = False
-        first = next(iter(named.values()), None)
         for name in parameters:
             of = name.removesuffix("_mask")
-            value = first if name == "mask" else named.get(of) if of != name else None
+            value = next(iter(named.values()), None) if name == "mask" else None
+            value = named.get(of) if of != name else value
             if value is None or name in named or name in explicit:
                 continue
             known = keras.tree.map_structure(lambda x: by_id.get(id(x)), value)
             if any(mask is not None for mask in keras.tree.flatten(known)):
                 given[name] = known
-                tensors = _tensors((args, given))
-        structure = (args, given)
-        known_masks = [by_id.get(id(t)) for t in tensors]
-        values = {id(t) for t in tensors if self.ids([t])[0] in self._values}
-        expansion = expand(layer, function, structure, known_masks, values, path)
+        tensors = _tensors((args, given))
+        known_masks = [by_id.get(id(tensor)) for tensor in tensors]
+        expansion = expand(layer, function, (args, given), known_masks, self._values, path)
         if expansion is None:
-            return False
-        known_tensors: dict[int, Any] = {}
-        originals = (*tensors, *(by_id.get(id(t)) for t in tensors))
-        for entry, original in zip(expansion.entries, originals, strict=True):
-            if entry is not None:
-                known_tensors[id(entry)] = original
-
-        def outside(x: Any) -> Any:
-            return known_tensors.get(id(x), x)
-
+            return None
+        pairs = zip(expansion.entries, (*tensors, *known_masks), strict=True)
+        outside = {id(entry): original for entry, original in pairs if entry is not None}
         reuse = self._reuse[id(layer)]
         self._reuse[id(layer)] += 1
         self._expanded += 1
         self._alive.append(expansion)
         prefix = f"{path}#{reuse}/" if reuse else f"{path}/"
-        moved: dict[int, tuple] = {}  # the moves that bring the batch axis elsewhere, for a while
         for call in expansion.calls:
-            specs = []
-            source, *others = keras.tree.flatten((call.args, call.kwargs))
-            if type(call.operation).__name__ in _MOVES and not others:
-                source, moves = moved.get(id(source), (source, ()))
-                if call.outputs[0].shape[:1] != (expansion.batch,):
-                    moved[id(call.outputs[0])] = source, (*moves, call.operation)
-                    continue
-                if moves:
-                    operation = _Moves((*moves, call.operation), name=call.operation.name)
-                    call = InnerCall(operation, (source,), {}, call.outputs)
-            wrong = [
-                x for x in (source, *others) if id(x) in moved and type(x) is keras.KerasTensor
-            ]
-            wrong += [x for x in call.outputs if x.shape[:1] != (expansion.batch,)]
-            if wrong:
-                raise _batch_is_lost(layer, path, call.operation.name, wrong[0], expansion.batch)
-            for output in call.outputs:
-                specs.append(keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype))
-            inner_args, inner_kwargs = keras.tree.map_structure(outside, (call.args, call.kwargs))
-            operation, inner_args = without_batch(
-                call.operation, inner_args, expansion.batch, specs
+            specs = [keras.KerasTensor((None, *x.shape[1:]), dtype=x.dtype) for x in call.outputs]
+            inner_args, inner_kwargs = keras.tree.map_structure(
+                lambda x: outside.get(id(x), x), (call.args, call.kwargs)
             )
-            results = self.visit(operation, prefix, inner_args, inner_kwargs, specs, layer)
-            known_tensors.update(zip(map(id, call.outputs), _tensors((results,)), strict=True))
+            results = self.visit(call.operation, prefix, inner_args, inner_kwargs, specs, layer)
+            results = keras.tree.flatten(results)
+            outside.update(zip(map(id, call.outputs), results, strict=True))
         self._expanded -= 1
-        for output in expansion.outputs:
-            if id(output) in moved:
-                raise _batch_is_lost(layer, path, layer.name, output, expansion.batch)
-        found = [x for x in expansion.outputs if x is not None]
-        if len(found) != len(outputs):  # a rewrite leaves a result out
-            found = list(expansion.outputs)
-        for output, result in zip(outputs, found, strict=True):
-            inside = outside(result)
-            if inside is None:
-                continue
-            if isinstance(inside, Constant) or id(inside) in self._constants:
-                self._constants[id(output)] = self._constants.get(id(inside), inside)
-            else:
-                self._same_as[id(output)] = id(inside)
-        if is_layer and layer.supports_masking and _tensors((first,)):
-            (place,) = self.ids(outputs[:1])
-            self._paddings[place] = self._mask_after(layer, path, named, list(paddings))
-            self._received[place] = self._paddings[place]
-            if list(map(id, masks)) != list(map(id, paddings)):
-                self._received[place] = self._mask_after(layer, path, named, list(masks))
-        return True
-
-    def _fold(
-        self, layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any], outputs: Sequence[Any]
-    ) -> None:
-        """Make the outputs of a call of constants constants."""
-
-        def values() -> list[Any]:
-            now = keras.tree.map_structure(current, (args, kwargs))
-            return keras.tree.flatten(layer(*now[0], **now[1]))
-
-        for place, output in enumerate(outputs):
-            shape = (1, *output.shape[1:])
-            read = partial(lambda p: values()[p], place)
-            self._constants[id(output)] = Constant(read, shape, True)
+        return [outside.get(id(output), output) for output in expansion.outputs]
 
     def _name_in(
         self, prefix: str, layer: keras.Operation, parent: keras.layers.Layer | None
@@ -555,10 +382,10 @@ class _Visitor:
             by_default = explicit.get("mask") if position == 0 else None
             passed = keras.tree.flatten(explicit.get(f"{name}_mask", by_default))
             of_mask = keras.tree.flatten(by_default)
-            for i, tensor_id in enumerate(self.ids(_tensors((value,)))):
+            for i, tensor in enumerate(_tensors((value,))):
                 given = passed[i] if i < len(passed) else None
                 given = given if isinstance(given, keras.KerasTensor) else None
-                padding, mask = self._paddings.get(tensor_id), self._received.get(tensor_id)
+                padding, mask = self._paddings.get(id(tensor)), self._received.get(id(tensor))
                 if self._expanded and given is not None:  # it is written, not propagated
                     padding = mask = given
                 paddings.append(given if padding is None else padding)
@@ -566,6 +393,22 @@ class _Visitor:
                 if i < len(of_mask) and isinstance(of_mask[i], keras.KerasTensor):
                     received[-1] = paddings[-1]
         return paddings, received
+
+    def _set_masks(
+        self,
+        layer: keras.Operation,
+        path: str,
+        named: Mapping[str, Any],
+        output: Any,
+        paddings: list[Any],
+        masks: list[Any],
+    ) -> Any:
+        """Note the masks of a call's output, given those of its inputs; return the padding mask."""
+        padding = self._mask_after(layer, path, named, paddings)
+        self._paddings[id(output)] = self._received[id(output)] = padding
+        if list(map(id, masks)) != list(map(id, paddings)):
+            self._received[id(output)] = self._mask_after(layer, path, named, masks)
+        return padding
 
     def _mask_after(
         self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
@@ -607,7 +450,7 @@ class _Visitor:
                 layer=layer,
                 path=path,
                 reuse=self._reuse[id(layer)],
-                inputs=self.ids(inputs),
+                inputs=tuple(map(id, inputs)),
                 input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in inputs),
                 outputs=(id(mask),),
                 output_shapes=(tuple(found.shape[1:]),),
@@ -629,37 +472,25 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
     A Lambda has them if its function of one tensor is recognised by its values.
     """
     layer_class = type(layer)
-    operations = registered(layer_class)
-    if isinstance(layer, keras.layers.Lambda) and operations is not None:
-        shapes = [tuple(x.shape[1:]) for x in inputs]
-        if _recognised(operations, layer, shapes):
-            return True
-        entries = [keras.KerasTensor((2, *x.shape[1:]), dtype=x.dtype) for x in inputs]
-        try:
-            layer.call(entries[0] if len(entries) == 1 else entries)
-        except Exception:  # the user's function may raise anything: it cannot be expanded
-            return True
-        return False
+    if layer_class is keras.layers.Lambda:
+        return is_recognised(layer, inputs)
     refused = layer_class.__module__.startswith("keras.") and layer_class.__name__ in REASONS
-    return refused or operations is not None
+    return refused or registered(layer_class) is not None
 
 
-def is_recognised(layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    """Whether a layer without weights that cannot be expanded has a function that is known."""
-    from nnslicer_tf.instrument.layers.probing import own_function
-
-    shapes = [tuple(x.shape[1:]) for x in (*inputs, *outputs)]
-    known = isinstance(layer, keras.layers.Layer) and not layer.weights and len(shapes) == 2
-    return known and shapes[0] == shapes[1] and _recognised(own_function, layer, shapes[:1])
-
-
-def _recognised(operations: Any, layer: Any, shapes: Sequence[Shape]) -> bool:
-    """Whether the operations of a layer with an unknown function have kinds."""
+def is_recognised(
+    layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any] = ()
+) -> bool:
+    """Whether a layer without weights has a known function of one tensor, of its shape."""
     # Imported here, because the families of layers use this module.
-    from nnslicer_tf.instrument.layers.probing import recognised
+    from nnslicer_tf.instrument.layers.probing import own_function, recognised
 
+    shapes = [tuple(x.shape[1:]) for x in inputs]
+    same = all(shapes == [tuple(x.shape[1:])] for x in outputs)
+    if not (isinstance(layer, keras.layers.Layer) and not layer.weights and same):
+        return False
     try:
-        steps = operations(layer, LayerCall(layer.name, shapes, shapes))
+        steps = own_function(layer, LayerCall(layer.name, shapes, shapes))
         return all(recognised(step, shapes, layer.name) for step in steps)
     except UnsupportedLayerError:
         return False
@@ -672,85 +503,6 @@ def rewrite_of(operation: keras.Operation) -> Callable[..., Any] | None:
     if not type(operation).__module__.startswith("keras."):
         return None
     return REWRITES.get(type(operation).__name__)
-
-
-def without_batch(
-    operation: keras.Operation, args: tuple, batch: int, specs: Sequence[Any]
-) -> tuple[keras.Operation, tuple]:
-    """Return an operation whose shape argument begins with the size of a batch, without it."""
-    name = type(operation).__name__
-    shape = getattr(operation, "newshape", getattr(operation, "shape", None))
-    if name in ("Reshape", "BroadcastTo") and tuple(shape or ())[:1] == (batch,):
-        rest = tuple(specs[0].shape[1:])
-        if name == "Reshape":
-            operation = type(operation)((-1, *rest), name=operation.name)
-        else:
-            operation = _BroadcastTo(rest, name=operation.name)
-    if name == "Reshape" and tuple(shape or ())[:1] != (batch,):
-        operation = type(operation)((-1, *specs[0].shape[1:]), name=operation.name)
-    if name == "Slice":  # (x, start_indices), with `shape` as an attribute or argument
-        starts, sizes = [*args[1:], shape][:2]
-        parts = [slice(int(a), int(a) + int(n)) for a, n in zip(starts, sizes, strict=True)]
-        operation = _Index((slice(None), *parts[1:]), name=operation.name)
-        args = args[:1]
-    return operation, args
-
-
-# Operations that move axes, whatever the sizes; one tensor, all else are attributes
-_MOVES = ("ExpandDims", "Transpose", "Swapaxes", "Moveaxis", "Squeeze")
-
-
-def _batch_is_lost(
-    layer: keras.Operation, path: str, name: str, tensor: Any, batch: int
-) -> UnsupportedLayerError:
-    """Return the error for a tensor inside a layer without a batch axis in front."""
-    size = tensor.shape[0] if tensor.shape else 0
-    how = "has no batch axis in front: it mixes samples, or moves their axis"
-    if size > batch and size % batch == 0:
-        how = (
-            "merges the batch axis with another one, so that it mixes samples, as mixtures of "
-            "experts and windows of attention do"
-        )
-    return UnsupportedLayerError(
-        f"Layer '{path}' ({type(layer).__name__}) calls {name} with a tensor "
-        f"{tuple(tensor.shape)} that {how}. Keep the batch axis first, alone, in all tensors of "
-        "the layer."
-    )
-
-
-class _Moves(keras.Operation):
-    """Moves of axes one after the other, with the batch axis in front before and after them."""
-
-    def __init__(self, moves: Sequence[keras.Operation], name: str | None = None) -> None:
-        super().__init__(name=name)
-        self._moves = moves
-
-    def call(self, x: Any) -> Any:
-        for move in self._moves:
-            x = move.call(x)
-        return x
-
-
-class _BroadcastTo(keras.Operation):
-    """`keras.ops.broadcast_to` for any size of the batch."""
-
-    def __init__(self, shape: Shape, name: str | None = None) -> None:
-        super().__init__(name=name)
-        self._shape = shape
-
-    def call(self, x: Any) -> Any:
-        return keras.ops.broadcast_to(x, (keras.ops.shape(x)[0], *self._shape))
-
-
-class _Index(keras.Operation):
-    """`x[key]` with constant indices."""
-
-    def __init__(self, key: Any, name: str | None = None) -> None:
-        super().__init__(name=name)
-        self._key = key
-
-    def call(self, x: Any) -> Any:
-        return x[self._key]
 
 
 def _attribute_of(layer: keras.layers.Layer, parent: keras.layers.Layer | None) -> str:
@@ -786,17 +538,22 @@ def _replaced(structure: Any, values: Iterable[Any]) -> Any:
     )
 
 
-class _Placeholder(keras.Operation):
-    """A stand-in for a visited call in the clone's graph: same shapes, no computation."""
+def _ids(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(None if tensor is None else id(tensor) for tensor in tensors)
 
-    def __init__(self, specs: Any) -> None:
-        super().__init__()
-        self._specs = specs
 
-    def compute_output_spec(self, *tensors: Any) -> Any:
-        return keras.tree.map_structure(
-            lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), self._specs
-        )
+def _check_inference(layer: keras.layers.Layer, path: str) -> None:
+    """Refuse a call with training=True of a layer that then depends on the batch or on chance."""
+    for part in layer._flatten_layers():
+        batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
+        if batch or getattr(part, "seed_generator", None) is not None:
+            why = "uses the statistics of the batch" if batch else "draws random numbers"
+            name = path if part is layer else f"{path}/{part.name}"
+            raise UnsupportedLayerError(
+                f"Layer '{name}' ({type(part).__name__}) is called with training=True, so that it "
+                f"{why} at inference, too. Analyses need a model that treats each sample alike: "
+                "build it without that argument, and copy the weights with set_weights."
+            )
 
 
 def _tensors(structure: Any) -> list[Any]:

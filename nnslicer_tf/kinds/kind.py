@@ -6,12 +6,11 @@ It does not import Keras, so that workers start fast.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from nnslicer_tf._environment import ops
-from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
 
@@ -98,12 +97,9 @@ class Neurons:
     @cached_property
     def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.mean - self.rounding, self.mean + self.rounding
-        if self._exact.dtype == np.float32:
-            delta, sign = pointwise.deltas(self._exact, self.mean, low, high)
-        else:
-            delta = (self._exact - self.mean).astype(np.float32)
-            delta[(self._exact >= low) & (self._exact <= high)] = 0
-            sign = np.sign(delta).astype(np.int8)
+        delta = (self._exact - self.mean).astype(np.float32)
+        delta[(self._exact >= low) & (self._exact <= high)] = 0
+        sign = (delta > 0).view(np.int8) - (delta < 0).view(np.int8)
         if self._present is not None:
             delta *= self._present
             sign *= self._present
@@ -292,28 +288,17 @@ class Kind:
     extreme: int = 0
 
 
-R = TypeVar("R")
-
-
-class Table(dict[str, R]):
-    """The rules of one analysis, by the name of a kind."""
-
-    def register(self, kind: str, rule: R) -> None:
-        """Register the rule of a kind, or replace the registered one."""
-        self[kind] = rule
-
-
-EXCLUSION: Table[Rule] = Table()
+EXCLUSION: dict[str, Rule] = {}
 """Slicing at any θ. Without an entry, slicing rejects the operation."""
 
-AT_ZERO: Table[AtZero] = Table()
+AT_ZERO: dict[str, AtZero] = {}
 """Slicing at θ = 0 on the backend, which is much faster. Without an entry, `EXCLUSION` is used."""
 
-MULTIPLIERS: Table[MultiplierRule] = Table()
+MULTIPLIERS: dict[str, MultiplierRule] = {}
 """DeepLIFT, amounts and the semantic metric (see `rescale`). Without an entry, the gradient halfway
 between sample and reference is used."""
 
-_KINDS: Table[Kind] = Table()
+_KINDS: dict[str, Kind] = {}
 
 
 def kind_of(operation: Operation) -> Kind:
@@ -335,13 +320,13 @@ def register_kind(
         at_zero: Its rule in `AT_ZERO`.
         multipliers: Its rule in `MULTIPLIERS`.
     """
-    _KINDS.register(kind.name, kind)
+    _KINDS[kind.name] = kind
     if exclusion is not None:
-        EXCLUSION.register(kind.name, exclusion)
+        EXCLUSION[kind.name] = exclusion
     if at_zero is not None:
-        AT_ZERO.register(kind.name, at_zero)
+        AT_ZERO[kind.name] = at_zero
     if multipliers is not None:
-        MULTIPLIERS.register(kind.name, multipliers)
+        MULTIPLIERS[kind.name] = multipliers
 
 
 def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None = None) -> None:
@@ -368,6 +353,6 @@ def register_rule(kind: str, rule: Rule | RuleFunction, at_zero: AtZero | None =
             f"at_zero=AtZero(…), or remove it with kinds.AT_ZERO.pop({kind!r}) to use the new rule "
             "at θ = 0, too."
         )
-    EXCLUSION.register(kind, rule)
+    EXCLUSION[kind] = rule
     if at_zero is not None:
-        AT_ZERO.register(kind, at_zero)
+        AT_ZERO[kind] = at_zero

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import ops
-from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import AtZero, Kind, Neurons, Node, Rule, kind_of, register_kind
 from nnslicer_tf.kinds.rescale import largest, midpoint, product, quotient, scale
@@ -49,10 +48,22 @@ def _merge(
             for other in (*inputs[:k], *inputs[k + 1 :]):
                 value = value * other.factor
         values[k] = -value if k and node.kind.name == "subtract" else value
-    values = values.reshape(len(inputs), -1)
     # A product is not linear: its local values do not add up to Δy.
-    total = output.value.ravel() if output.relative_to == "output" else values.sum(axis=0)
-    return list(pointwise.merge(signs.ravel(), total, values, theta).reshape(-1, *signs.shape))
+    total = output.value if output.relative_to == "output" else values.sum(axis=0)
+    return list(kept_signs(values, theta * np.abs(total.astype(np.float64))) * signs)
+
+
+def kept_signs(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Return the signs, int32, of local values `(inputs, …)`; 0 for those that are excluded."""
+    order = np.argsort(np.abs(values), axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=0)
+    below = np.abs(np.cumsum(ordered, axis=0)) < thresholds
+    # A value is excluded if its prefix or a longer one has a sum below the threshold.
+    excluded = np.logical_or.accumulate(below[::-1])[::-1]
+    signs = np.zeros(values.shape, np.int32)
+    kept = np.where(excluded, 0, np.sign(ordered)).astype(np.int32)
+    np.put_along_axis(signs, order, kept, axis=0)
+    return signs
 
 
 def _extreme(

@@ -8,8 +8,8 @@ A gate's weighted sum is over the sequence's entry and the state together, under
 synapses accumulate over time. Padding has no neurons: a state's CONTRIB passes through unchanged.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,13 @@ from nnslicer_tf.kinds.kind import (
 )
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.rescale import midpoint
-from nnslicer_tf.kinds.weighted_sum import GatesAtZero, expand_gates, gates_node
+from nnslicer_tf.kinds.weighted_sum import (
+    expand_gate,
+    gate_at_zero,
+    gate_synapses,
+    gate_table,
+    signs_of_gate,
+)
 
 Passes = Callable[[Kind], bool]
 """Whether CONTRIB passes unchanged through operations of a kind."""
@@ -55,102 +61,50 @@ Passes = Callable[[Kind], bool]
 _BY_SIGNS = ("add", "scale", "elementwise", GATE, HELD)
 
 
-@dataclass(frozen=True, eq=False)
-class RecurrenceTable:
-    """A recurrent layer, without Keras."""
-
-    prefix: str  # of the cell's names in the names of operations
-    cell: tuple[Node, ...]  # the nodes of one time step, in the order of the walk
-    states: tuple[str, ...]  # names of operations
-    # name of what the cell computes or reads → shape at one time step
-    shapes: dict[str, tuple[int, ...]]
-    steps: int  # number of time steps
-    backwards: bool  # whether the first step reads the sequence's last entry
-    masked: bool  # whether the layer's last input is a mask
-    held: dict[str, str]  # state that is held at padding → the operation that computes it
-
-    def place(self, t: int) -> int:
-        """Return the index of the sequence's entry that step t reads."""
-        return self.steps - 1 - t if self.backwards else t
-
-    def inner(self, name: str) -> str:
-        """Return the name that an operation of the layer has in the cell."""
-        return name.removeprefix(self.prefix)
-
-
 def recurrence_node(layer: RecurrentLayer) -> Node:
-    """Return the node of a recurrent layer for the walk with exclusion."""
-    unrolled = layer.unrolled
-    cell: list[Node] = []
-    for group in _consumers_first(unrolled):
-        o, nothing = group[0], np.zeros(0)
-        cell.append(
-            gates_node(group)
-            if o.kind == GATE
-            else Node(o.name, kind_of(o), o.inputs, o.shape, nothing, EXCLUSION.get(o.kind))
-        )
-    table = RecurrenceTable(
-        prefix=layer.prefix,
-        cell=tuple(cell),
-        states=tuple(unrolled.states),
-        shapes=unrolled.shapes,
-        steps=unrolled.steps,
-        backwards=unrolled.backwards,
-        masked=unrolled.masked,
-        held=_held(unrolled),
-    )
-    return Node(
-        name=layer.name,
-        kind=Kind(RECURRENCE),
-        inputs=layer.inputs,
-        shape=(),
-        mean=np.zeros(0),
-        table=table,
-        members=layer.members,
-    )
+    """Return the node of a recurrent layer for the walk with exclusion; its cell has nodes, too."""
+    nothing = np.zeros(0)
+
+    def node(o: Operation) -> Node:
+        table = gate_table(o) if o.kind == GATE else None
+        rule = EXCLUSION.get(o.kind)
+        return Node(o.name, kind_of(o), o.inputs, o.shape, nothing, rule, table)
+
+    cell: Any = tuple(map(node, layer.unrolled.cell))
+    table = replace(layer, unrolled=replace(layer.unrolled, cell=cell))
+    known = (layer.name, Kind(RECURRENCE), layer.inputs, (), nothing)
+    return Node(*known, table=table, members=layer.members)
 
 
 def _held(unrolled: Unrolled) -> dict[str, str]:
-    return {o.name: o.inputs[-1] for o in unrolled.cell if o.kind == HELD}
-
-
-def _consumers_first(unrolled: Unrolled) -> list[list[Operation]]:
-    """Return the cell's operations in walk order, grouping gates with the same inputs."""
-    groups: list[list[Operation]] = []
-    for operation in reversed(unrolled.cell):
-        last = groups[-1][0] if groups else operation
-        if groups and GATE == operation.kind == last.kind and operation.inputs == last.inputs:
-            groups[-1].append(operation)
-        else:
-            groups.append([operation])
-    for group in groups:
-        if group[0].kind == GATE:
-            group.sort(key=lambda gate: gate.params.weights[0].start)
-    return groups
+    """Return each state that is held at padding → the operation that computes it."""
+    kinds = ((o, getattr(o.kind, "name", o.kind)) for o in unrolled.cell)
+    return {o.name: o.inputs[-1] for o, kind in kinds if kind == HELD}
 
 
 class _Values:
     """The values of a recurrent layer and of its inputs at each time step, read by name."""
 
     def __init__(self, node: Node, values: Callable[[str], Neurons], batch: int) -> None:
-        self._table: RecurrenceTable = node.table
-        self._members = {self._table.inner(name): values(name) for name in node.members}
-        sequence, initial, mask = split_inputs(node.inputs, self._table.masked)
+        layer: RecurrentLayer = node.table
+        self._unrolled = layer.unrolled
+        self._members = {layer.inner(name): values(name) for name in node.members}
+        sequence, initial, mask = split_inputs(node.inputs, self._unrolled.masked)
         self._sequence = values(sequence)
         self._first: dict[str, Neurons] = {}
-        for k, state in enumerate(self._table.states):
-            zeros = np.zeros((batch, *self._table.shapes[before(state)]), np.float32)
+        for k, (state, shape) in enumerate(self._unrolled.states.items()):
+            zeros = np.zeros((batch, *shape), np.float32)
             first = values(initial[k]) if k < len(initial) else Neurons(zeros, zeros[0])
             self._first[before(state)] = first
         self.present = None if mask is None else values(mask).captured > 0
-        for name, computed in self._table.held.items():
+        for name, computed in _held(self._unrolled).items():
             self._members[name] = self._held(name, computed)
 
     def _held(self, name: str, computed: str) -> Neurons:
         """Return a state that is held at padding, with the Δ of its latest computed value."""
         assert self.present is not None  # states are only held if there is a mask
         source, first = self._members[computed], self._first[before(name)]
-        times = np.arange(self._table.steps)
+        times = np.arange(self._unrolled.steps)
         latest = np.maximum.accumulate(np.where(self.present, times, -1), axis=1)
         latest = latest.reshape(*latest.shape, *(1,) * (source.captured.ndim - 2))
 
@@ -171,7 +125,7 @@ class _Values:
     def at(self, name: str, t: int) -> Neurons:
         """Return the neurons that the cell reads as `name` at step t."""
         if name == SEQUENCE:
-            return self._sequence.at_time(self._table.place(t))
+            return self._sequence.at_time(self._unrolled.place(t))
         if name in self._members:
             return self._members[name].at_time(t)
         if t == 0:
@@ -202,51 +156,47 @@ def unwind(
     `given` maps operations of the layer to the CONTRIB that they received from outside, and
     `values` returns an operation's values by name; `each` separates the samples' synapses.
     """
-    table: RecurrenceTable = node.table
-    batch = len(next(iter(given.values())))
+    layer: RecurrentLayer = node.table
+    unrolled, inner = layer.unrolled, layer.inner
+    batch, shapes = len(next(iter(given.values()))), unrolled.shapes
     at_times = _Values(node, values, batch)
-    shapes = {name: table.shapes[table.inner(name)] for name in node.members}
-    members = {name: np.zeros((batch, table.steps, *s), np.int32) for name, s in shapes.items()}
-    sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), np.int32)
+    members = {
+        name: np.zeros((batch, unrolled.steps, *shapes[inner(name)]), np.int32)
+        for name in node.members
+    }
+    sequence = np.zeros((batch, unrolled.steps, *shapes[SEQUENCE]), np.int32)
     synapses: dict[str, np.ndarray] = {}
 
     def expand(t: int, node: Node, contribution: Any) -> Any:
         if node.kind.name == HELD:
             present = at_times.present_at(t, contribution.ndim)
             return [None, contribution * (1 - present), contribution * present]
-        if not node.members and passes(node.kind):
+        if passes(node.kind):
             return [contribution]
         inputs = [at_times.at(name, t) for name in node.inputs]
-        if node.members:  # gates
-            outputs = [at_times.at(name, t) for name in node.members]
-            parts = []
-            for name, y in zip(node.members, outputs, strict=True):
-                part = contribution.get(name, np.zeros(y.value.shape, np.int32))
-                parts.append(sign(part) * y.sign)
-            signs = np.concatenate(parts, axis=-1)
-            reference = np.concatenate([y.reference for y in outputs], axis=-1)
-            return expand_gates(node.table, theta, signs, reference, inputs, synapses, each), {}
         output = at_times.at(node.name, t)
-        assert node.rule is not None, node.name  # cells have only known kinds
         signs = sign(contribution) * output.sign
+        if node.kind.name == GATE:
+            return expand_gate(node.table, theta, signs, output.reference, inputs, synapses, each)
+        assert node.rule is not None, node.name  # cells have only known kinds
         return node.rule.activation(node, theta, signs, output, inputs)
 
     carry: dict[str, np.ndarray] = {}
-    for t in reversed(range(table.steps)):
-        seed = {table.inner(name): array[:, t] for name, array in given.items()}
+    for t in reversed(range(unrolled.steps)):
+        seed = {inner(name): array[:, t] for name, array in given.items()}
         for name, array in carry.items():
             seed[name] = seed[name] + array if name in seed else array
-        received = propagate(table.cell, seed, partial(expand, t), table.shapes)
+        received = propagate(reversed(unrolled.cell), seed, partial(expand, t), shapes)
         for name, total in members.items():
-            total[:, t] = received.get(table.inner(name), 0)
-        sequence[:, table.place(t)] = received.get(SEQUENCE, 0)
-        carry = {s: received[before(s)] for s in table.states if before(s) in received}
-    for held in table.held:
-        total = members[table.prefix + held]
-        for t in range(table.steps):
+            total[:, t] = received.get(inner(name), 0)
+        sequence[:, unrolled.place(t)] = received.get(SEQUENCE, 0)
+        carry = {s: received[before(s)] for s in unrolled.states if before(s) in received}
+    for held in _held(unrolled):
+        total = members[layer.prefix + held]
+        for t in range(unrolled.steps):
             total[:, t] *= at_times.present_at(t, total.ndim - 1)
-    _, initial, mask = split_inputs(node.inputs, table.masked)
-    to_initial = [carry.get(s) for s, _ in zip(table.states, initial, strict=False)]
+    _, initial, mask = split_inputs(node.inputs, unrolled.masked)
+    to_initial = [carry.get(s) for s, _ in zip(unrolled.states, initial, strict=False)]
     return Unwound([sequence, *to_initial, *([] if mask is None else [None])], members, synapses)
 
 
@@ -260,7 +210,7 @@ def unwind_at_zero(
 ) -> Unwound:
     """Walk back as `unwind` does, at θ = 0, on tensors; the functions return signs by name."""
     walk = _TensorWalk(layer, given, values)
-    weight_signs = {n.name: n.weight_signs() for n in walk.nodes if isinstance(n, GatesAtZero)}
+    weight_signs = {o.name: signs_of_gate(o) for o in walk.gates}
     by_values = [o for o in layer.unrolled.cell if o.kind not in _BY_SIGNS]
     products = [o for o in by_values if kind_of(o).multiplies]
     needed = {name for o in by_values if o not in products for name in (o.name, *o.inputs)}
@@ -276,14 +226,13 @@ def unwind_at_zero(
 
     def rule(at: Mapping[tuple[str, str], Any], node: Any, contribution: Any, gates: dict) -> Any:
         of_inputs = [at["sign", name] for name in node.inputs]
-        if isinstance(node, GatesAtZero):
-            parts = [ops.sign(contribution[n]) * at["sign", n] for n in node.members]
-            gates[node.name] = ops.concatenate(parts, axis=-1)
-            return node.expand(gates[node.name], of_inputs, weight_signs[node.name]), {}
         kind = kind_of(node)
         if passes(kind):
             return [contribution]
         g = ops.sign(contribution) * at["sign", node.name]
+        if node.kind == GATE:
+            gates[node.name] = g
+            return gate_at_zero(node, g, of_inputs, weight_signs[node.name])
         what = "factor" if kind.multiplies else "value"
         values_at = {name: value for (entry, name), value in at.items() if entry == what}
         return AT_ZERO[kind.name].inputs(node, g, of_inputs, values_at)
@@ -306,17 +255,10 @@ def unwind_multipliers(
     entries |= {("reference", name): v for name, v in usual.items()}
 
     def expand(at: Mapping[tuple[str, str], Any], node: Any, multipliers: Any, gates: dict) -> Any:
-        def of(operation: Operation, multipliers: Any) -> Sequence[Any]:
-            ends, usual = (
-                [at[end, name] for name in operation.inputs] for end in ("value", "reference")
-            )
-            return rule(operation, ends, usual, multipliers)
-
-        if not isinstance(node, GatesAtZero):
-            return of(node, multipliers)
-        gates[node.name] = ops.concatenate([multipliers[n] for n in node.members], axis=-1)
-        parts = [of(o, multipliers[o.name]) for o in node.operations]
-        return [sum(of_input[1:], of_input[0]) for of_input in zip(*parts, strict=True)], {}
+        if node.kind == GATE:
+            gates[node.name] = multipliers
+        ends, usual = ([at[end, n] for n in node.inputs] for end in ("value", "reference"))
+        return rule(node, ends, usual, multipliers)
 
     return walk.run(entries, {name: v - usual[name] for name, v in value.items()}, expand)
 
@@ -329,10 +271,7 @@ class _TensorWalk:
     ) -> None:
         self._unrolled = unrolled = layer.unrolled
         self._prefix = prefix = layer.prefix
-        self.nodes: list[Any] = [
-            GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
-            for group in _consumers_first(unrolled)
-        ]
+        self.gates = [operation for operation in unrolled.cell if operation.kind == GATE]
         self._names = [operation.name for operation in unrolled.cell]
         self._held = _held(unrolled)
         self._sequence, self._initial, self._mask = split_inputs(layer.inputs, unrolled.masked)
@@ -388,9 +327,10 @@ class _TensorWalk:
             seed = {name: at.get(("given", name), zeros[name]) for name in names}
             for name, value in zip(states, carry, strict=True):
                 seed[name] = seed[name] + value
-            received = propagate(self.nodes, seed, expand, shapes)
+            received = propagate(reversed(self._unrolled.cell), seed, expand, shapes)
             totals = [received[name] for name in (*names, SEQUENCE)]
-            return [received[before(s)] for s in states], [*totals, *gates.values()]
+            of_gates = [gates[operation.name] for operation in self.gates]
+            return [received[before(s)] for s in states], [*totals, *of_gates]
 
         carry = [zeros[name] for name in states]
         to_states, totals = over_time(step, carry, list(entries.values()), reverse=True)
@@ -403,10 +343,9 @@ class _TensorWalk:
 
         # The gates' columns of each kernel, joined in their order.
         columns: dict[str, list[tuple[int, Any]]] = {}
-        gates = [node for node in self.nodes if isinstance(node, GatesAtZero)]
-        for node, g in zip(gates, totals[len(names) + 1 :], strict=True):
-            of_inputs = [time_first(changes[name]) for name in node.inputs]
-            for name, part in node.synapses(time_first(g), of_inputs).items():
+        for gate, g in zip(self.gates, totals[len(names) + 1 :], strict=True):
+            of_inputs = [time_first(changes[name]) for name in gate.inputs]
+            for name, part in gate_synapses(gate, time_first(g), of_inputs).items():
                 columns.setdefault(name, []).append(part)
         synapses = {}
         for name, parts in columns.items():

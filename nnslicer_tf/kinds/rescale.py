@@ -109,7 +109,11 @@ def product_factors(inputs: Sequence[Any], reference: Sequence[Any]) -> list[Any
 
 
 def softmax(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
-    """Return multipliers of a softmax's rows; its masks get none."""
+    """Return multipliers of a softmax's rows; its masks get none.
+
+    With the log-sum-exp L of a row, y_i = exp(x_i − L), so that Δy_i = q_i · (Δx_i − Σ q·Δx / Σ q)
+    for the logarithmic means q_i = Δy_i / Δ(log y_i), which are 0 where both are 0 (masks).
+    """
     axes = operation.params.axes
     y, y0 = (operation.compute(*values) for values in (inputs, reference))
     logs = []
@@ -118,24 +122,13 @@ def softmax(operation: Operation, inputs: list, reference: list, multipliers: An
         for entries in masks:
             x = ops.where(entries > 0.5, x, ops.full_like(x, -1e9))
         logs.append(x - ops.logsumexp(x, axis=axes, keepdims=True))
-    q = logarithmic_means(y, y0, logs[0] - logs[1])
+    ratio = logs[0] - logs[1]  # also where a probability is too small for its logarithm
+    near = ops.abs(ratio) < SMALL
+    q = ops.where(near, (y + y0) / 2, (y - y0) / ops.where(near, 1.0, ratio))
     total = ops.maximum(ops.sum(q, axis=axes, keepdims=True), TINY)
     shared = ops.sum(multipliers * q, axis=axes, keepdims=True) / total
     found = ops.reshape(q * (multipliers - shared), ops.shape(inputs[0]))
     return [found, *(None for _ in inputs[1:])]
-
-
-def logarithmic_means(y: Any, y0: Any, ratio: Any = None) -> Any:
-    """Return q, with which a softmax changes by Δy_i = q_i · (Δx_i − Σ q·Δx / Σ q).
-
-    With the log-sum-exp L of a row, y_i = exp(x_i − L), so that q_i = Δy_i / Δ(log y_i). The
-    probabilities are `y` for the sample, `y0` for the reference; q is 0 where both are (masks).
-    `ratio` is Δ(log y_i), also where a probability is too small for its logarithm.
-    """
-    if ratio is None:
-        ratio = ops.log(ops.maximum(y, TINY)) - ops.log(ops.maximum(y0, TINY))
-    near = ops.abs(ratio) < SMALL
-    return ops.where(near, (y + y0) / 2, (y - y0) / ops.where(near, 1.0, ratio))
 
 
 def scale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:

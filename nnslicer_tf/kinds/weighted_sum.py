@@ -3,8 +3,7 @@
 Each output neuron has local values w·Δx, under one exclusion; a synapse's contribution is the
 sum over the positions that use it.
 
-A gate of a recurrent layer sums over several inputs under one exclusion. The gates of a cell that
-read the same inputs are processed together, in one call of the kernel.
+A gate of a recurrent layer sums over several inputs under one exclusion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,8 @@ from nnslicer_tf._kernels import pools, sums
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
-from nnslicer_tf.instrument.recurrence import Weights
 from nnslicer_tf.instrument.windows import flat, windows
-from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, kind_of, register_kind
+from nnslicer_tf.kinds.kind import AtZero, Kind, Layout, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 
 
@@ -148,47 +146,32 @@ register_kind(
 
 
 class _Read(NamedTuple):
-    """How the gates read one of their inputs."""
+    """How a gate reads one of its inputs."""
 
     taps: np.ndarray  # input positions (output positions, taps) int32, -1 for padding
     kernel: KernelLayout
-    start: int  # the gates' first column in the kernel
+    start: int  # the gate's first column in the kernel
 
 
-class GatesTable(NamedTuple):
-    """Data for the exclusion of gates with the same inputs."""
+class GateTable(NamedTuple):
+    """Data for the exclusion of a gate."""
 
     reads: tuple[_Read, ...]  # for each input
-    weights: np.ndarray  # (1, outputs of all gates, local values) float32
+    weights: np.ndarray  # (1, outputs, local values) float32
 
 
-def side_by_side(operations: Sequence[Operation]) -> list[Weights]:
-    """Return each input's weights of all gates together: adjacent columns, in the gates' order."""
-    pairs = zip(operations[0].params.weights, operations[-1].params.weights, strict=True)
-    return [Weights(first.kernel, first.start, last.stop) for first, last in pairs]
-
-
-def gates_node(operations: Sequence[Operation]) -> Node:
-    """Return the node that represents the gates of a cell with the same inputs."""
+def gate_table(operation: Operation) -> GateTable:
+    """Return the table of a gate, an operation of one time step."""
     reads, parts = [], []
-    for weights in side_by_side(operations):
+    for weights in operation.params.weights:
         matrix = weights.columns(weights.kernel.matrix())
         parts.append(matrix.reshape(-1, matrix.shape[-1]).T)
         reads.append(_Read(weights.kernel.taps, weights.kernel.layout, weights.start))
-    names = tuple(operation.name for operation in operations)
-    return Node(
-        name=" ".join(names),
-        kind=kind_of(operations[0]),
-        inputs=operations[0].inputs,
-        shape=operations[0].shape,
-        mean=np.zeros(0),
-        table=GatesTable(tuple(reads), np.ascontiguousarray(np.hstack(parts))[None]),
-        members=names,
-    )
+    return GateTable(tuple(reads), np.ascontiguousarray(np.hstack(parts))[None])
 
 
-def expand_gates(
-    table: GatesTable,
+def expand_gate(
+    table: GateTable,
     theta: float,
     signs: np.ndarray,
     reference: np.ndarray,
@@ -198,9 +181,8 @@ def expand_gates(
 ) -> list[np.ndarray]:
     """Return the CONTRIB of the inputs, and add that of the synapses to `synapses`, by kernel name.
 
-    `signs` = sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8, and
-    `reference`, by which θ is multiplied, have the same shape. `each` separates the samples'
-    synapses.
+    `signs` = sign(CONTRIB · Δy) of the outputs, `(batch, *space, outputs)` int8, and `reference`,
+    by which θ is multiplied, have the same shape. `each` separates the samples' synapses.
     """
     batch, positions = len(signs), len(table.reads[0].taps)
 
@@ -238,7 +220,7 @@ def expand_gates(
         for k, places in enumerate(read.taps.T):  # no two outputs read a position with one tap
             total[:, places] += by_tap[:, :, k]
         parts.append(total[:, :-1].reshape(shape_of_input))
-        # Put the gates' columns into the kernel.
+        # Put the gate's columns into the kernel.
         samples, outputs, width = of_kernel.shape
         taps = read.taps.shape[1]
         matrix = of_kernel.transpose(0, 2, 1).reshape(samples, taps, width // taps, outputs)
@@ -248,56 +230,38 @@ def expand_gates(
     return parts
 
 
-@dataclass(frozen=True, eq=False)
-class GatesAtZero:
-    """The gates of one time step with the same inputs at θ = 0, on tensors of the backend."""
+def signs_of_gate(operation: Operation) -> list[Any]:
+    """Return the signs of a gate's weights for each input, tensors."""
+    return [w.columns(weight_signs(w.kernel)) for w in operation.params.weights]
 
-    operations: tuple[Operation, ...]
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Names of the gates."""
-        return tuple(operation.name for operation in self.operations)
+def gate_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], weights: Sequence[Any]
+) -> list[Any]:
+    """Return the CONTRIB of a gate's inputs, given `signs_of_gate`; see `_at_zero`."""
+    received = []
+    for part, x, w in zip(operation.params.weights, signs, weights, strict=True):
+        apply = part.kernel.apply
+        (given,) = vector_jacobian_product(lambda v, a=apply, w=w: a(v, w), [x], g)
+        received.append(x * given)
+    return received
 
-    @property
-    def name(self) -> str:
-        """Name of the node."""
-        return " ".join(self.members)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the operations that the gates read."""
-        return self.operations[0].inputs
+def gate_synapses(operation: Operation, g: Any, signs: Sequence[Any]) -> dict[str, tuple[int, Any]]:
+    """Return the CONTRIB of a gate's synapses for each sample, summed over time.
 
-    def weight_signs(self) -> list[Any]:
-        """Return the signs of the weights for each input, with all gates side by side."""
-        return [w.columns(weight_signs(w.kernel)) for w in side_by_side(self.operations)]
-
-    def expand(self, g: Any, signs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """Return the inputs' CONTRIB, given g of all gates, the signs of Δ, and `weight_signs`."""
-        received = []
-        for gate, x, w in zip(self.operations[0].params.weights, signs, weights, strict=True):
-            apply = gate.kernel.apply
-            (part,) = vector_jacobian_product(lambda v, a=apply, w=w: a(v, w), [x], g)
-            received.append(x * part)
-        return received
-
-    def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, tuple[int, Any]]:
-        """Return the CONTRIB of the synapses for each sample, summed over time.
-
-        Arguments are those of `expand`, at all times, `(batch, time, …)`. Returns kernel name → the
-        gates' first column, and `(batch, taps, inputs, outputs)`.
-        """
-        parts: dict[str, tuple[int, Any]] = {}
-        batch, steps = ops.shape(g)[0], g.shape[1]
-        shapes = self.operations[0].input_shapes
-        for w, x, shape in zip(side_by_side(self.operations), signs, shapes, strict=True):
-            taps = w.kernel.taps
-            if taps.size > 1:  # a dense gate reads its input as it is
-                x = windows(shape, ops.reshape(x, (-1, *shape)), taps)
-            read = ops.reshape(x, (batch, steps * len(taps), taps.shape[1], shape[-1]))
-            by_position = ops.reshape(g, (batch, steps * len(taps), g.shape[-1]))
-            gradient = ops.einsum("bpti,bpo->btio", read, by_position)
-            of_kernel = w.kernel.from_kernel(weight_signs(w.kernel))
-            parts[w.kernel.name] = w.start, gradient * w.columns(of_kernel)
-        return parts
+    Arguments are those of `gate_at_zero`, at all times, `(batch, time, …)`. Returns kernel name →
+    the gate's first column, and `(batch, taps, inputs, outputs)`.
+    """
+    parts: dict[str, tuple[int, Any]] = {}
+    batch, steps = ops.shape(g)[0], g.shape[1]
+    for w, x, shape in zip(operation.params.weights, signs, operation.input_shapes, strict=True):
+        taps = w.kernel.taps
+        if taps.size > 1:  # a dense gate reads its input as it is
+            x = windows(shape, ops.reshape(x, (-1, *shape)), taps)
+        read = ops.reshape(x, (batch, steps * len(taps), taps.shape[1], shape[-1]))
+        by_position = ops.reshape(g, (batch, steps * len(taps), g.shape[-1]))
+        gradient = ops.einsum("bpti,bpo->btio", read, by_position)
+        of_kernel = w.kernel.from_kernel(weight_signs(w.kernel))
+        parts[w.kernel.name] = w.start, gradient * w.columns(of_kernel)
+    return parts

@@ -15,8 +15,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf._environment import hidden_stderr, without_retracing_warnings
+from nnslicer_tf._litert import LiteRTModel
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, ModelLike, Synapses
 from nnslicer_tf.pruning.units import gate_of
 
 _WARM_UP = 5
@@ -38,10 +39,19 @@ class Costs:
 
     @cached_property
     def multiply_adds(self) -> int:
-        """Number of multiply-adds in its weighted sums, for one sample."""
-        if isinstance(self._given, InstrumentedModel):
-            return multiply_adds(self._given)
-        return multiply_adds(InstrumentedModel(self._model, self._batch.shape[1:]))
+        """Number of multiply-adds in its weighted sums, for one sample, including any padding."""
+        im, total = self._given, 0
+        if not isinstance(im, InstrumentedModel):
+            im = InstrumentedModel(self._model, self._batch.shape[1:])
+        for operation in im.operations:
+            kernel, gate = operation.params, gate_of(operation)
+            if isinstance(kernel, Synapses):
+                _, inputs, outputs = kernel.from_kernel(np.empty(kernel.shape, np.int8)).shape
+                total += kernel.taps.size * inputs * outputs
+            elif gate is not None:  # at each step
+                rows = sum(weights.kernel.shape[0] for weights in gate.weights)
+                total += int(np.prod(operation.shape)) * rows
+        return total
 
     @cached_property
     def keras_ms(self) -> float:
@@ -53,15 +63,12 @@ class Costs:
         """Median latency in LiteRT, in milliseconds; NaN if TensorFlow cannot convert the model."""
         if not self._litert:
             return float("nan")
-        from ai_edge_litert.interpreter import Interpreter
-
-        interpreter = Interpreter(model_content=self._litert, num_threads=1)
-        (entry,) = interpreter.get_input_details()
+        file = LiteRTModel(self._litert)
+        file.fit(self._batch.shape[1:])
+        entry, _ = file.ends()
         batch = self._batch.astype(entry["dtype"])  # tokens are integers
-        interpreter.resize_tensor_input(entry["index"], batch.shape)  # its size may not be fixed
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(entry["index"], batch)
-        return self._median_ms(interpreter.invoke)
+        file.interpreter.set_tensor(entry["index"], batch)
+        return self._median_ms(file.interpreter.invoke)
 
     @property
     def file_bytes(self) -> int:
@@ -79,20 +86,6 @@ class Costs:
     def _median_ms(self, call: Callable[[], object]) -> float:
         timeit.repeat(call, number=1, repeat=_WARM_UP)
         return 1e3 * float(np.median(timeit.repeat(call, number=1, repeat=self._runs)))
-
-
-def multiply_adds(model: ModelLike) -> int:
-    """Return a model's multiply-adds in weighted sums, for one sample, including any padding."""
-    total = 0
-    for operation in instrumented(model).operations:
-        kernel, gate = operation.params, gate_of(operation)
-        if isinstance(kernel, Synapses):
-            _, inputs, outputs = kernel.from_kernel(np.empty(kernel.shape, np.int8)).shape
-            total += kernel.taps.size * inputs * outputs
-        elif gate is not None:  # at each step
-            rows = sum(weights.kernel.shape[0] for weights in gate.weights)
-            total += int(np.prod(operation.shape)) * rows
-    return total
 
 
 def to_litert(model: keras.Model) -> bytes:

@@ -19,7 +19,7 @@ from nnslicer_tf._training import (
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike
 from nnslicer_tf.instrument.data import Samples
-from nnslicer_tf.instrument.tracing import as_functional
+from nnslicer_tf.instrument.functional import as_functional
 
 
 def fine_tune(

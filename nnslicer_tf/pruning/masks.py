@@ -22,7 +22,7 @@ from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks, with_constants
 from nnslicer_tf.instrument.ablated_network import maskable, named_variables
 from nnslicer_tf.instrument.copies import rebuild
-from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
+from nnslicer_tf.pruning.channels import ChannelGraph, Offset, is_reader
 
 Variables = Iterable[tuple[keras.Variable, np.ndarray]]
 SLOTS = (
@@ -107,7 +107,7 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
         UnsupportedLayerError: if a layer cannot be copied or masked, because it does not accept a
             constraint on its kernel.
     """
-    return MaskPlan(model).apply(keep)
+    return masked_copy(maskable(model), keep)
 
 
 def without_masks(model: ModelLike) -> keras.Model:
@@ -128,92 +128,86 @@ def without_masks(model: ModelLike) -> keras.Model:
     return rebuild(im.functional, {}, configs)
 
 
-class MaskPlan:
-    """Masks one model many times, analysing its graph only once; LoRA weights are merged."""
+def masked_copy(
+    im: InstrumentedModel,
+    keep: Mapping[str, np.ndarray],
+    means: Mapping[str, np.ndarray] | None = None,
+) -> keras.Model:
+    """Return a copy as `apply_masks`; with means, neurons without synapses output theirs.
 
-    def __init__(self, model: ModelLike) -> None:
-        self.im = maskable(model)
-        self._graph = ChannelGraph(self.im)
-        self._sums = [o for o in self.im.operations if o.kind == "weighted_sum"]
-        self._owners = kernel_layers(self.im)
+    `im` has no LoRA weights (see `maskable`).
+    """
+    owners = kernel_layers(im)
+    keep, offsets = (check_masks(im, keep), ()) if means is not None else _completed(im, keep)
+    configs: dict[int, dict[str, Any]] = {}
+    values: dict[int, np.ndarray] = {}
 
-    def apply(
-        self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray] | None = None
-    ) -> keras.Model:
-        """Return a copy as `apply_masks`; with means, neurons without synapses output theirs."""
-        keep = check_masks(self.im, keep)
-        if means is None:
-            keep = self._completed(keep)
-        configs: dict[int, dict[str, Any]] = {}
+    def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
+        """Add a mask to a layer's config; return it combined with the layer's earlier mask."""
+        before = read_mask(layer, slot)
+        mask = mask if before is None else mask & before
+        config = serialized(mask, getattr(layer, slot, None))
+        configs.setdefault(id(layer), {})[slot] = config
+        return mask
 
-        def restrict(layer: keras.Layer, slot: str, mask: np.ndarray) -> np.ndarray:
-            """Add a mask to a layer's config; return it combined with the layer's earlier mask."""
-            before = read_mask(layer, slot)
-            mask = mask if before is None else mask & before
-            config = serialized(mask, getattr(layer, slot, None))
-            configs.setdefault(id(layer), {})[slot] = config
-            return mask
+    for name, mask in keep.items():
+        layer, slot = owners[name]
+        if slot is None:
+            raise UnsupportedLayerError(
+                f"Kernel '{name}' ({type(layer).__name__}) cannot be masked: the layer takes "
+                "no kernel_constraint. Leave the kernel out, or give the layer one."
+            )
+        if slot != SHARED:
+            keep[name] = restrict(layer, slot, mask)
+        kernel = im.kernels[name]
+        values[id(kernel.variable())] = np.where(keep[name], kernel.kernel(), 0)
+    if means is not None:
+        return with_constants(im, keep, means, configs)
+    shared = {id(layer) for layer, slot in owners.values() if slot == SHARED}
+    for offset in offsets:
+        value = keras.ops.convert_to_numpy(offset.variable)
+        values[id(offset.variable)] = np.where(offset.channels, 0, value)
+        if offset.slot and id(offset.layer) not in shared:
+            restrict(offset.layer, offset.slot, ~offset.channels)
+    copy = rebuild(im.functional, values, configs)
 
-        for name, mask in keep.items():
-            layer, slot = self._owners[name]
-            if slot is None:
-                raise UnsupportedLayerError(
-                    f"Kernel '{name}' ({type(layer).__name__}) cannot be masked: the layer takes "
-                    "no kernel_constraint. Leave the kernel out, or give the layer one."
-                )
-            if slot != SHARED:
-                keep[name] = restrict(layer, slot, mask)
-        if means is not None:
-            return with_constants(self.im, keep, means, configs)
+    # The config of some layers has one constraint for several kernels.
+    without_slot = [name for name in keep if owners[name][1] == SHARED]
+    kernels = im.like(copy).kernels if without_slot else {}
+    for name in without_slot:
+        kernels[name].variable().constraint = WeightMask(keep[name])
+    return copy
 
-        shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
-        values = {
-            id(kernel.variable()): np.where(keep[name], kernel.kernel(), 0)
-            for name, kernel in self.im.kernels.items()
-            if name in keep
-        }
-        for offset in self._graph.offsets(self._affected(keep)):
-            value = keras.ops.convert_to_numpy(offset.variable)
-            values[id(offset.variable)] = np.where(offset.channels, 0, value)
-            if offset.slot and id(offset.layer) not in shared:
-                restrict(offset.layer, offset.slot, ~offset.channels)
-        copy = rebuild(self.im.functional, values, configs)
 
-        # The config of some layers has one constraint for several kernels.
-        without_slot = [name for name in keep if self._owners[name][1] == SHARED]
-        kernels = self.im.like(copy).kernels if without_slot else {}
-        for name in without_slot:
-            kernels[name].variable().constraint = WeightMask(keep[name])
-        return copy
+def _completed(
+    im: InstrumentedModel, keep: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], list[Offset]]:
+    """Return all that is masked with these kernels: more kernels, and biases and shifts.
 
-    def completed(
-        self, keep: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], list[tuple[keras.Variable, np.ndarray]]]:
-        """Return all that `apply` masks: kernels, and biases and shifts with their factors."""
-        keep = self._completed(check_masks(self.im, keep))
-        offsets = self._graph.offsets(self._affected(keep))
-        return keep, [(offset.variable, ~offset.channels) for offset in offsets]
+    The outgoing synapses of pruned neurons are masked, too, if their value is not zero.
+    """
+    graph = im.prepared("channel graph", lambda: ChannelGraph(im))
+    keep = check_masks(im, keep)
+    sums = [o for o in im.operations if o.kind == "weighted_sum"]
 
-    def _completed(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Also mask the outgoing synapses of pruned neurons whose value is not zero."""
-        keep, affected = dict(keep), self._affected(keep)
-        zeroed = self._graph.zeroed(affected)
-        for operation in filter(is_reader, self._sums):
-            source, kernel = operation.inputs[0], operation.params
-            nonzero = affected[source] & ~zeroed[source]
-            if nonzero.any() and kernel.groups == 1:
-                mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
-                keep[kernel.name] = kernel.to_kernel(mask & ~nonzero[:, None])
-        return keep
-
-    def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def affected() -> dict[str, np.ndarray]:
         """Mark the channels that depend only on neurons without any synapse."""
         pruned = {
             o.name: ~o.params.from_kernel(keep[o.params.name]).any(axis=(0, 1))
-            for o in self._sums
+            for o in sums
             if o.params.name in keep
         }
-        return self._graph.affected(pruned)
+        return graph.affected(pruned)
+
+    before = affected()
+    zeroed = graph.zeroed(before)
+    for operation in filter(is_reader, sums):
+        source, kernel = operation.inputs[0], operation.params
+        nonzero = before[source] & ~zeroed[source]
+        if nonzero.any() and kernel.groups == 1:
+            mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
+            keep[kernel.name] = kernel.to_kernel(mask & ~nonzero[:, None])
+    return keep, list(graph.offsets(affected()))
 
 
 def weight_masks(
@@ -236,12 +230,12 @@ def weight_masks(
         InvalidArgumentError: if there is no such kernel, or its shape is different.
     """
     im = maskable(model)
-    plan = im.prepared("mask plan", lambda: MaskPlan(im))
-    completed, offsets = plan.completed(keep)
+    completed, offsets = _completed(im, keep)
     by_variable = [(im.kernels[name].variable(), mask) for name, mask in completed.items()]
+    by_variable += [(offset.variable, ~offset.channels) for offset in offsets]
     names = {id(variable): name for name, variable in named_variables(im).items()}
     masks: dict[str, np.ndarray] = {}
-    for variable, factor in (*by_variable, *offsets, *factors):
+    for variable, factor in (*by_variable, *factors):
         name = names[id(variable)]
         masks[name] = masks.get(name, 1) * np.asarray(factor, np.float32)
     return masks

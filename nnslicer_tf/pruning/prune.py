@@ -12,7 +12,7 @@ from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import rebuild
 from nnslicer_tf.instrument.data import Samples
-from nnslicer_tf.pruning.masks import MaskPlan
+from nnslicer_tf.pruning.masks import masked_copy
 from nnslicer_tf.slicing import Profile
 
 Ratio = float | Mapping[str, float]
@@ -49,7 +49,7 @@ def prune(
     im = instrumented(model, means)
     if means is not None:
         means.check_model(im)
-    return MaskPlan(im).apply(keep, None if means is None else means.means)
+    return masked_copy(maskable(im), keep, None if means is None else means.means)
 
 
 def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Quotas, which distribute the removal of units over the layers until enough parameters are gone.
+"""Which units to remove: the same share of every layer, until enough parameters are gone.
 
 A unit's score is the sum of |score| over its incoming and outgoing synapses, divided by the mean in
 each kernel to give all kernels equal weight. A family has the channels of one layer, or of layers
@@ -18,10 +18,7 @@ from nnslicer_tf.pruning.groups import ChannelGroups, own_layer
 from nnslicer_tf.pruning.removal import size_without_groups
 from nnslicer_tf.pruning.units import gate_reads, is_removable
 
-QUOTAS = ("layer", "balanced", "global")
-
 _MIN_SHARE = 8  # at least an eighth of every layer stays, and at least two units
-_MAX_MULTIPLY_ADDS = 0.4  # largest share of multiply-adds that "balanced" leaves
 _STEPS = 16
 
 
@@ -49,106 +46,73 @@ def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) ->
     return total
 
 
-class Candidates:
-    """The removable groups of channels, `numbers`, and their `families`; at first `first` stay."""
+def families_of(im: InstrumentedModel, groups: ChannelGroups, first: np.ndarray) -> np.ndarray:
+    """Return the family of each group of channels that can be removed, `(groups,)`; −1 of others.
 
-    def __init__(self, im: InstrumentedModel, groups: ChannelGroups, first: np.ndarray) -> None:
-        self._im = im
-        self._groups = groups
-        self._first = first
-        families = np.full(len(groups.fixed), -1)
-        count = 0
-        for operation in im.operations:
-            if is_reader(operation) or is_removable(operation):
-                members = groups.of[operation.name]
-                known = families[members]
-                family = known.max() if (known >= 0).any() else count
-                families[members[known < 0]] = family
-                count = max(count, family + 1)
-        self.numbers = np.flatnonzero(first & ~groups.fixed & (families >= 0))
-        self.families = families[self.numbers]
-        self._whole = np.ones(2)
-        self._whole = self._shares(np.ones(len(first), bool))
+    `first` are the groups that stay at first, bool `(groups,)`.
+    """
+    families = np.full(len(groups.fixed), -1)
+    count = 0
+    for operation in im.operations:
+        if is_reader(operation) or is_removable(operation):
+            members = groups.of[operation.name]
+            known = families[members]
+            family = known.max() if (known >= 0).any() else count
+            families[members[known < 0]] = family
+            count = max(count, family + 1)
+    return np.where(first & ~groups.fixed, families, -1)
 
-    def _shares(self, stays: np.ndarray) -> np.ndarray:
-        """Return the remaining shares of the parameters and of the multiply-adds."""
-        multiply_adds = 0
-        for operation in self._im.operations:
-            kernel, units = operation.params, int(stays[self._groups.of[operation.name]].sum())
-            if isinstance(kernel, Synapses):
-                inputs = int(stays[self._groups.of[operation.inputs[0]]].sum())
-                read = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape[1]
-                multiply_adds += kernel.taps.size * units * (read if kernel.groups > 1 else inputs)
-            for source, _ in gate_reads(operation) if is_removable(operation) else ():
-                steps = math.prod(operation.shape[:-1])
-                multiply_adds += steps * units * int(stays[self._groups.of[source]].sum())
-        parameters = size_without_groups(self._im, self._groups, stays)
-        return np.array([parameters, multiply_adds]) / self._whole
 
-    def _best(self, shares: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return the groups that stay if every family keeps its share of them, best first."""
-        stays = self._first.copy()
-        stays[self.numbers] = False
-        for family in np.unique(self.families):
-            members = self.numbers[self.families == family]
+def remaining_groups(
+    im: InstrumentedModel,
+    groups: ChannelGroups,
+    first: np.ndarray,
+    families: np.ndarray,
+    scores: np.ndarray,
+    ratio: float,
+) -> np.ndarray:
+    """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters."""
+    whole = size_without_groups(im, groups, np.ones(len(first), bool))
+
+    def stays_at(share: float) -> np.ndarray:
+        """Return the groups that stay if every family keeps a share of them, the best."""
+        stays = first & (families < 0)
+        for family in np.unique(families[families >= 0]):
+            members = np.flatnonzero(families == family)
             least = min(len(members), max(2, len(members) // _MIN_SHARE))
-            count = max(least, round(min(shares[family], 1.0) * len(members)))
+            count = max(least, round(share * len(members)))
             stays[members[np.argsort(-scores[members], kind="stable")[:count]]] = True
         return stays
 
-    def _unchangeable(self) -> str:
-        """Return which layers keep all their units, and the remedy, as a sentence, or ""."""
-        sizes: Counter[str] = Counter()
-        for operation in self._im.operations:
-            layer = own_layer(self._im, operation)
-            if layer and isinstance(operation.params, Synapses):
-                sizes[f"'{layer}'"] += math.prod(operation.params.shape)
-        if not sizes:
-            return ""
-        names = ", ".join(name for name, _ in sizes.most_common(3))
-        return (
-            f"The layers inside {names} keep all their units, because the code of an "
-            "own layer says how many there are: write it as a function of layers, or as a Keras "
-            "model, whose layers can be rebuilt for fewer. "
+    def left(share: float) -> float:
+        return size_without_groups(im, groups, stays_at(share)) / whole
+
+    if left(0.0) > 1 - ratio:
+        raise InvalidArgumentError(
+            f"Cannot remove that many parameters: {left(0.0):.1%} of them remain when every layer "
+            f"keeps an eighth of its units. {_unchangeable(im)}Use a smaller ratio. "
+            f"Received: ratio={ratio!r}"
         )
+    # The largest share that leaves few enough parameters, by bisection.
+    low, high = 0.0, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if left(middle) <= 1 - ratio else (low, middle)
+    return stays_at(low)
 
-    def choose(self, scores: np.ndarray, ratio: float, quota: str) -> np.ndarray:
-        """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters."""
-        count = self.families.max() + 1
-        relative = np.ones(count)
-        limits = np.array([1 - ratio, 1.0])
-        if quota == "balanced":
-            # A layer's cost is, to first order, the product of its own share and that of the
-            # previous layer: shares are inversely proportional to the square root of the cost.
-            costs = np.zeros(count)
-            for family in np.unique(self.families):
-                stays = self._first.copy()
-                stays[self.numbers[self.families == family]] = False
-                costs[family] = (self._shares(self._first) - self._shares(stays)).sum()
-            relative = 1 / np.sqrt(np.maximum(costs, costs.max() / 100) / costs.max())
-            limits[1] = max(1 - ratio, _MAX_MULTIPLY_ADDS)
 
-        def stays_at(share: float) -> np.ndarray:
-            if quota != "global":
-                return self._best(share * relative, scores)
-            own = scores[self.numbers]
-            above = np.bincount(self.families, own >= np.quantile(own, 1 - share), count)
-            sizes = np.bincount(self.families, minlength=count)
-            return self._best(above / np.maximum(sizes, 1), scores)
-
-        def fits(stays: np.ndarray) -> bool:
-            return bool((self._shares(stays) <= limits).all())
-
-        # The largest share that meets the limits, by bisection.
-        if not fits(stays_at(0.0)):
-            left = self._shares(stays_at(0.0))[0]
-            raise InvalidArgumentError(
-                f"Cannot remove that many parameters: {left:.1%} of them remain when every layer "
-                f"keeps an eighth of its units. {self._unchangeable()}Use a smaller ratio. "
-                f"Received: ratio={ratio!r}"
-            )
-        low, high = 0.0, 1.0
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if fits(stays_at(middle)) else (low, middle)
-        return stays_at(low)
+def _unchangeable(im: InstrumentedModel) -> str:
+    """Return which layers keep all their units, and the remedy, as a sentence, or ""."""
+    sizes: Counter[str] = Counter()
+    for operation in im.operations:
+        layer = own_layer(im, operation)
+        if layer and isinstance(operation.params, Synapses):
+            sizes[f"'{layer}'"] += math.prod(operation.params.shape)
+    if not sizes:
+        return ""
+    names = ", ".join(name for name, _ in sizes.most_common(3))
+    return (
+        f"The layers inside {names} keep all their units, because the code of an own layer says "
+        "how many there are: write it as a function of layers, or as a Keras model, whose layers "
+        "can be rebuilt for fewer. "
+    )

@@ -17,8 +17,8 @@ from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
-from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
-from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
+from nnslicer_tf.pruning.class_scores import Scores, check_classes
+from nnslicer_tf.slicing import Profile, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.slicer import check_options
 
@@ -56,26 +56,6 @@ class Ranker(ABC):
         """
 
 
-def model_scores(
-    im: InstrumentedModel, method: str, rng: int | np.random.Generator = 0
-) -> dict[str, np.ndarray]:
-    """Return scores that need neither samples nor target classes; for methods, see `scores`.
-
-    `rng` draws random scores; an int gives the same scores each time.
-    """
-    generator, result = as_generator(rng), {}
-    for name, kernel in im.kernels.items():
-        if method == "random":
-            result[name] = generator.random(kernel.shape)
-        elif method == "weight":
-            result[name] = np.abs(kernel.kernel())
-        else:
-            weights = np.abs(kernel.matrix())
-            means = weights.mean(axis=(0, 1), keepdims=True)
-            result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
-    return result
-
-
 @dataclass(frozen=True)
 class ClassRanker(Ranker):
     """A ranker that uses samples of the target classes.
@@ -92,7 +72,7 @@ class ClassRanker(Ranker):
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
-    ) -> ClassScores:
+    ) -> dict[int, Scores]:
         """Return the scores of each class, as `scores` does, to be summed for any set of them."""
         targets = check_classes(im, y, classes)
         x = im.check(x)
@@ -109,7 +89,7 @@ class ClassRanker(Ranker):
                     "correctly. Give more, or rank with correct_only=False."
                 )
             scores[target] = self.class_scores(im, x[rows], target)
-        return ClassScores(scores)
+        return scores
 
     def scores(
         self,
@@ -123,7 +103,8 @@ class ClassRanker(Ranker):
             raise InvalidArgumentError(
                 f"{type(self).__name__} ranks by samples: pass labelled samples x and y."
             )
-        return self.by_class(im, x, y, classes).total()
+        first, *others = self.by_class(im, x, y, classes).values()
+        return {name: sum((one[name] for one in others), first[name]) for name in first}
 
 
 @dataclass(frozen=True)
@@ -133,7 +114,7 @@ class NNSlicerRanker(ClassRanker):
     The slice of each class is computed from its samples, for its own output.
 
     Attributes:
-        profile: The model's profile, or a profile for each class; by default, that of the given
+        profile: The model's profile, or a dict with that of each class; by default, of the given
             samples. The paper uses the whole training set, its program each class separately.
         theta: Threshold θ of the slices, by default that of `Slicer`; 0 is far cheaper.
         granularity, relative_to, rectify, contribution, workers: As in `Slicer`; granularity
@@ -147,7 +128,7 @@ class NNSlicerRanker(ClassRanker):
         InvalidArgumentError: if an option is out of range.
     """
 
-    profile: Profile | ClassProfiles | None = None
+    profile: Profile | Mapping[int, Profile] | None = None
     theta: float | None = None
     granularity: str = "activation"
     progress: bool = True
@@ -162,11 +143,8 @@ class NNSlicerRanker(ClassRanker):
 
     def __post_init__(self) -> None:
         check_name("way to collect", self.collect, COLLECT)
-        object.__setattr__(
-            self,
-            "theta",
-            check_options(self.theta, self.granularity, self.workers, **self._readings),
-        )
+        theta = check_options(self.theta, self.granularity, self.workers, **self._readings)
+        object.__setattr__(self, "theta", theta)
 
     @property
     def _readings(self) -> dict[str, str]:
@@ -175,7 +153,7 @@ class NNSlicerRanker(ClassRanker):
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
-    ) -> ClassScores:
+    ) -> dict[int, Scores]:
         """Return the contributions for each class."""
         check_classes(im, y, classes)
         if self.profile is None:  # one profile, of the samples of all classes
@@ -185,9 +163,7 @@ class NNSlicerRanker(ClassRanker):
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
-        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
-        if isinstance(profile, ClassProfiles):
-            profile = profile[target]
+        profile: Any = self.profile[target] if isinstance(self.profile, Mapping) else self.profile
         # A slicer compiles its walk, so it is kept for the other classes.
         key = (id(im), id(profile))
         if key not in self._slicers:
@@ -232,6 +208,8 @@ def scores(
     x: np.ndarray | None = None,
     y: np.ndarray | None = None,
     classes: Iterable[int] | None = None,
+    *,
+    rng: int | np.random.Generator = 0,
     **options: Any,
 ) -> Scores:
     """Return how much each synapse matters: kernel name → array of the kernel's shape.
@@ -244,7 +222,8 @@ def scores(
         x: Samples `(samples, *input_shape)`; "nnslicer" needs them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
-        **options: `rng` of "random"; attributes of `NNSlicerRanker`.
+        rng: Draws the scores of "random"; the same seed gives the same scores.
+        **options: For "nnslicer": attributes of `NNSlicerRanker`.
 
     Raises:
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
@@ -255,7 +234,21 @@ def scores(
     check_name("ranker", method, RANKERS)
     if method == "nnslicer":
         return NNSlicerRanker(**options).scores(im, x, y, classes)
-    return model_scores(im, method, **options)
+    if options:
+        raise InvalidArgumentError(
+            f"Options are those of 'nnslicer'; {method!r} has none. Received: {', '.join(options)}"
+        )
+    generator, found = as_generator(rng), {}
+    for name, kernel in im.kernels.items():
+        if method == "random":
+            found[name] = generator.random(kernel.shape)
+        elif method == "weight":
+            found[name] = np.abs(kernel.kernel())
+        else:
+            weights = np.abs(kernel.matrix())
+            means = weights.mean(axis=(0, 1), keepdims=True)
+            found[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
+    return found
 
 
 def times_weight(

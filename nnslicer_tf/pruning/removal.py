@@ -27,7 +27,7 @@ from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.pruning import units as unit_parts
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
+from nnslicer_tf.pruning.masks import SLOTS, masked_copy, read_mask, serialized
 from nnslicer_tf.pruning.units import gate_reads, has_heads, is_removable
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
@@ -58,7 +58,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a copy in which units or filters are always zero; arguments as in `remove_units`."""
     im = maskable(model)
     masks, factors = unit_masks(im, keep)
-    copy = MaskPlan(im).apply(masks)
+    copy = masked_copy(im, masks)
     twins = dict(zip(map(id, im.functional.weights), copy.weights, strict=True))
     for variable, factor in factors:
         twin = twins[id(variable)]
@@ -156,18 +156,17 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
 def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> int:
     """Return the number of parameters that `without_groups` would leave."""
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
-    sizes: dict[int, int] = {}
+    cuts: dict[int, Cuts] = {}
     for operation in im.operations:
-        layer = operation.keras_layer
-        if isinstance(layer, layers.Layer):
-            cuts = _cuts(operation, kept)
-            for variable in layer.weights:
-                if id(variable) in cuts or id(variable) not in sizes:
-                    shape = list(variable.shape)
-                    for axis, keep in cuts.get(id(variable), ()):
-                        shape[axis] = int(keep.sum())
-                    sizes[id(variable)] = math.prod(shape)
-    return sum(sizes.values())
+        if isinstance(operation.keras_layer, layers.Layer):
+            cuts |= _cuts(operation, kept)
+    total = 0
+    for variable in im.functional.weights:
+        shape = list(variable.shape)
+        for axis, keep in cuts.get(id(variable), ()):
+            shape[axis] = int(keep.sum())
+        total += math.prod(shape)
+    return total
 
 
 def living_groups(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:

@@ -1,7 +1,7 @@
 """`shrink`: a physically smaller model for the classes that are needed (ours, not the paper's).
 
 1. Units and filters are scored by their contributions to the classes, or by any ranker.
-2. The least important are removed, until enough parameters and multiply-adds are gone.
+2. The least important are removed from every layer, until enough parameters are gone.
 3. The head keeps only the wanted classes, or these and "other".
 4. `reconstruct` fits the rest of each layer to the outputs of the whole layer; if requested, the
 model is then trained to imitate the original.
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._checks import as_generator, check_name, check_number, is_int
+from nnslicer_tf._checks import as_generator, check_number, is_int
 from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._files import as_path, atomic_path, check_writable
 from nnslicer_tf._numerics import OutputClasses, accuracy
@@ -33,7 +33,7 @@ from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.costs import Costs, to_litert
 from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import channel_groups
-from nnslicer_tf.pruning.quotas import QUOTAS, Candidates, unit_scores
+from nnslicer_tf.pruning.quotas import families_of, remaining_groups, unit_scores
 from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores, times_weight
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import without_groups
@@ -131,7 +131,6 @@ def shrink(
     classes: Iterable[int],
     ratio: float = 0.75,
     by: str | Ranker = CONTRIBUTIONS,
-    quota: str = "layer",
     other: bool = False,
     epochs: int = 0,
     test: DataLike | None = None,
@@ -148,9 +147,6 @@ def shrink(
         ratio: Share of the parameters to remove, 0 < ratio < 1.
         by: "contributions" (to the classes, times the weights), the name of a method of `scores`,
             or a ranker.
-        quota: "layer" removes the same share from every layer; "balanced" removes more from layers
-            with more parameters and multiply-adds, until multiply-adds are down to 0.4 as well;
-            "global" removes the smallest scores over all layers.
         other: Add an output for all other classes. The model then outputs probabilities.
         epochs: Number of epochs of imitating the original after the fit; 0 for none.
         test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
@@ -166,7 +162,7 @@ def shrink(
     """
     im = maskable(instrumented(model, x))
     check_copyable(im.functional)
-    targets = _check(im, classes, ratio, quota, other)
+    targets = _check(im, classes, ratio, other)
     x, y = im.labelled(x, y)
     check_classes(im, y, targets)
     test_x, test_y = (x, y) if test is None else im.labelled(test)
@@ -193,8 +189,8 @@ def shrink(
                 f"Layer '{operation.layer}' computes only classes that are not needed, so no unit "
                 "of it would be left. Remove it: keras.Model(inputs, the other outputs)."
             )
-    candidates = Candidates(im, groups, first)
-    if not len(candidates.numbers):
+    families = families_of(im, groups, first)
+    if not (families >= 0).any():
         raise UnsupportedLayerError(
             f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
             "cannot be rebuilt for fewer of them, such as own layers. Write these as a function "
@@ -210,7 +206,8 @@ def shrink(
     synapses = scores(im, method, x[rows], y[rows], targets)
     if by == CONTRIBUTIONS:
         synapses = times_weight(im, synapses)
-    stays = candidates.choose(unit_scores(im, groups, synapses), ratio, quota)
+    importance = unit_scores(im, groups, synapses)
+    stays = remaining_groups(im, groups, first, families, importance, ratio)
 
     small = without_groups(im, groups, stays)
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
@@ -245,11 +242,8 @@ def shrink(
     )
 
 
-def _check(
-    im: InstrumentedModel, classes: Iterable[int], ratio: float, quota: str, other: bool
-) -> list[int]:
+def _check(im: InstrumentedModel, classes: Iterable[int], ratio: float, other: bool) -> list[int]:
     check_number("ratio", ratio, "(0, 1)")
-    check_name("quota", quota, QUOTAS)
     count = check_classifier(im, one_output=True)
     if not isinstance(classes, Iterable) or not all(map(is_int, classes)):
         raise InvalidArgumentError(

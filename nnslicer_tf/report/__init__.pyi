@@ -1,6 +1,6 @@
 from .attributions import plot_over_image, plot_over_time, plot_words
 from .figures import save_figure
-from .results import plot_bars, plot_kept_synapses, plot_ticks
+from .results import plot_bars, plot_kept_synapses
 from .slices import plot_neurons, plot_slices
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "plot_over_image",
     "plot_over_time",
     "plot_slices",
-    "plot_ticks",
     "plot_words",
     "save_figure",
 ]

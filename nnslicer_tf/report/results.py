@@ -76,27 +76,6 @@ def plot_kept_synapses(slices: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_ticks(lines: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw lines below each other, to scale, each with a tick at every end of a part.
-
-    Args:
-        lines: Name → `LinearPartition`, starting at an image; at least one.
-        ax: Where to draw.
-    """
-    if not lines or not all(hasattr(line, "length") for line in lines.values()):
-        raise InvalidArgumentError("plot_ticks needs at least one line, a LinearPartition.")
-    ax = new_axes(ax, (9, 0.7 + 0.4 * len(lines)))
-    for row, line in enumerate(lines.values()):
-        ax.hlines(-row, 0, line.length, color="#bdbdbd", linewidth=1)
-        places = line.ratios * line.length
-        ax.vlines(places, -row - 0.3, -row + 0.3, color="#08519c", linewidth=0.6)
-    ax.set_yticks(-np.arange(len(lines)), [f"{k}: {len(v)} parts" for k, v in lines.items()])
-    ax.set_xlabel("distance from the image (Euclidean)")
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
-    return ax
-
-
 def errors_figure(frame: pd.DataFrame) -> Figure:
     """Draw, for each layer, the error made and passed on, and the deviation that it causes.
 

@@ -5,7 +5,7 @@
     robust = readapt(model, critical, x, y, adversarial)  # train only these
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
-`METRICS` are the contribution metrics; `compress` prunes single weights.
+`METRICS` are the contribution metrics.
 """
 
 from nnslicer_tf._faces import explain_all
@@ -14,14 +14,12 @@ from nnslicer_tf.semantic.neurons import CriticalNeurons
 from nnslicer_tf.semantic.restructuring import masked, restructure
 from nnslicer_tf.semantic.selective_training import develop, parameter_share, readapt, train_neurons
 from nnslicer_tf.semantic.slicer import SemanticSlicer
-from nnslicer_tf.semantic.weight_pruning import compress
 
 __all__ = [
     "METRICS",
     "CriticalNeurons",
     "Metric",
     "SemanticSlicer",
-    "compress",
     "contributions",
     "develop",
     "masked",

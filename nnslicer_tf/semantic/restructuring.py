@@ -44,9 +44,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
     Its outputs are those of the model with the other neurons masked. Masked neurons that cannot be
     removed, such as those that are added to critical ones, remain as zeros.
 
-    Args:
-        model: A Keras model; it is not changed.
-        critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
+    Arguments are those of `masked`.
 
     Raises:
         InvalidArgumentError: if the masks do not match the model's layers, or leave a layer without

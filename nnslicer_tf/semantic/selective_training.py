@@ -44,8 +44,8 @@ def readapt(
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed.
         critical: Layer → bool array `(units,)`, as a semantic slice.
-        x: Samples `(samples, *input shape)`.
-        y: Their labels `(samples,)`.
+        x: Samples.
+        y: Their labels.
         adversarial: Adversarial versions of the samples, of their shape.
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
@@ -89,9 +89,8 @@ def develop(
         model: A classifier that ends in logits or a softmax, with outputs for the new classes too;
             it is not changed.
         critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
-        x: Samples of the new task `(samples, *input shape)`, plus any samples of earlier tasks to
-            replay.
-        y: Their labels `(samples,)`.
+        x: Samples of the new task, plus any samples of earlier tasks to replay.
+        y: Their labels.
         learned: The classes of the earlier tasks, whose outputs are frozen.
         freeze_outgoing: Also freeze the outgoing weights of critical neurons.
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.

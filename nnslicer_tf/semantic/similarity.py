@@ -8,6 +8,8 @@ little more than M: 2·N²·positions and 4·N² per neuron. If samples outnumbe
 F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖² is read from the Gram matrix of the values.
 """
 
+from typing import Any
+
 import numpy as np
 
 from nnslicer_tf._checks import counted
@@ -22,25 +24,6 @@ def centre(features: np.ndarray) -> np.ndarray:
     which Equation 2 refers to but, as printed, does not centre.
     """
     return features - features.mean(axis=0, dtype=np.float64)
-
-
-def landscape(features: np.ndarray) -> np.ndarray:
-    """Return M = F·Fᵀ `(samples, samples)` float64 of values `(samples, …)` (Equation 1)."""
-    rows = np.asarray(features, np.float64).reshape(len(features), -1)
-    return rows @ rows.T
-
-
-def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the similarity of two landscapes `(samples, samples)`, 0 … 1 (Equation 2).
-
-    All-zero landscapes are similar to each other, and to nothing else.
-    """
-    if first.shape != second.shape:
-        raise InvalidArgumentError(
-            "Landscapes must be of the same samples. "
-            f"Received: shapes {first.shape} and {second.shape}"
-        )
-    return float(_cosine(np.vdot(first, second), np.vdot(first, first), np.vdot(second, second)))
 
 
 def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -80,7 +63,8 @@ def scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the same by growing the prefix's landscape neuron by neuron."""
     features = features.reshape(len(features), -1, features.shape[-1])
-    whole = landscape(features)
+    rows = features.reshape(len(features), -1).astype(np.float64)
+    whole = rows @ rows.T
     grown = np.zeros_like(whole)
     cross, own = np.zeros(len(order)), np.zeros(len(order))
     for k, neuron in enumerate(order):
@@ -93,7 +77,7 @@ def through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     return _cosine(np.cumsum(cross), np.cumsum(own), np.vdot(whole, whole))
 
 
-def _cosine(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _cosine(cross: np.ndarray, first: np.ndarray, second: Any) -> np.ndarray:
     norm = np.sqrt(np.asarray(first) * second)
     both_zero = (np.asarray(first) <= 0) & (np.asarray(second) <= 0)
     cosine = np.divide(cross, norm, out=np.zeros_like(norm), where=norm > 0)

@@ -39,19 +39,13 @@ class SemanticSlicer:
 
     The scores and similarities are computed once; use one slicer to try many thresholds.
 
+    The arguments are those of `contributions`, and:
+
     Args:
-        im: A classifier.
-        x: Samples in any form of `DataLike`.
-        y: Labels `(samples,)`, integers or one-hot; by default those in `x`, or for an array, the
-            model's own predictions.
-        metric: A name of `METRICS`.
         centred: Compare centred landscapes, unlike Equation 2 as printed. Within one category,
             values vary little around their mean, which a few neurons suffice to reproduce; centred
             landscapes require the differences between samples as well.
         categories: The labels whose samples are used; by default all that occur.
-        baseline: DeepLIFT's reference sample; zeros by default.
-        batch_size: Samples in one pass; it does not change the result.
-        progress: Show progress bars.
 
     Attributes:
         categories: The labels, ascending, `(categories,)`.

@@ -1,4 +1,3 @@
-from .class_profiles import ClassProfiles
 from .criterion import Criterion
 from .decisive import DecisiveSlices
 from .explanation import Explanation
@@ -7,10 +6,8 @@ from .profile import Profile
 from .slice import Slice
 from .slice_set import SliceSet
 from .slicer import Slicer
-from .smooth import SmoothSlices
 
 __all__ = [
-    "ClassProfiles",
     "Criterion",
     "DecisiveSlices",
     "Explanation",
@@ -19,7 +16,6 @@ __all__ = [
     "Slice",
     "SliceSet",
     "Slicer",
-    "SmoothSlices",
     "patch",
     "patch_path",
 ]

@@ -78,10 +78,7 @@ def graph_of(one: "Slice", model: ModelLike) -> "nx.MultiDiGraph":
             "Slice.to_networkx needs networkx, which is not installed: pip install networkx."
         ) from error
     im = instrumented(model)
-    graph = nx.MultiDiGraph()
-    for kernel, source, target, tap, weight, contribution in edges(one, im).itertuples(index=False):
-        data = {"tap": tap, "weight": weight, "contribution": contribution}
-        graph.add_edge(source, target, kernel=kernel, **data)
+    graph = nx.from_pandas_edgelist(edges(one, im), "from", "to", True, nx.MultiDiGraph)
     # What a merge adds up comes from the same channels of its inputs.
     origin = _origins(im)
     waiting = list(graph.nodes)

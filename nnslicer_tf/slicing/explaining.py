@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import numpy as np
@@ -44,116 +44,148 @@ SAMPLED = "integrated gradients, 50 samples"
 EMPTY = "The slice is empty"
 """How the warning of an empty slice begins."""
 _NEARLY_ALL = 0.9
-_FAINT = 0.05  # of a score
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
 
-def explain(
-    slicer: "Slicer",
-    x: DataLike,
-    target: TargetLike | Criterion | str | None,
-    *,
-    instead_of: TargetLike | str | None,
-    names: Sequence[str],
-    columns: Sequence[str],
-    words: Any,
-    usual: DataLike | None,
-    compare: bool | Iterable[str],
-    decisive: bool,
-    background: DataLike | None,
-    groups: Groups | None,
-) -> Explanation:
-    """Explain why the model gave one sample its answer; see `Slicer.explain`."""
-    # The sample, the target, and their names.
-    im, means = slicer.im, slicer.profile.means
-    check_synapses(im)
-    batch, columns = one_sample(im, x, columns)
-    sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
-    values = {name: value[0] for name, value in im.capture(batch).items()}
-    methods = methods_to_compare(compare)
-    if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
-        ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
-        words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
-    names = tuple(map(str, names))
-    target, instead_of = (_by_name(one, names) for one in (target, instead_of))
-    chosen = explained_target(im, target, values, instead_of)
-    whole = answer(im, chosen, values[chosen.answer])
-    tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
-    _check_names(names, None if chosen.label is None else len(whole))
-    _check_words(words, [np.ravel(values[name]) for name in tokens])
+class Explainer:
+    """The part of `Slicer` that explains an answer."""
 
-    # The contributions; the slice, alone and removed.
-    against = _against(slicer, batch, chosen, columns, background, groups)
-    if against is None:
-        contributions = deeplift(im, sample, means, chosen)
-    else:
-        by_entry = batch_of(im, against.by_entry[None])
-        several = isinstance(by_entry, Inputs)
-        contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
-    criterion = {chosen.operation: list(chosen.neurons)}
+    def explain(
+        self,
+        x: DataLike,
+        target: TargetLike | Criterion | str | None = None,
+        *,
+        instead_of: TargetLike | str | None = None,
+        classes: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        words: Any = (),
+        usual: DataLike | None = None,
+        compare: bool | Iterable[str] = (SAMPLED,),
+        decisive: bool = True,
+        background: DataLike | None = None,
+        groups: Groups | None = None,
+    ) -> Explanation:
+        """Explain why the model gave one sample its answer.
 
-    def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
-            return by.slice(batch, outputs)
+        Args:
+            x: The sample, of the model's input shape; a row of a DataFrame; for several inputs, a
+                dict or list.
+            target: The class to explain; by default, the predicted one. Or any other neurons, as
+                in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
+                or of an inner operation by name. A model of one value needs none. With `classes`, a
+                class may be given by its name.
+            instead_of: Another class, or other neurons of the same operation: why the target and
+                not this one? Their difference is explained, and a second decisive slice keeps
+                which of the two leads.
+            classes: Names of the classes, in order.
+            columns: Names of a table's columns; by default those of a DataFrame.
+            words: The words of a text, one for each token, or a tokenizer of KerasHub (an object
+                with `id_to_token`).
+            usual: Samples of the class. If given, the explanation says how the slice differs from
+                theirs; a few hundred are enough.
+            compare: Other methods to judge on this sample beside the contributions, by hiding and
+                showing features: some of `attributions.ATTRIBUTIONS` by name, True for all (exact
+                integrated gradients, which can take minutes, only by name), False for none.
+                Methods that do not apply to the model are left out, with the reason.
+            decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
+                forward passes, and as many for another class.
+            background: Samples whose values stand for absent features; contributions are means over
+                them. By default the profile's rows. "mean" compares with the profile's mean, which
+                is the default for texts and profiles without rows.
+            groups: Name of a feature → its columns, by name or index, which are exchanged
+                together. By default the one-hot columns of a DataFrame; {} for none.
 
-    one = sliced(slicer)
-    kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
-    frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
+        Raises:
+            InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
+                unknown.
+            UnsupportedLayerError: if the model has no synapses.
+            InputShapeError, NonFiniteActivationError: for bad data.
+        """
+        # The sample, the target, and their names.
+        slicer = cast("Slicer", self)
+        im, means = slicer.im, slicer.profile.means
+        check_synapses(im)
+        batch, columns = one_sample(im, x, columns)
+        sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
+        values = {name: value[0] for name, value in im.capture(batch).items()}
+        methods = methods_to_compare(compare)
+        if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
+            ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
+            words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
+        names = tuple(map(str, classes))
+        target, instead_of = (_by_name(one, names) for one in (target, instead_of))
+        chosen = explained_target(im, target, values, instead_of)
+        whole = answer(im, chosen, values[chosen.answer])
+        tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
+        _check_names(names, None if chosen.label is None else len(whole))
+        _check_words(words, [np.ravel(values[name]) for name in tokens])
 
-    def amounts() -> Slice:
-        neurons: dict[str, Any] = {}
-        synapses: dict[str, Any] = {}
-        for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-            if not group:
-                continue
-            total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-            factor = sign * chosen.sign / len(group)
-            for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                for name, array in arrays.items():
-                    sums[name] = sums.get(name, 0) + factor * array
-        return Slice(neurons, synapses, total.info)
+        # The contributions; the slice, alone and removed.
+        against = _against(slicer, batch, chosen, columns, background, groups)
+        faint = ""
+        if against is None:
+            contributions = deeplift(im, sample, means, chosen)
+            faint = _faint(contributions, values[chosen.operation], chosen)
+        else:
+            by_entry = batch_of(im, against.by_entry[None])
+            several = isinstance(by_entry, Inputs)
+            contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
+        criterion = {chosen.operation: list(chosen.neurons)}
 
-    # What was assumed about the outputs, and why the slice is empty or nearly complete.
-    remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
-    at_zero = partial(sliced, slicer.at_theta(0.0))
-    smallest, contrast, withheld = None, None, ""
-    if decisive:
-        smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-    unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
-    score = float(values[chosen.operation].ravel() @ chosen.weights(im[chosen.operation].size))
-    parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
-    total = sum(float(np.sum(part)) for part in parts)
-    if against is None and abs(total) < _FAINT * abs(score):
-        unusual += (
-            f" The contributions add up to only {total:+.2g}: the mean of the profiled data has "
-            f"nearly the same score, {score - total:.3g}. Pass `background`: other samples."
+        def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
+                return by.slice(batch, outputs)
+
+        one = sliced(slicer)
+        kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
+        frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
+
+        def amounts() -> Slice:
+            neurons: dict[str, Any] = {}
+            synapses: dict[str, Any] = {}
+            for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
+                if not group:
+                    continue
+                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                factor = sign * chosen.sign / len(group)
+                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
+                    for name, array in arrays.items():
+                        sums[name] = sums.get(name, 0) + factor * array
+            return Slice(neurons, synapses, total.info)
+
+        # What was assumed about the outputs, and why the slice is empty or nearly complete.
+        remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
+        at_zero = partial(sliced, slicer.at_theta(0.0))
+        smallest, contrast, withheld = None, None, ""
+        if decisive:
+            smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
+        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+        return Explanation(
+            sample=sample,
+            target=chosen,
+            whole=whole,
+            kept=kept,
+            removed=removed,
+            contributions=contributions,
+            background=against,
+            slice=one,
+            values=values,
+            means=means,
+            classes=names,
+            columns=tuple(map(str, columns)),
+            words=tuple(map(str, words)),
+            decisive=smallest,
+            contrast=contrast,
+            withheld=withheld,
+            finding=" ".join(filter(None, (remark, unusual, faint))),
+            frequencies=frequencies,
+            comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
+            if methods
+            else None,
+            token_inputs=tokens,
+            _amounts=amounts,
         )
-    return Explanation(
-        sample=sample,
-        target=chosen,
-        whole=whole,
-        kept=kept,
-        removed=removed,
-        contributions=contributions,
-        background=against,
-        slice=one,
-        values=values,
-        means=means,
-        classes=names,
-        columns=tuple(map(str, columns)),
-        words=tuple(map(str, words)),
-        decisive=smallest,
-        contrast=contrast,
-        withheld=withheld,
-        finding=" ".join(filter(None, (remark, unusual.strip()))),
-        frequencies=frequencies,
-        comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
-        if methods
-        else None,
-        token_inputs=tokens,
-        _amounts=amounts,
-    )
 
 
 def _against(
@@ -183,6 +215,19 @@ def _against(
     else:
         rows = im.check(aligned(background, columns))
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
+
+
+def _faint(contributions: Any, values: np.ndarray, target: Target) -> str:
+    """Return why contributions against the mean add up to nearly nothing; "" if they do not."""
+    score = float(values.ravel() @ target.weights(values.size))
+    parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
+    total = sum(float(np.sum(part)) for part in parts)
+    if abs(total) >= 0.05 * abs(score):
+        return ""
+    return (
+        f"The contributions add up to only {total:+.2g}: the mean of the profiled data has nearly "
+        f"the same score, {score - total:.3g}. Pass `background`: other samples."
+    )
 
 
 def _check_names(names: Sequence[str], classes: int | None) -> None:
@@ -277,21 +322,20 @@ def _decisive_for(
 
 def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
-    several = len(im.input_operations) > 1
-    if not columns and not several:
-        x = aligned(x, im.columns)
-        columns = column_names(x)
-    if several:
-        x = dict(x) if hasattr(x, "iloc") else x  # a column for each input, which names it
-        parts = x.items() if isinstance(x, Mapping) else enumerate(x)
+    if len(im.input_operations) > 1:
+        is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
         shapes = [(), *im.input_shapes.values()]
         batch: Any = {
             key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
-            for key, part in parts
+            for key, part in (x.items() if is_named else enumerate(x))
         }
-        x = batch if isinstance(x, Mapping) else list(batch.values())
-    elif not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
-        x = as_array(x)[None]
+        x = batch if is_named else list(batch.values())
+    else:
+        if not columns:
+            x = aligned(x, im.columns)
+            columns = column_names(x)
+        if not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
+            x = as_array(x)[None]
     checked = im.check(x)
     if len(checked) != 1:
         raise InvalidArgumentError(

@@ -165,17 +165,10 @@ def patch(
         keys += [{"operation": name, **key} for key, _ in parts]
     reference = Mean({name: values[name][0] for name in names})
     ablation = Ablation(im, reference, "neuron", target=chosen, of=names, groups=groups)
-    order = [(name, i) for name in names for i in range(len(groups[name]))]
-    starts = dict(
-        zip(
-            ablation.shapes, np.cumsum([0, *(s[0] for s in ablation.shapes.values())]), strict=False
-        )
-    )
     found = []
-    for first in range(0, len(order), _CHUNK):
-        chunk = order[first : first + _CHUNK]
+    for chunk in np.split(np.arange(len(keys)), range(_CHUNK, len(keys), _CHUNK)):
         masks = np.ones((len(chunk), ablation.units), np.float32)
-        masks[np.arange(len(chunk)), [starts[name] + i for name, i in chunk]] = 0
+        masks[np.arange(len(chunk)), chunk] = 0  # units are the parts, in the same order
         rows = runs[own][np.zeros(len(chunk), int)]
         found.append(ablation.outputs(masks, rows).reshape(len(chunk), -1) @ weights)
     table = pd.DataFrame(keys)

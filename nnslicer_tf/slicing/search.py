@@ -13,30 +13,19 @@ to 80, with several donors as many for each. Threads search for several samples 
 """
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
-from nnslicer_tf._environment import available_cores
 from nnslicer_tf._numerics import largest, lower_bound
-from nnslicer_tf.errors import CriterionError, InvalidArgumentError
-from nnslicer_tf.instrument import Ablation, InstrumentedModel
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.inputs import arrays_of
-from nnslicer_tf.instrument.layout import LEVELS
-from nnslicer_tf.instrument.references import as_reference, values_of
-from nnslicer_tf.slicing._batches import warn_of_unusual
-from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
-from nnslicer_tf.slicing.criterion import PREDICTED
-from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.donors import MIN_KEPT, DonorSets, Trial, class_trials, donor_sets
-from nnslicer_tf.slicing.profile import Profile
+from nnslicer_tf.instrument import Ablation
+from nnslicer_tf.slicing.answers import Answers
+from nnslicer_tf.slicing.donors import MIN_KEPT, Trial
+
+if TYPE_CHECKING:
+    from nnslicer_tf.slicing.deciding import Requirements
 
 # The first steps are large if there are many units: effects need no new estimate then. Answers are
 # lost between a fifth and a hundredth of the units, where the steps are small.
@@ -65,54 +54,15 @@ _TESTED = (1.6, 1.25, 1.0, 0.85)
 _TESTED_BEFORE = (4.0, 2.5)
 
 
-@dataclass(frozen=True)
-class Requirements:
-    """What decisive slices have to keep, and of what they are: arguments of `Slicer.decisive`.
-
-    Raises InvalidArgumentError for values out of range.
-    """
-
-    level: str
-    min_probability: float | None
-    max_divergence: float | None
-    max_share: float
-    tolerance: float
-    together: bool
-    at_least: float | None = None
-    at_most: float = 0.05
-    minimal: bool = False
-    needed: bool = False
-
-    def __post_init__(self) -> None:
-        check_name("level", self.level, LEVELS)
-        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
-        numbers = ("max_share", "tolerance", "at_most")
-        for name in ("min_probability", "max_divergence", "at_least", *numbers):
-            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
-            if value is not None or name in numbers:
-                check_number(name, value, interval)
-                object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
-        for name in ("together", "minimal", "needed"):
-            value = getattr(self, name)
-            if not isinstance(value, (bool, np.bool_)):
-                raise InvalidArgumentError(f"{name} must be True or False. Received: {value!r}")
-            object.__setattr__(self, name, bool(value))
-        if self.needed and self.at_least is not None:
-            raise InvalidArgumentError(
-                "at_least and needed=True cannot be combined: what is needed is decided at one "
-                "reference. Pass one of them."
-            )
-
-
 @dataclass
-class _Search:
+class Search:
     """The search for one slice, of one sample or of several that share a mask."""
 
     model: Ablation
     answers: Answers
     samples: np.ndarray  # the samples' indices
     targets: np.ndarray  # their answers, (samples,)
-    required: Requirements
+    required: "Requirements"
     data: Trial  # decides
     scope: Callable[[int], Trial] | None = None  # a sample with donors that no search has seen
     draw: Callable[[], Iterator[Trial]] | None = None  # new donors for each round
@@ -224,16 +174,13 @@ class _Search:
         ranked, sizes = found[last]
         best = ranked
         # Bisection between the smallest that keeps the answer and the next.
-        low, high = max([count for count in counts if count < len(best)], default=0), len(best)
-        for _ in range(_BISECTIONS // 2 if self.draw else _BISECTIONS):
-            middle = max(low + 1, int(np.sqrt(max(low, 1) * high)))
-            if middle == high:
-                break
-            members = _largest(ranked, sizes, middle)
-            if self.keeps(members):
-                best, high = members, middle
-            else:
-                low = middle
+        size = smallest_count(
+            max([count for count in counts if count < len(best)], default=0),
+            len(best),
+            lambda count: self.keeps(_largest(ranked, sizes, count)),
+            steps=_BISECTIONS // 2 if self.draw else _BISECTIONS,
+        )
+        best = _largest(ranked, sizes, size) if size < len(best) else best
         # Leave out single units while the answer is kept: some may speak against it.
         if required.minimal or (units < _MANY_UNITS and len(best) <= _SMALL_SLICE):
             best = self.without_spares(best)
@@ -340,12 +287,12 @@ class _Search:
             added = ordered[: max(1, int(_GROWTH * len(larger)))]
             larger = np.union1d(larger, added)
         # No more of the last step than it takes.
-        low, high = 0, len(added)
-        while high - low > 1:
-            middle = (low + high) // 2
-            fewer = np.setdiff1d(larger, added[middle:])
-            low, high = (low, middle) if self.is_lost(self.values(fewer, True)) else (middle, high)
-        larger = np.setdiff1d(larger, added[high:])
+        count = smallest_count(
+            0,
+            len(added),
+            lambda count: self.is_lost(self.values(np.setdiff1d(larger, added[count:]), True)),
+        )
+        larger = np.setdiff1d(larger, added[count:])
         return larger if self.keeps(larger) else members
 
     def is_lost(self, values: np.ndarray) -> bool:
@@ -481,6 +428,28 @@ def rounds_of_ablation(
         yield given, members, np.abs(memory[members])
 
 
+def smallest_count(
+    low: int,
+    high: int,
+    is_enough: Callable[[int], bool],
+    precision: float = 0.0,
+    steps: int | None = None,
+) -> int:
+    """Return the smallest count that was found to be enough, by bisection.
+
+    `low` is too small, `high` is enough; the result may be too large by a share `precision`. With
+    `steps`, so many bisections of the counts' magnitudes are made.
+    """
+    for _ in range(high if steps is None else steps):
+        if high - low <= max(1, precision * high):
+            break
+        middle = (low + high) // 2
+        if steps is not None:
+            middle = max(low + 1, int(np.sqrt(max(low, 1) * high)))
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
 def counts_left(units: int, first: Sequence[float] = _FIRST_SHARES) -> list[int]:
     """Return how many units are left after each round of a search, descending to almost none.
 
@@ -496,149 +465,3 @@ def counts_left(units: int, first: Sequence[float] = _FIRST_SHARES) -> list[int]
 def _largest(members: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
     """Return the members with the `count` largest sizes, in their order; ties go to the first."""
     return members[largest(sizes, min(count, len(members)))]
-
-
-def decisive_slices(
-    im: InstrumentedModel,
-    profile: Profile,
-    data: DataLike,
-    outputs: Any,
-    required: Requirements,
-    reference: Any,
-    scope: Any,
-    against: DataLike | None,
-    others: int | None,
-    rng: int | np.random.Generator,
-    progress: bool,
-) -> DecisiveSlices:
-    """Return decisive slices; see `Slicer.decisive`."""
-    generator = as_generator(rng)
-    if others is not None:
-        check_count("others", others, 0)
-    reference = as_reference(reference, profile)
-    answers, wanted = asked_answers(im, outputs)
-    target = answers.target or {answers.operation: "all"}
-    model = Ablation(im, reference, required.level, target=target)
-
-    # The samples (each is run many times, so all are kept), and the answers to keep.
-    checked = warn_of_unusual(im.samples(data).batches(_BATCH), profile)
-    batches = [arrays_of(batch) for batch in checked]
-    x = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
-    samples = len(x[0])
-    full = values_of(im, model.as_batch(x), [answers.operation])[answers.operation]
-    answers.full = full.reshape(samples, -1).astype(np.float64)
-    targets = _targets(wanted, answers, required)
-    asked = [generator.permutation(answers.count) for _ in range(samples)]
-
-    # One search for each sample, or one for all of them; and other samples: those that no search
-    # sees, and with `at_least` those of rounds and of choices.
-    searches = []
-    if against is None:
-        donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
-    else:
-        if not required.together or required.at_least is None or answers.is_number:
-            raise InvalidArgumentError(
-                "against bounds what a slice of a class claims: pass together=True and at_least, "
-                "such as 0.95, with samples of one class."
-            )
-        strangers = im.check(against)
-        full = values_of(im, strangers, [answers.operation])[answers.operation]
-        full = full.reshape(len(full), -1).astype(np.float64)
-        chosen = np.flatnonzero(answers.of(full) != targets[0])
-        answers.full = np.concatenate([answers.full, full[chosen]])
-        every = [np.concatenate(pair) for pair in zip(x, arrays_of(strangers[chosen]), strict=True)]
-        levels = required.at_least, 1 - required.at_most
-        trials = class_trials(model, every, samples, levels, generator)
-        rows, donors = np.arange(len(every[0])), DonorSets()
-        labels = np.full(len(rows), targets[0])
-        searches.append(_Search(model, answers, rows, labels, required, **trials))
-    groups = [np.arange(samples)] if required.together else np.arange(samples)[:, None]
-    for rows in () if searches else groups:
-        own, seed = [array[rows] for array in x], int(generator.integers(2**32))
-        trials = donors.trials(model, own, seed)
-        searches.append(_Search(model, answers, rows, targets[rows], required, **trials))
-
-    # All slices, then the same search for other answers.
-    bar = tqdm(
-        total=len(searches), desc="Deciding", unit="slice", disable=not progress, leave=False
-    )
-    with ThreadPoolExecutor(available_cores()) as pool, bar:
-        for _ in pool.map(_Search.decide, searches):
-            bar.update()
-        pairs = [
-            (search, int(answer))
-            for search in searches
-            if not answers.is_number and len(search.members) < model.units
-            for answer in [a for a in asked[search.samples[0]] if a != search.targets[0]][:others]
-        ]
-        bar.reset(len(pairs))
-        bar.set_description("Other answers")
-        for (search, answer), is_given in zip(
-            pairs, pool.map(lambda pair: pair[0].gives(pair[1]), pairs), strict=True
-        ):
-            search.given.append((answer, is_given))
-            bar.update()
-        parts = list(pool.map(_Search.certificate, searches))
-        contributions = list(pool.map(_Search.contributions, searches))
-
-    certificate = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    info = {
-        **asdict(required),
-        "reference": reference.name,
-        "inactive": reference.words,
-        "kind": answers.kind,
-        "names": answers.names,
-        "labels": answers.kind != BINARY and answers.classes.is_multi_label,
-        "donors": len(searches[0].data.index) // len(searches[0].samples),
-        "number": answers.is_number,
-        "others": [[list(pair) for pair in search.given] for search in searches],
-        "untested": donors.missing,
-        "fingerprint": profile.fingerprint,
-    }
-    members = [search.members for search in searches]
-    return DecisiveSlices(model.shapes, members, contributions, certificate, info)
-
-
-def _targets(wanted: Any, answers: Answers, required: Requirements) -> np.ndarray:
-    """Return the answer that each sample's slice has to keep."""
-    bounds = [required.min_probability, required.max_divergence]
-    if answers.is_number and any(bound is not None for bound in bounds):
-        raise InvalidArgumentError(
-            "The model predicts a number, which has no probability: bound its change by tolerance, "
-            "in place of min_probability and max_divergence."
-        )
-    predicted = targets = answers.of(answers.full)
-    if wanted is not None and not (isinstance(wanted, str) and wanted == PREDICTED):
-        labels = np.asarray(wanted)
-        if labels.dtype.kind not in "iu" or labels.size not in (1, len(predicted)):
-            raise CriterionError(
-                "outputs must be 'predicted', a class, one class for each sample, or a target such "
-                f"as a pixel or an inner neuron. Received: {wanted!r}"
-            )
-        targets = np.broadcast_to(labels.ravel(), predicted.shape)
-        if (targets != predicted).any():
-            index = int(np.argmax(targets != predicted))
-            raise CriterionError(
-                f"A decisive slice keeps the model's own answer. Sample {index} is classified as "
-                f"{predicted[index]}. Received: outputs={targets[index]}. Pass 'predicted', or "
-                "only samples that the model assigns to this class."
-            )
-    if required.together and not answers.is_number and len(np.unique(targets)) > 1:
-        raise CriterionError(
-            "One slice for all samples needs samples of one class. The model assigns these to "
-            f"classes {np.unique(targets).tolist()}; pass those of one class, or together=False."
-        )
-    least = required.min_probability
-    if least is not None and not answers.is_number:
-        whole = answers.probability(answers.full, targets)
-        below = np.flatnonzero(whole < least)
-        if len(below):
-            listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
-            more = f" and {len(below) - 5} more" if len(below) > 5 else ""
-            warnings.warn(
-                f"The whole model gives its answer less than min_probability={least:g} for "
-                f"{len(below)} of {len(predicted)} samples: {listed}{more}. A slice of them may "
-                "not reach it either; lower min_probability.",
-                stacklevel=4,
-            )
-    return targets

@@ -19,8 +19,6 @@ import scipy.sparse as sp
 from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import OutputClasses
-from nnslicer_tf.attributions import TargetLike
-from nnslicer_tf.attributions.background import Groups
 from nnslicer_tf.engine import Store
 from nnslicer_tf.engine.engines import ThreadEngine, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
@@ -47,11 +45,9 @@ from nnslicer_tf.slicing._results import (
 from nnslicer_tf.slicing._rounding import rounding_bounds
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
-from nnslicer_tf.slicing.decisive import DecisiveSlices
-from nnslicer_tf.slicing.explaining import EMPTY, SAMPLED, explain
-from nnslicer_tf.slicing.explanation import Explanation
+from nnslicer_tf.slicing.deciding import DecisiveSearch
+from nnslicer_tf.slicing.explaining import EMPTY, Explainer
 from nnslicer_tf.slicing.profile import Profile
-from nnslicer_tf.slicing.search import Requirements, decisive_slices
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
@@ -68,7 +64,7 @@ _CHOICES = {
 }
 
 
-class Slicer:
+class Slicer(DecisiveSearch, Explainer):
     """Computes slices of a model for samples.
 
     A slicer can be pickled if its model can; a copy has the same weights.
@@ -298,184 +294,6 @@ class Slicer:
             }
             reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
             yield Part({}, part.neurons, part.predicted, reduced)
-
-    def decisive(
-        self,
-        x: DataLike,
-        outputs: Outputs = PREDICTED,
-        level: str = "synapse",
-        *,
-        reference: Any = "mean",
-        scope: DataLike | int | None = 50,
-        at_least: float | None = None,
-        min_probability: float | None = None,
-        max_divergence: float | None = None,
-        max_share: float = 0.2,
-        tolerance: float = 0.1,
-        others: int | None = 3,
-        together: bool = False,
-        against: DataLike | None = None,
-        at_most: float = 0.05,
-        minimal: bool = False,
-        needed: bool = False,
-        rng: int | np.random.Generator = 0,
-    ) -> DecisiveSlices:
-        """Return for each sample the smallest slice found that keeps the model's answer.
-
-        Units with the least effect on the answer are ablated in rounds, with effects estimated
-        again in each, until the answer is lost; a bisection follows and, of fewer than 1,000 units,
-        the removal of single ones that can be left out. This slicer's θ, granularity and
-        contribution have no effect. The certificate is measured by running the model. A sample
-        takes some 70 forward passes, as many for each other class, and `scope` ones.
-
-        A slice may keep the answer at the mean alone. With a background and `at_least` it keeps it
-        for that share of other samples' values, with 95 % confidence: effects are estimated with
-        new donors in each round, a second set chooses the size, and a third tests it, from large to
-        small up to the first size that fails (fixed-sequence testing). That takes some 500 passes.
-
-        Args:
-            x: Samples, as for `slice`.
-            outputs: "predicted", or the class that the model assigns to all samples, or one for
-                each; for another output than the first, {its name: one of these}. Or any target of
-                attributions: a label among independent ones, which is on or off; a pixel or region
-                of a map, or inner neurons, whose mean value is kept; a `Target` that compares two
-                classes, of which the leading one is kept.
-            level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
-                "channel" (also a unit of a recurrent layer), "head" (of attention; channels
-                elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
-                counts, too). Units of a recurrent layer are ablated where its own next step reads
-                them, too.
-            reference: What inactive units contribute: "mean" (the profile's), "zero", or
-                `Samples(x)`, or "samples" for those of the profile: their values for other samples,
-                each of which is tried.
-            scope: Other samples on which the slice is tested: how many of the profile's
-                (`Profile.rows`), or samples that no search has seen; None or 0 for no test.
-            at_least: Share of other samples for which the answer is to be kept as required when
-                inactive units take their values; needs `Samples(background)` of 60 or more for 0.9.
-                `scope` may give the samples of the test, which otherwise are half the background.
-            min_probability: Least probability of the answer with the slice alone; by default, it
-                only has to be the most probable. Of several independent labels, the most probable
-                one is the answer.
-            max_divergence: Largest Kullback-Leibler divergence, in nats, of the output with the
-                slice alone from the model's; no limit by default.
-            max_share: Largest share of the units with which a slice counts as "found"; others are
-                returned, too.
-            tolerance: For a model that predicts a number, in place of the two bounds: how far it
-                may change with the slice alone, as a share of its change with all units ablated.
-            others: Number of other classes, drawn by `rng`, for which the same search is started,
-                to see whether it meets a slice of at most the same size; None for all.
-            together: Return one slice for all samples, which must be of one class. It keeps the
-                answer for at least 95 % of them.
-            against: For `together`: samples of other classes, for a slice that tells the class from
-                these. It is searched on a third of both, and tested on half: of samples that no
-                search has seen, it keeps `at_least` of the class, and gives the class for `at_most`
-                of the others, each with 95 % confidence.
-            at_most: Share of others for which the slice may give the class.
-            minimal: Try every unit of the slice alone, and leave it out where the answer is kept.
-                Slices of up to 64 of fewer than 1,000 units are minimal anyway. Of up to 256 units,
-                single ones are left out of the whole network, too; the smaller slice is returned.
-            needed: The model gives another answer without the slice: what speaks most for the
-                answer in the rest is added until it does.
-            rng: Seed or generator, for `others` and the choice of other samples.
-
-        Raises:
-            InvalidArgumentError: if an argument is out of range.
-            CriterionError: if `outputs` is not what the model answers.
-            UnsupportedLayerError: if the model has no units at this level.
-            InputShapeError, NonFiniteActivationError: for bad data.
-        """
-        required = Requirements(
-            level,
-            min_probability,
-            max_divergence,
-            max_share,
-            tolerance,
-            together,
-            at_least,
-            at_most,
-            minimal,
-            needed,
-        )
-        self._check_weights()
-        return decisive_slices(
-            self.im,
-            self.profile,
-            x,
-            outputs,
-            required,
-            reference,
-            scope,
-            against,
-            others,
-            rng,
-            self.progress,
-        )
-
-    def explain(
-        self,
-        x: DataLike,
-        target: TargetLike | Criterion | str | None = None,
-        *,
-        instead_of: TargetLike | str | None = None,
-        classes: Sequence[str] = (),
-        columns: Sequence[str] = (),
-        words: Any = (),
-        usual: DataLike | None = None,
-        compare: bool | Iterable[str] = (SAMPLED,),
-        decisive: bool = True,
-        background: DataLike | None = None,
-        groups: Groups | None = None,
-    ) -> Explanation:
-        """Explain why the model gave one sample its answer.
-
-        Args:
-            x: The sample, of the model's input shape; a row of a DataFrame; for several inputs, a
-                dict or list.
-            target: The class to explain; by default, the predicted one. Or any other neurons, as
-                in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
-                or of an inner operation by name. A model of one value needs none. With `classes`, a
-                class may be given by its name.
-            instead_of: Another class, or other neurons of the same operation: why the target and
-                not this one? Their difference is explained, and a second decisive slice keeps
-                which of the two leads.
-            classes: Names of the classes, in order.
-            columns: Names of a table's columns; by default those of a DataFrame.
-            words: The words of a text, one for each token, or a tokenizer of KerasHub (an object
-                with `id_to_token`).
-            usual: Samples of the class. If given, the explanation says how the slice differs from
-                theirs; a few hundred are enough.
-            compare: Other methods to judge on this sample beside the contributions, by hiding and
-                showing features: some of `attributions.ATTRIBUTIONS` by name, True for all (exact
-                integrated gradients, which can take minutes, only by name), False for none.
-                Methods that do not apply to the model are left out, with the reason.
-            decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
-                forward passes, and as many for another class.
-            background: Samples whose values stand for absent features; contributions are means over
-                them. By default the profile's rows. "mean" compares with the profile's mean, which
-                is the default for texts and profiles without rows.
-            groups: Name of a feature → its columns, by name or index, which are exchanged
-                together. By default the one-hot columns of a DataFrame; {} for none.
-
-        Raises:
-            InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
-                unknown.
-            UnsupportedLayerError: if the model has no synapses.
-            InputShapeError, NonFiniteActivationError: for bad data.
-        """
-        return explain(
-            self,
-            x,
-            target,
-            instead_of=instead_of,
-            names=classes,
-            columns=columns,
-            words=words,
-            usual=usual,
-            compare=compare,
-            decisive=decisive,
-            background=background,
-            groups=groups,
-        )
 
     @property
     def _settings(self) -> dict[str, Any]:

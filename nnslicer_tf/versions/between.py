@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from keras import ops
 
 from nnslicer_tf._checks import check_name
@@ -99,6 +100,18 @@ class Between:
         """Return the mask over weights of one over units `(units,)`, or of a number for all."""
         each = np.append(np.broadcast_to(active, (self.units,)), 0.0).astype(np.float32)
         return each[self.unit_of]
+
+    def active(self, units: np.ndarray) -> np.ndarray:
+        """Return which units are active, `(units,)` float32, if only these are."""
+        active = np.zeros(self.units, np.float32)
+        active[units] = 1
+        return active
+
+    def table(self, units: np.ndarray, **columns: np.ndarray) -> pd.DataFrame:
+        """Return a table of units: name of the variable or layer, index there, and columns."""
+        places = [self.where(unit) for unit in units]
+        names = {"name": [name for name, _ in places], "index": [index for _, index in places]}
+        return pd.DataFrame({**names, **columns})
 
     def check(self, x: np.ndarray) -> None:
         """Raise InvalidArgumentError unless the old weights make the new model the old one."""

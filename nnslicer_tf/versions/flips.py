@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -14,6 +16,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.slicing.search import smallest_count
 from nnslicer_tf.versions.between import PATH, Between, versions_of
 
 _ROUNDS = 3
@@ -21,11 +24,12 @@ _SMALL = 64
 _PRECISION = 0.01  # of a size that bisection finds
 
 
+@dataclass(eq=False, repr=False)
 class FlipCauses(ShownAsTable):
     """For each sample that two versions answer differently, the fewest changes that did it.
 
     Attributes:
-        level: "weight", "channel" or "layer".
+        between: The two versions, and what is counted.
         samples: Index of each flipped sample among those passed, `(flips,)`.
         units: For each flip, the indices of its changes, the most effective first.
         effects: For each flip, their effects on the margin of the new answer over the old one.
@@ -40,20 +44,16 @@ class FlipCauses(ShownAsTable):
             model give it; "passes", forward passes.
     """
 
-    def __init__(
-        self,
-        between: Between,
-        samples: np.ndarray,
-        units: Sequence[np.ndarray],
-        effects: Sequence[np.ndarray],
-        certificate: dict[str, np.ndarray],
-    ) -> None:
-        self._between = between
-        self.level = between.level
-        self.samples = samples
-        self.units = list(units)
-        self.effects = list(effects)
-        self.certificate = certificate
+    between: Between
+    samples: np.ndarray
+    units: Sequence[np.ndarray]
+    effects: Sequence[np.ndarray]
+    certificate: dict[str, np.ndarray]
+
+    @property
+    def level(self) -> str:
+        """What is counted: "weight", "channel" or "layer"."""
+        return self.between.level
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -64,22 +64,15 @@ class FlipCauses(ShownAsTable):
 
     def changes(self, flip: int = 0) -> pd.DataFrame:
         """Return the changes of a flip: name of the variable or layer, index, effect."""
-        places = [self._between.where(unit) for unit in self.units[flip]]
-        columns = {"name": [name for name, _ in places], "index": [index for _, index in places]}
-        return pd.DataFrame({**columns, "effect": self.effects[flip]})
+        return self.between.table(self.units[flip], effect=self.effects[flip])
 
     def with_changes(self, flip: int = 0) -> keras.Model:
         """Return the old model with only the changes of a flip."""
-        return self._between.model(self._mask(flip))
+        return self.between.model(self.between.active(self.units[flip]))
 
     def without_changes(self, flip: int = 0) -> keras.Model:
         """Return the new model without the changes of a flip."""
-        return self._between.model(1 - self._mask(flip))
-
-    def _mask(self, flip: int) -> np.ndarray:
-        mask = np.zeros(self._between.units)
-        mask[self.units[flip]] = 1
-        return mask
+        return self.between.model(1 - self.between.active(self.units[flip]))
 
     def summary(self, flip: int = 0, classes: Sequence[str] = ()) -> str:
         """Return the certificate of a flip in words; `classes` are the classes' names."""
@@ -98,7 +91,7 @@ class FlipCauses(ShownAsTable):
             lines.append("No set smaller than all changes was found, and all make every flip.")
             return "\n".join(lines)
         lines.append(
-            f"{size} of {self._between.units:,} ({row['share']:.2%}) made it: the old model with "
+            f"{size} of {self.between.units:,} ({row['share']:.2%}) made it: the old model with "
             f"them alone answers {new}, and the new model without them {old}."
         )
         lines.append(
@@ -116,7 +109,7 @@ class FlipCauses(ShownAsTable):
         share = self.certificate["share"]
         return (
             f"FlipCauses({counted(len(self), 'flip')}, {(share < 1).sum()} by a part of the "
-            f"changes, median {np.median(share):.2%} of {self._between.units:,} changed "
+            f"changes, median {np.median(share):.2%} of {self.between.units:,} changed "
             f"{self.level}s)"
         )
 
@@ -193,16 +186,11 @@ def _fewest(
     """Return the fewest changes of one flip that were found, their effects, and the certificate."""
     rows, contrast, passes = between.rows(x), between.contrast(after, before), 0
 
-    def mask(units: np.ndarray) -> np.ndarray:
-        active = np.zeros(between.units, np.float32)
-        active[units] = 1
-        return active
-
     def tested(units: np.ndarray) -> tuple[bool, bool, float, float]:
         """Return whether changes are enough and needed, and the margins of the two models."""
         nonlocal passes
         passes += 2
-        active = mask(units)
+        active = between.active(units)
         values = [between.logits(one, rows) for one in (active, 1 - active)]
         answers = [int(between.new.classes.from_logits(value)[0]) for value in values]
         margins = [float(value.reshape(-1) @ contrast) for value in values]
@@ -210,6 +198,9 @@ def _fewest(
 
     def is_certified(units: np.ndarray) -> bool:
         return all(tested(units)[:2])
+
+    def first_are_certified(order: np.ndarray, count: int) -> bool:
+        return is_certified(order[:count])
 
     def effects_at(active: Any, share: float, label: int) -> np.ndarray:
         """Return the effects on a new answer at a model, near the old version or the new one.
@@ -242,14 +233,12 @@ def _fewest(
             low, high = high, min(2 * high, most)
         if high >= most and not is_certified(order[:most]):
             break
-        while high - low > max(1, _PRECISION * high):
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_certified(order[:middle]) else (middle, high)
-        if high < len(best):
-            best, chosen = order[:high], effects
+        size = smallest_count(low, high, partial(first_are_certified, order), _PRECISION)
+        if size < len(best):
+            best, chosen = order[:size], effects
         *_, margin_with, margin_without = tested(best)
         is_first = abs(margin_with) < abs(margin_without)
-        nearer = mask(best) if is_first else 1 - mask(best)
+        nearer = between.active(best) if is_first else 1 - between.active(best)
         effects = (effects + effects_at(nearer, float(not is_first), after)) / 2
 
     # Of few changes, single ones are left out while both answers stay.
@@ -271,7 +260,7 @@ def _fewest(
     given = False
     if runner_up >= 0:
         other = np.argsort(-on_the_way(runner_up), kind="stable")
-        given = int(between.answers(mask(other[:size]), rows)[0]) == runner_up
+        given = int(between.answers(between.active(other[:size]), rows)[0]) == runner_up
     row = {
         "old answer": before,
         "new answer": after,

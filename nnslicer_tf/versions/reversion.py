@@ -180,9 +180,7 @@ def rank_changes(
     for share in track(PATH, "Ranking", len(PATH), progress):
         harm += _gains(between, share, x, y) / len(PATH)
     order = np.argsort(-harm, kind="stable")
-    places = [between.where(unit) for unit in order]
-    columns = {"name": [name for name, _ in places], "index": [index for _, index in places]}
-    return pd.DataFrame({**columns, "harm": harm[order]})
+    return between.table(order, harm=harm[order])
 
 
 def _gains(

@@ -6,57 +6,10 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import METHODS, suspicious
-from nnslicer_tf.debugging.evidence import channel_scores, gradient_contrast
+from nnslicer_tf.debugging import METHODS, SuspicionScores, suspicious
+from nnslicer_tf.debugging.evidence import channel_scores
 from nnslicer_tf.errors import InvalidArgumentError
 from support.known_models import negated
-
-
-def formulas(failed, passed, all_failed, all_passed):
-    """The three formulas, one number at a time, from their definitions."""
-    share, other = failed / all_failed, passed / all_passed
-    return {
-        "tarantula": share / (share + other) if share + other else 0.0,
-        "ochiai": failed / np.sqrt(all_failed * (failed + passed)) if failed + passed else 0.0,
-        "dstar": failed**3 / (passed + all_failed - failed)
-        if passed + all_failed > failed
-        else None,
-    }
-
-
-def expected_by(name, failed, passed, sizes):
-    return np.vectorize(lambda f, p: formulas(f, p, *sizes)[name], otypes=[object])(failed, passed)
-
-
-def check(found, expected):
-    """Equal where the formula is finite; where it is not, above all that are."""
-    finite = expected != None  # noqa: E711  # element by element
-    np.testing.assert_allclose(found[finite], expected[finite].astype(float), rtol=1e-12)
-    if not finite.all():
-        assert found[~finite].min() > found[finite].max(initial=0.0)
-
-
-@pytest.mark.parametrize("name", ["tarantula", "ochiai", "dstar"])
-def test_spectra_of_slices_and_of_activations(im, pairs, runs, name):
-    profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
-    slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
-    sizes = len(runs.failing), len(runs.passing)
-    slices = [[slicer.slice(x[None]) for x in part.x] for part in (runs.failing, runs.passing)]
-    found = suspicious(im, *pairs, name, progress=False)
-    for kind, arrays in (("neurons", found.neurons), ("synapses", found.synapses)):
-        for operation, scores in arrays.items():
-            counts = [
-                sum((getattr(one, kind)[operation] != 0).astype(int) for one in part)
-                for part in slices
-            ]
-            check(scores, expected_by(name, *counts, sizes))
-    found = suspicious(im, *pairs, f"deepfault_{name}", progress=False)
-    for operation in ("first", "out", "hidden:pre"):
-        counts = [(im.capture(x)[operation] > 0).sum(axis=0) for x, _ in pairs]
-        check(found.neurons[operation], expected_by(name, *counts, sizes))
-    channels = found.neurons["inner"].mean(axis=(0, 1))
-    np.testing.assert_allclose(found.channels["inner"], channels)
-    np.testing.assert_allclose(found.synapses["inner"], np.broadcast_to(channels, (3, 3, 4, 4)))
 
 
 @pytest.mark.parametrize("contribution", ["count", "amount"])
@@ -110,7 +63,7 @@ def test_wrong_minus_right(im, pairs, runs, contribution):
 def test_gradients_by_finite_differences(im, pairs, runs, method):
     """A neuron adds the slope of the lead when its value is moved to the reference's."""
     found = suspicious(im, *pairs, method, progress=False)
-    graph, total = im.graph.in_dtype_of_input(), np.zeros(im["hidden"].shape)
+    graph, total = im.graph, np.zeros(im["hidden"].shape)
     for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
         passing = runs.passing.x[runs.passing.right == right]
         reference = im.capture(passing, of=["hidden"])["hidden"].mean(axis=0)
@@ -138,7 +91,7 @@ def test_gradients_by_finite_differences(im, pairs, runs, method):
 
 def test_the_synapses_of_a_unit_add_up_to_the_unit(im, runs):
     """By the chain rule: Σ w·Δx·∂/∂y = Δy·∂/∂y, for contrasts, whose biases cancel."""
-    found = gradient_contrast(im, runs)
+    found = METHODS["gradient_contrast"](im, runs, None)
     for operation, kernel in (("hidden:pre", "hidden"), ("inner", "inner")):
         np.testing.assert_allclose(
             channel_scores(found.synapses[kernel], add_up=True),
@@ -260,7 +213,7 @@ def test_adjustment_finds_each_kind_of_fault(kind, digits_mlp, digits):
     assert min(ranks) <= 5 and sum(ranks) <= 15  # of 50 units; training differs a little by run
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_scores_everything(im, pairs, method):
     found = suspicious(im, *pairs, method, progress=False)
     assert {name: v.shape for name, v in found.synapses.items()} == {
@@ -271,6 +224,24 @@ def test_every_method_scores_everything(im, pairs, method):
     assert all(np.isfinite(v).all() for v in (*found.neurons.values(), *found.synapses.values()))
     again = suspicious(im, *pairs, method, progress=False)
     np.testing.assert_array_equal(found.synapses["inner"], again.synapses["inner"])
+
+
+def test_a_method_of_your_own(im, pairs, monkeypatch):
+    """It gets the model, the runs and a way to a slicer; synapses have their channels' scores."""
+
+    def largest(model, runs, make_slicer):
+        assert model is im and len(runs.failing) == len(pairs[0][0])
+        assert make_slicer().theta == 0.1
+        values = im.capture(runs.failing.x)
+        neurons = {o.name: np.float64(values[o.name].max(axis=0)) for o in im.operations}
+        return SuspicionScores.by_channel(im, neurons)
+
+    monkeypatch.setitem(METHODS, "largest", largest)
+    found = suspicious(im, *pairs, "largest", theta=0.1, progress=False)
+    inner = im.capture(pairs[0][0])["inner"].max(axis=0)
+    np.testing.assert_allclose(found.neurons["inner"], np.abs(inner))
+    channels = np.abs(inner.mean(axis=(0, 1)))
+    np.testing.assert_allclose(found.synapses["inner"], np.broadcast_to(channels, (3, 3, 4, 4)))
 
 
 def test_rankings(im, pairs):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf import zoo
 from nnslicer_tf.deepxplore import (
     Blackout,
     Constraint,
@@ -13,7 +12,6 @@ from nnslicer_tf.deepxplore import (
     NeuronCoverage,
     Occlusion,
     generate,
-    retrain,
 )
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -70,9 +68,6 @@ def test_one_sigmoid_is_two_classes():
     expected = np.stack([means > 0.5, means > 0.6, means > 0.65], axis=1)
     np.testing.assert_array_equal(found.predictions, expected)
     np.testing.assert_array_equal(found.labels, labels[found.seed_index])
-    trained = retrain(models[0], seeds, 1 - labels, epochs=200, learning_rate=0.3)
-    outputs = trained(seeds).numpy()[:, 0]
-    np.testing.assert_array_equal(outputs > 0.5, 1 - labels)
     coverage = NeuronCoverage(nns.InstrumentedModel(models[0]), 0.5, of=["one"])
     assert coverage.update(seeds[:5]) == 0 and coverage.update(seeds[5:]) == 1
 
@@ -291,23 +286,6 @@ def test_plot_shows_seed_and_difference(found, digits):
     pyplot.close("all")
 
 
-def test_retraining_mends_what_was_found(models, digits):
-    from nnslicer_tf import datasets
-
-    train = datasets.load("digits", "train")
-    found = generate(models, train.x[:300], Blackout((3, 3)), progress=False)
-    wrong = found.generated & (found.predictions[:, 0] != train.y[found.seed_index])
-    x, y = found.inputs[wrong], train.y[found.seed_index][wrong]
-    assert len(x) > 10
-    before = models[0].get_weights()
-    both = np.concatenate([train.x, x]), np.concatenate([train.y, y])
-    better = retrain(models[0], *both, epochs=10, learning_rate=1e-3)
-    assert np.mean(better(x).numpy().argmax(axis=1) == y) > 0.4  # it was 0
-    assert zoo.accuracy(better, digits) > zoo.accuracy(models[0], digits) - 0.02
-    for weights, kept in zip(models[0].get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weights, kept)
-
-
 def test_the_default_step_is_that_of_the_bounds(models, digits):
     """Models of 0 … 256 take the same way as those of 0 … 1, in steps 256 times as long."""
     of_bytes = [copy_model(model) for model in models]
@@ -321,37 +299,6 @@ def test_the_default_step_is_that_of_the_bounds(models, digits):
     np.testing.assert_array_equal(found.seed_index, unit.seed_index)
     np.testing.assert_array_equal(found.iterations, unit.iterations)
     np.testing.assert_allclose(found.inputs / 256, unit.inputs, atol=1e-5)
-
-
-def test_retraining_with_dropout_is_determined_by_its_seed(digits):
-    model = keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(10),
-        ]
-    )
-    first, again, other = (
-        retrain(model, digits.x, digits.y, epochs=1, learning_rate=0.01, rng=rng)
-        for rng in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first.get_weights()[0], again.get_weights()[0])
-    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
-
-
-@pytest.mark.parametrize("activation", ["softmax", "log_softmax"])
-def test_heads_are_retrained_as_their_logits(digits, activation):
-    """The loss of a head is that of the logits before it, so that the weights become the same."""
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((8, 8, 1))
-    logits = keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(inputs))
-    plain = keras.Model(inputs, logits)
-    head = keras.Model(inputs, keras.layers.Activation(activation)(logits))
-    options = {"epochs": 2, "learning_rate": 0.01}
-    expected = retrain(plain, digits.x, digits.y, **options).get_weights()
-    found = retrain(head, digits.x, digits.y, **options).get_weights()
-    np.testing.assert_allclose(found[0], expected[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -398,10 +345,6 @@ def test_wrong_models_and_seeds(ims, digits):
         generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
     with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] does not belong to models\[1\]"):
         generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
-    with pytest.raises(InvalidArgumentError, match="leave out samples without a class"):
-        retrain(ims[0].model, x, np.array([1, -1, 2]))
-    with pytest.raises(InvalidArgumentError, match="one class index for each of 3"):
-        retrain(ims[0].model, x, np.array([1, 2]))
 
 
 def test_seeds_that_are_not_scaled_are_said():

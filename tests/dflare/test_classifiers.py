@@ -12,7 +12,7 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     SeveralInputsError,
 )
-from support.deviating import find
+from support.deviating import find, mutated
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_large_inputs_come_in_small_batches(monkeypatch):
         asked.append(len(x))
         return np.asarray(model(x))
 
-    other = compress(model, "mutate", ratio=1.0)
+    other = mutated(model, 1.0)
     find(original, other, x, lambda x: x / np.float32(255), max_queries=3)
     assert max(asked) == 10  # 100 values each; as many as that are asked about at first
 

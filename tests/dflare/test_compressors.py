@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import as_classifier, compress, distill, with_softmax
+from nnslicer_tf.dflare import as_classifier, compress, with_softmax
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     MissingPackageError,
@@ -116,57 +116,6 @@ def test_single_layers_are_pruned(model):
         compress(model, "prune", layers=["missing"])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_mutation_changes_a_share_by_a_tenth(model, share):
-    mutated = compress(model, "mutate", ratio=share, rng=1)
-    old, new = (np.concatenate([w.ravel() for w in kernels(m)]) for m in (model, mutated))
-    changed = old != new
-    assert changed.sum() == round(share * old.size)
-    factors = new[changed] / old[changed]
-    np.testing.assert_allclose(np.abs(factors - 1), 0.1, rtol=1e-5)
-    if share:
-        assert 0.4 < (factors > 1).mean() < 0.6
-    again = compress(model, "mutate", ratio=share, rng=1)
-    for first, second in zip(kernels(mutated), kernels(again), strict=True):
-        np.testing.assert_array_equal(first, second)
-    for first, second in zip(vectors(model), vectors(mutated), strict=True):
-        np.testing.assert_array_equal(first, second)
-
-
-def test_distillation_teaches_the_student(model, inputs):
-    keras.utils.set_random_seed(1)
-    student = with_softmax(
-        keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    )
-    before = student.get_weights()
-    options = {"epochs": 60, "batch_size": 16, "learning_rate": 0.01, "progress": False}
-    taught = distill(model, student, inputs, **options)
-    teaching = model.predict(inputs, verbose=0)
-    errors = [np.abs(m.predict(inputs, verbose=0) - teaching).mean() for m in (student, taught)]
-    assert errors[1] < 0.3 * errors[0]
-    for old, new in zip(before, student.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
-    again = distill(model, student, inputs, **options)
-    np.testing.assert_array_equal(taught.get_weights()[0], again.get_weights()[0])
-
-
-def test_distillation_with_dropout_is_determined_by_its_seed(model, inputs):
-    student = keras.Sequential(
-        [
-            keras.Input((6, 6, 1)),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(3, activation="softmax"),
-        ]
-    )
-    first, again, other = (
-        distill(model, student, inputs, epochs=1, batch_size=16, rng=rng, progress=False)
-        for rng in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first.get_weights()[0], again.get_weights()[0])
-    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
-
-
 def endings():
     """Models that end in a softmax or sigmoid, written in different ways."""
     inputs = keras.Input((4,))
@@ -241,9 +190,7 @@ REFUSED = {
     "dynamic, not built": (unbuilt, lambda m: compress(m, "dynamic"), "not built"),
     "pruned subclass": (called, lambda m: compress(m, "prune"), "not define get_config"),
     "pruned, not built": (unbuilt, lambda m: compress(m, "prune"), "not built"),
-    "mutated subclass": (called, lambda m: compress(m, "mutate"), "not define get_config"),
-    "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
-    "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
+    "pruned subclass": (called, lambda m: compress(m, "prune"), "not define get_config"),
     "text": (plain, lambda m: compress(m, "int8", SAMPLES, keep="units"), "list of names"),
     "name": (plain, lambda m: compress(m, "int8", SAMPLES, keep=["uints"]), "tensor 'uints'"),
     **{
@@ -266,23 +213,12 @@ def test_models_that_cannot_be_compressed(case):
         act(make())
 
 
-def test_bad_options(model, inputs):
+def test_bad_options(model):
     for ratio in (-0.1, 1.0):
         with pytest.raises(InvalidArgumentError, match="ratio"):
             compress(model, "prune", ratio=ratio)
-    with pytest.raises(InvalidArgumentError, match="ratio"):
-        compress(model, "mutate", ratio=1.1)
     with pytest.raises(InvalidArgumentError, match="Did you mean 'prune'"):
         compress(model, "prun")
-    other = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten()])
-    with pytest.raises(InvalidArgumentError, match="the same size"):
-        distill(model, other, inputs)
-    with pytest.raises(InvalidArgumentError, match="temperature"):
-        distill(model, model, inputs, temperature=0)
-    with pytest.raises(InvalidArgumentError, match="temperature must be above 0"):
-        distill(model, model, inputs, temperature="hot")
-    with pytest.raises(InvalidArgumentError, match="epochs must be a non-negative integer"):
-        distill(model, model, inputs, epochs="two")
 
 
 def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):

@@ -24,7 +24,7 @@ from nnslicer_tf.dflare import (
     with_softmax,
 )
 from nnslicer_tf.errors import InputShapeError, PlausibilityWarning
-from support.deviating import find
+from support.deviating import find, mutated
 
 
 def linear(weights, bias, final="sigmoid"):
@@ -147,7 +147,7 @@ def test_sentences_use_the_embedding_of_the_model():
     assert isinstance(function.domain, TableDomain)
     nested = keras.Sequential([keras.Input((6,), dtype="int32"), model])
     assert isinstance(ModelPair(nested, model).for_seeds(sentences).domain, TextDomain)
-    other = compress(model, "mutate", ratio=1.0)
+    other = mutated(model, 1.0)
     found = find(model, other, sentences, max_queries=300, progress=False)
     assert found.images.dtype.kind in "iu" and len(minimise(ModelPair(model, other), found)) == 12
 
@@ -240,7 +240,7 @@ def soft(model):
 def test_images_that_were_not_scaled_for_a_cautious_model(scaled_model, digits):
     cautious = soft(scaled_model)
     with pytest.warns(PlausibilityWarning, match="trained on scaled images"):
-        find(cautious, compress(cautious, "mutate", ratio=0.1), digits, max_queries=5)
+        find(cautious, mutated(cautious, 0.1), digits, max_queries=5)
 
 
 def test_a_model_that_scales_by_itself(scaled_model, raw_model, digits):
@@ -259,7 +259,7 @@ def test_a_model_of_standardised_images_takes_any_scale(digits):
     rng = np.random.default_rng(0)
     model = keras.Model(inputs, layers.Dense(10, activation="softmax")(flat))
     model.layers[-1].set_weights([3 * rng.normal(size=(64, 10)), np.zeros(10)])
-    other = compress(model, "mutate", ratio=0.2)
+    other = mutated(model, 0.2)
     assert len(find(model, other, digits, max_queries=5, progress=False)) == 40
 
 
@@ -306,7 +306,7 @@ def test_stop_and_resume_are_announced(table, tmp_path, capsys):
 
 def test_agreement_on_a_test_set(scaled_model):
     test = datasets.load("digits", "test")
-    other = compress(scaled_model, "mutate", ratio=0.9)
+    other = mutated(scaled_model, 0.9)
     pair = ModelPair(scaled_model, other)
     found = agreement(pair, test)
     outputs = [m.predict(test.x, verbose=0) for m in (scaled_model, other)]

@@ -55,21 +55,8 @@ def test_single_output_is_cut_at_zero():
 def test_save_and_load(partition, tmp_path):
     partition.save(tmp_path / "line.npz")
     loaded = LinearPartition.load(tmp_path / "line.npz")
-    for name in ("start", "end", "ratios", "outputs", "points"):
+    for name in ("start", "end", "ratios", "outputs"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(partition, name))
-
-
-def test_files_of_the_older_form_are_read(partition, tmp_path):
-    names = {"q": "start", "r": "end", "ratios": "ratios", "outputs": "outputs"}
-    arrays = {name: getattr(partition, field) for name, field in names.items()}
-    np.savez_compressed(tmp_path / "old.npz", **arrays)
-    loaded = LinearPartition.load(tmp_path / "old.npz")
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(getattr(loaded, names[name]), array)
-    del arrays["r"]
-    np.savez_compressed(tmp_path / "other.npz", **arrays)
-    with pytest.raises(nns.errors.CorruptFileError, match="it has no 'r'"):
-        LinearPartition.load(tmp_path / "other.npz")
 
 
 def test_damaged_file_is_refused(partition, tmp_path):
@@ -94,7 +81,7 @@ def test_images_have_no_classes():
 
 
 def test_points_and_length(partition):
-    np.testing.assert_array_equal(partition.points[[0, -1]], [partition.start, partition.end])
+    np.testing.assert_array_equal(partition.at([0, 1]), [partition.start, partition.end])
     assert partition.length == pytest.approx(
         np.sqrt(((partition.start - partition.end) ** 2).sum())
     )

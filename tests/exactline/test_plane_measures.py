@@ -7,13 +7,11 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
-    PlaneWalker,
     disagreement,
     exact_line,
     exact_plane,
     integrated_gradients,
 )
-from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 
 from .lines import float64_model, run
 from .planes import SQUARE, polygon, relu_network, relu_of
@@ -82,47 +80,6 @@ def test_margin_of_a_line_is_the_smallest_on_it():
     assert line.margin().label == outputs[0].argmax()
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "seed", "scale"),
-    [("dense", 2, 2, 6.0), ("relu then pool", 2, 3, 2.5), ("residual", 5, 1, 6.0)],
-)
-def test_followed_boundaries_are_those_of_the_partition(name, weights, seed, scale):
-    model = float64_model(MODELS[name], seed=weights)
-    im = nns.InstrumentedModel(model)
-    corners = polygon(model, scale=scale, seed=seed)
-    classes = exact_plane(im, corners).classify()
-    boundary = PlaneWalker(im).boundary(corners)
-    assert isinstance(boundary, PlanarBoundary)
-    assert len(classes.to_frame()) == 3
-    total = np.linalg.norm(np.diff(classes.boundary(), axis=1), axis=-1).sum()
-    assert boundary.lengths.sum() == pytest.approx(total, rel=1e-6)
-    middles = boundary.segments.mean(axis=1)
-    outputs = np.sort(run(without_softmax(model), boundary.at(middles)), axis=1)
-    np.testing.assert_allclose(outputs[:, -1], outputs[:, -2], atol=1e-9)
-    for a, b in np.unique(boundary.labels, axis=0):
-        lengths = np.linalg.norm(np.diff(classes.boundary(a, b), axis=1), axis=-1)
-        own = np.linalg.norm(np.diff(boundary.between(a, b), axis=1), axis=-1)
-        assert own.sum() == pytest.approx(lengths.sum(), rel=1e-6)
-
-
-def test_boundary_is_saved_and_limited(tmp_path):
-    model = float64_model(MODELS["dense"], seed=3)
-    im = nns.InstrumentedModel(model)
-    corners = polygon(model, scale=2.5)
-    boundary = PlaneWalker(im).boundary(corners)
-    boundary.save(tmp_path / "b.npz")
-    loaded = PlanarBoundary.load(tmp_path / "b.npz")
-    np.testing.assert_array_equal(loaded.segments, boundary.segments)
-    assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
-    assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
-    with pytest.raises(
-        nns.errors.TooManyRegionsError, match="More than 1 region had to be visited"
-    ):
-        PlaneWalker(im).boundary(corners, max_regions=1)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
-        PlaneWalker(relu_of([[1, 0]], [0])).boundary(SQUARE)
-
-
 def test_disagreement_is_exact_on_lines_and_planes():
     """Two affine classifiers of the plane that differ in a known strip."""
 
@@ -179,8 +136,6 @@ def test_a_polygon_takes_64_classes_and_a_line_more():
         nns.errors.InvalidArgumentError, match=r"up to 64 classes.*Received: 100 classes"
     ):
         disagreement(sectors(100, 0), sectors(100, 0.5), corners)
-    with pytest.raises(nns.errors.InvalidArgumentError, match="2 to 64 values"):
-        PlaneWalker(sectors(100, 0)).boundary(corners)
     side = corners[1:3]  # x = 1, seen from the middle: a quarter of all sectors
     on_line = disagreement(sectors(100, 0), sectors(100, 0.5), side)
     heights = np.linspace(-1, 1, 200_001)
@@ -197,25 +152,13 @@ def test_keras_models_are_taken_as_they_are():
 
     def measures(model):
         yield exact_plane(model, SQUARE).integrate()
-        yield PlaneWalker(model).boundary(8 * SQUARE - 4).lengths
         yield disagreement(model, model, SQUARE).shares
         yield integrated_gradients(model, r, q, 1)
-        yield Attributor(model).path(r, q, 1).approximate(5)
+        yield Attributor(model).path(r, q, 1).exact()
         yield integrated_gradients(model, r, SQUARE[[0, 1, 3]], 1)
 
     for found, expected in zip(measures(model), measures(im), strict=True):
         np.testing.assert_allclose(found, expected)
-
-
-def test_boundaries_of_another_file_are_refused(tmp_path):
-    im = nns.InstrumentedModel(relu_network())
-    boundary = PlaneWalker(im).boundary(SQUARE)
-    boundary.save(tmp_path / "b.npz")
-    with np.load(tmp_path / "b.npz") as file:
-        arrays = {name: file[name] for name in file.files if name != "labels"}
-    np.savez(tmp_path / "b.npz", **arrays)
-    with pytest.raises(nns.errors.CorruptFileError, match="no 'labels'"):
-        PlanarBoundary.load(tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize("place", [(0.3, 0.4), (-1.0, 0.2), (0.0, 0.0), (1.5, 1.5)])
@@ -247,8 +190,6 @@ def test_a_polygon_may_be_closed():
     plane, same = exact_plane(im, corners), exact_plane(im, closed)
     np.testing.assert_array_equal(same.at(same.vertices), plane.at(plane.vertices))
     np.testing.assert_array_equal(same.integrate(), plane.integrate())
-    boundary, ring = (PlaneWalker(im).boundary(c) for c in (corners, closed))
-    np.testing.assert_array_equal(ring.at(ring.segments), boundary.at(boundary.segments))
     x = origin + 0.3 * axes[0] + 0.2 * axes[1]
     mean = integrated_gradients(im, x, closed, 1)
     np.testing.assert_allclose(mean, integrated_gradients(im, x, corners, 1), rtol=1e-12)

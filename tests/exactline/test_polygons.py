@@ -1,4 +1,4 @@
-"""Polygons in both directions, their intersections, and checkpoints of several networks."""
+"""Polygons in both directions, and checkpoints of several networks."""
 
 import keras
 import numpy as np
@@ -7,13 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import exact_plane
-from nnslicer_tf.exactline.gradients import Attributor
-from nnslicer_tf.exactline.planar_boundary import _clipped
 from nnslicer_tf.exactline.planar_partition import area_of
 from nnslicer_tf.exactline.plane import PlaneWalker
-
-from .lines import sums_of_gradients
-from .planes import SQUARE, relu_of
 
 
 def network(activation):
@@ -43,23 +38,6 @@ def test_coordinates_of_polygons_in_both_directions(backwards, first):
     np.testing.assert_allclose(outputs, model(inside), atol=1e-5)
 
 
-CLIPPED = {  # by the unit square: corners, and the area in common
-    "itself": (SQUARE, 1.0),
-    "half of it": ([[0, 0], [1, 0], [0, 1]], 0.5),  # its corners lie on the sides
-    "around it": ([[-1, -1], [2, -1], [2, 2], [-1, 2]], 1.0),
-    "shifted": ([[0.5, 0.25], [2, 0.25], [2, 3], [0.5, 3]], 0.5 * 0.75),
-    "a corner of it": ([[0.5, 0], [1.5, 0], [1, 0.5]], 0.125),
-}
-
-
-@pytest.mark.parametrize("name", CLIPPED)
-def test_intersections_of_polygons(name):
-    corners, area = CLIPPED[name]
-    found = _clipped(np.array(corners, float), SQUARE)
-    assert area_of(found) == pytest.approx(area, abs=1e-15)
-    assert (found >= 0).all() and (found <= 1).all()
-
-
 def test_a_checkpoint_of_two_networks_is_of_both(tmp_path):
     corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]])
     one, two, other = (nns.InstrumentedModel(network(a)) for a in ("relu", "relu", "relu6"))
@@ -68,16 +46,3 @@ def test_a_checkpoint_of_two_networks_is_of_both(tmp_path):
     for models in ([one, other], [other, two], one):
         with pytest.raises(nns.errors.ProfileMismatchError, match=r"different run \(model="):
             PlaneWalker(models).plane(corners, checkpoint=tmp_path)
-
-
-def test_sums_weigh_the_first_and_the_last_gradient():
-    """ReLU(u − 0.1) from 0 to 1: of the gradients at 0, ¼, ½, ¾ and 1, only the first is 0."""
-    im = relu_of([[1, 0]], [-0.1])
-    x, baseline = np.array([1.0, 0]), np.zeros(2)
-    attributor = Attributor(im)
-    for rule, value in {"left": 3 / 4, "right": 1.0, "trapezoid": 3.5 / 4}.items():
-        sums = sums_of_gradients(attributor, x, baseline, 0, 4, rule)
-        np.testing.assert_allclose(sums, [value, 0], atol=1e-6)
-        path = attributor.path(x, baseline, 0)
-        np.testing.assert_allclose(path.approximate(4, rule), [value, 0], atol=1e-6)
-    np.testing.assert_allclose(attributor.exact(x, baseline, 0), [0.9, 0], atol=1e-6)

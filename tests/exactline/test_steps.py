@@ -140,14 +140,11 @@ def test_ranges_are_joined_to_the_whole():
     np.testing.assert_array_equal(whole.values, STEPS.values)
 
 
-def test_integrals_and_sums():
+def test_integrals():
     widths = np.diff(np.append(STEPS.ratio, 0))
     widths[STEPS.start[1:] - 1] = 0
     expected = np.add.reduceat(STEPS.values * widths[:, None], STEPS.start[:-1])
     np.testing.assert_allclose(STEPS.integrals(), expected, atol=1e-14)
-    for count in (1, 2, 9):
-        expected = STEPS.at(np.arange(count) / count).sum(axis=0)
-        np.testing.assert_allclose(STEPS.sums(count), expected, atol=1e-13)
 
 
 def test_rows_without_a_change_are_left_out():

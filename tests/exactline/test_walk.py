@@ -244,26 +244,22 @@ def test_equals_subdivision(name):
     np.testing.assert_allclose(partition.ratios[1:-1], kinks, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["relu then pool", "pool then relu", "overlapping pool"])
-def test_fusing_changes_points_only_where_the_function_does_not(name):
-    model = float64_model(MODELS[name])
-    im = nns.InstrumentedModel(model)
-    (q,), (r,) = ends(model)
-    fused, apart = (LineWalker(im, fuse=fuse).line(q, r) for fuse in (True, False))
-    np.testing.assert_allclose(fused.ratios, apart.ratios, rtol=0, atol=1e-10)
-    every, every_apart = (
-        LineWalker(im, fuse=fuse, every_crossing=True).line(q, r) for fuse in (True, False)
-    )
-    assert len(fused) <= len(every) < len(every_apart)
+def relu_and_pool(merged):
+    """ReLU and max pooling over one window of four values; a layer between keeps them apart."""
+    between = [] if merged else [layers.Rescaling(1.0)]
+    steps = [keras.Input((2, 2, 1)), layers.ReLU(), *between, layers.MaxPooling2D()]
+    return nns.InstrumentedModel(keras.Sequential(steps))
 
 
-def one_window(fuse):
-    """ReLU and max pooling over one window of four values."""
-    model = keras.Sequential([keras.Input((2, 2, 1)), layers.ReLU(), layers.MaxPooling2D()])
-    return LineWalker(nns.InstrumentedModel(model), fuse=fuse)
+@pytest.mark.parametrize(("merged", "parts"), [(True, 1), (False, 2)])
+def test_merging_leaves_out_crossings_below_the_maximum(merged, parts):
+    """The first value stays the largest; the second passes 0."""
+    q, r = np.reshape((3, 1, -9, -9), (2, 2, 1)), np.reshape((2, -1, -9, -9), (2, 2, 1))
+    assert len(LineWalker(relu_and_pool(merged), every_crossing=True).line(q, r)) == parts
+    assert len(exact_line(relu_and_pool(merged), q, r)) == 1
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
@@ -281,9 +277,9 @@ def one_window(fuse):
         ((4, 0, -4, -9), (-4, 1, 3, -9), [0.44444444444444, 0.66666666666667]),
     ],
 )
-def test_one_window(start, end, expected, fuse):
+def test_one_window(start, end, expected, merged):
     q, r = np.reshape(start, (2, 2, 1)), np.reshape(end, (2, 2, 1))
-    partition = one_window(fuse).line(q, r)
+    partition = exact_line(relu_and_pool(merged), q, r)
     np.testing.assert_allclose(partition.ratios, [0, *expected, 1], rtol=0, atol=1e-12)
     t = np.linspace(0, 1, 101)
     maxima = np.maximum(partition.at(t).reshape(101, 4).max(axis=1), 0)
@@ -505,9 +501,7 @@ def test_real_network(shared, file, step, least):
     partition = exact_line(im, q, q + step * rng.normal(size=im.input_shape))
     ratios = np.sort(np.concatenate([partition.ratios, partition.midpoints]))[::7]
     x = keras.ops.convert_to_tensor(partition.at(ratios), dtype="float64")
-    expected = keras.ops.convert_to_numpy(
-        im.graph.in_dtype_of_input().run(x, [im.logit_operation])[im.logit_operation]
-    )
+    expected = keras.ops.convert_to_numpy(im.graph.run(x, [im.logit_operation])[im.logit_operation])
     assert len(partition) > least and expected.dtype == np.float64
     np.testing.assert_allclose(partition.evaluate(ratios), expected, rtol=0, atol=1e-10)
 

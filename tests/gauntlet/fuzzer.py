@@ -75,10 +75,6 @@ class World:
         models = map(dflare.with_softmax, (self.model, self.newer))
         return dflare.ModelPair(*models, domain=dflare.TableDomain(self.x))
 
-    def newer_copy(self) -> keras.Model:
-        """Return a model that a call may train."""
-        return keras.models.clone_model(self.newer)
-
 
 def build_world(folder: Path) -> World:
     """Return the models and data, the same in each run."""
@@ -195,10 +191,6 @@ def calls(w: World) -> dict[str, Call]:
         "DecisiveSlices.summary": (made["decisive"].summary, {}),
         "Explanation.channels": (made["explanation"].channels, {}),
         "Explanation.name": (made["explanation"].name, {"label": 0}),
-        "ClassProfiles.from_data": (
-            slicing.ClassProfiles.from_data,
-            {"im": im, "x": x, "y": y, **quiet},
-        ),
         "patch": (slicing.patch, {"model": im, "clean": x[:1], "corrupt": x[1:2]}),
         "Ablation": (instrument.Ablation, {"model": im, "reference": "zero"}),
         "Samples": (instrument.Samples, {"x": x}),
@@ -247,7 +239,6 @@ def calls(w: World) -> dict[str, Call]:
             deepxplore.generate,
             {"models": [w.image_model, w.image_model], "seeds": w.images[:2], "max_iterations": 1},
         ),
-        "retrain": (deepxplore.retrain, {"model": w.model, "x": x, "y": y, "epochs": 1}),
         "SliceDetector": (detection.SliceDetector, {"slicer": slicer}),
         "SliceDetector.fit": (detection.SliceDetector(slicer).fit, {"X": x}),
         "SliceDetector.predict": (made["detector"].predict, {"X": x}),
@@ -348,11 +339,9 @@ def calls(w: World) -> dict[str, Call]:
                 "receiver": "logits",
             },
         ),
-        "SmoothSlices": (slicing.SmoothSlices, {"slicer": slicer}),
         "LineWalker": (exactline.LineWalker, {"im": im}),
         "LineWalker.line": (exactline.LineWalker(im).line, {"start": x[0], "end": x[1]}),
         "PlaneWalker": (exactline.PlaneWalker, {"im": im}),
-        "PlaneWalker.boundary": (exactline.PlaneWalker(im).boundary, {"polygon": x[:3]}),
         "Attributor": (exactline.Attributor, {"im": im}),
         "Attributor.exact": (
             exactline.Attributor(im).exact,
@@ -367,10 +356,6 @@ def calls(w: World) -> dict[str, Call]:
         "Domain.mutate": (
             dflare.TableDomain(x).mutate,
             {"x": x[0], "operator": "noise", "rng": np.random.default_rng(0)},
-        ),
-        "distill": (
-            dflare.distill,
-            {"teacher": w.model, "student": w.newer_copy(), "x": x, "epochs": 1, **quiet},
         ),
         "minimise": (dflare.minimise, {"pair": w.pair(), "found": made["deviations"], **quiet}),
         "verify": (dflare.verify, {"pair": w.pair(), "found": made["deviations"]}),
@@ -402,7 +387,6 @@ def calls(w: World) -> dict[str, Call]:
             debugging.mend,
             {"im": im, "suspicion": made["suspicion"], "x": x, "y": y, "epochs": 1},
         ),
-        "static_slice": (debugging.static_slice, {"im": im}),
         "Attacker": (protection.Attacker, {}),
         "simulate_attacks": (
             protection.simulate_attacks,
@@ -451,7 +435,6 @@ def calls(w: World) -> dict[str, Call]:
         ),
         "plot_neurons": (report.plot_neurons, {"contributions": x[0]}),
         "plot_over_time": (report.plot_over_time, {"values": x[:4]}),
-        "plot_ticks": (report.plot_ticks, {"lines": {"a": made["line"]}}),
         "plot_kept_synapses": (report.plot_kept_synapses, {"slices": made["set"]}),
         "plot_slices": (
             report.plot_slices,

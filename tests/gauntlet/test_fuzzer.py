@@ -18,10 +18,9 @@ NOT_CALLED = {
     *("AdditiveMeasure", "ClassRanker", "Constraint", "Detector", "Measure", "Metric"),
     *("MutationOperator", "Ranker", "Scorer", "SearchAlgorithm", "Vote", "VotingDetector"),
     *("Affine", "Elementwise", "MaskOf", "Operation", "Pooling", "Step", "Synapses", "Zero"),
-    *("adds_table", "register_layer", "register_transformer", "register_kind", "register_rule"),
-    *("AtZero", "Kind", "Neurons", "Node", "Rule", "kind_of", "challenge"),
-    # No argument, or pictures of pairs that only the experiments draw.
-    *("names", "plot_normal_and_adversarial"),
+    *("register_layer", "register_transformer", "register_kind", "register_rule"),
+    *("AtZero", "Kind", "Neurons", "Node", "Rule", "SuspicionScores", "kind_of"),
+    "names",  # no argument
 }
 
 

@@ -112,3 +112,35 @@ def test_variables_of_one_path_are_numbered():
     named = named_variables(SimpleNamespace(functional=SimpleNamespace(variables=variables)))
     assert list(named) == ["a", "b", "a#1", "a#2"]
     assert list(named.values()) == variables
+
+
+class Inside(layers.Layer):
+    """A layer of layers, after which no constant can be added."""
+
+    def build(self, shape):
+        self.dense = layers.Dense(3)
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+class Between(keras.Model):
+    """Its functions get other names in a copy, as Keras numbers them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.last = Inside(name="inside"), layers.Dense(2, name="last")
+
+    def call(self, x):
+        return self.last(ops.exp(self.inside(x)))
+
+
+def test_functions_between_layers_have_other_names_in_a_copy():
+    model, rng = Between(), np.random.default_rng(0)
+    x = rng.normal(size=(9, 4)).astype(np.float32)
+    model(x)
+    ablation = Ablation(model, nns.Profile.from_data(model, x, progress=False))
+    mask = (rng.random(ablation.units) < 0.5).astype(np.float32)
+    found = ablation.model(mask)(x)
+    np.testing.assert_allclose(found, ablation.outputs(mask, x), rtol=1e-4, atol=1e-5)

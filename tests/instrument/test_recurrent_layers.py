@@ -85,7 +85,7 @@ def test_values_are_those_of_keras(name):
     np.testing.assert_allclose(im.predict(x), model(x).numpy(), rtol=1e-4, atol=1e-5)
     for operation, values in im.capture(x).items():
         assert values.shape == (4, *im[operation].shape)
-    exact = im.graph.in_dtype_of_input().run(x.astype(np.float64), im.output_operations)
+    exact = im.graph.run(x.astype(np.float64), im.output_operations)
     value = exact[im.output_operations[0]]
     np.testing.assert_allclose(value, im.predict(x), rtol=1e-3, atol=1e-4)
 

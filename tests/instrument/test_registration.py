@@ -243,13 +243,13 @@ def test_rules_of_all_executors_for_one_kind():
     x, model = samples((4, 4, 3), n=1), model_of(ChannelMaximum(name="largest"))
     kinds.register_rule("own maximum", channel_maximum_rule)
     im, profile, slow = slice_of(model, x, 0.0)
-    kinds.AT_ZERO.register("own maximum", kinds.AtZero(at_zero))
+    kinds.AT_ZERO["own maximum"] = kinds.AtZero(at_zero)
     _, _, fast = slice_of(model, x, 0.0)
     assert calls.count("at zero") > 0 and np.count_nonzero(slow.neurons["conv"]) > 0
     for name, values in slow.neurons.items():
         assert np.array_equal(fast.neurons[name], values), name
 
-    kinds.MULTIPLIERS.register("own maximum", multipliers)
+    kinds.MULTIPLIERS["own maximum"] = multipliers
     slicer = nns.Slicer(im, profile, contribution="amount", workers=0, progress=False)
     amounts = slicer.slice(x, outputs=[1]).neurons
     assert calls.count("multipliers") > 0

@@ -264,7 +264,7 @@ def test_analyses_of_one_input_say_so(im, x):
         nns.deepxplore.generate([im, im], x["facts"])
 
 
-def test_coverage_and_class_profiles_take_several_inputs(im, x):
+def test_coverage_takes_several_inputs(im, x):
     coverage = nns.deepxplore.NeuronCoverage(im)
     coverage.update(x)
     assert 0 < coverage.total() <= 1

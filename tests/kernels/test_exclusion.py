@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf._kernels import pointwise, pools, rows, sums
+from nnslicer_tf._kernels import pools, rows, sums
+from nnslicer_tf.kinds.kind import Neurons
+from nnslicer_tf.kinds.pointwise import kept_signs
 
 THETAS = (0.0, 0.05, 0.3, 0.7, 1.0, 1.5, 2.0)
 LENGTHS = (1, 2, 3, 15, 16, 17, 27, 31, 32, 33, 47, 48, 49, 64, 100, 144, 150, 288, 1000, 5000)
@@ -209,7 +211,8 @@ def test_deltas():
     means = rng.normal(1000, 1e-3, (5, 7))
     means[0] = values[0, 0]
     bounds = 1e-4 * np.arange(7)
-    delta, signs = pointwise.deltas(values, means, means - bounds, means + bounds)
+    neurons = Neurons(values, means, rounding=bounds)
+    delta, signs = neurons.delta, neurons.sign
     exact = values.astype(np.float64) - means
     exact[np.abs(exact) <= bounds] = 0
     assert 0 < (exact[1:] == 0).mean() < 0.5
@@ -222,14 +225,13 @@ def test_deltas():
 def test_merge(tensors):
     rng = np.random.default_rng(4)
     values = rng.integers(-3, 4, (tensors, 200)).astype(np.float64)
-    signs = rng.integers(-1, 2, 200).astype(np.int8)
-    y = rng.integers(0, 9, 200).astype(F)
+    y = rng.integers(0, 9, 200).astype(np.float64)
     for theta in THETAS:
         expected = np.zeros(values.shape, np.int32)
-        for n in np.flatnonzero(signs):
+        for n in range(200):
             v = values[:, n]
-            expected[:, n] = kept(v, theta * abs(float(y[n]))) * np.sign(v) * signs[n]
-        np.testing.assert_array_equal(pointwise.merge(signs, y, values, theta), expected)
+            expected[:, n] = kept(v, theta * y[n]) * np.sign(v)
+        np.testing.assert_array_equal(kept_signs(values, theta * y), expected)
 
 
 def test_maximum():

@@ -7,7 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import protection, pruning, semantic
-from nnslicer_tf.pruning.costs import multiply_adds
+from nnslicer_tf.pruning.costs import Costs
 from nnslicer_tf.pruning.removal import mask_units
 
 SHAPE = (6, 6, 2)
@@ -42,7 +42,6 @@ CALLS = {
     "remove_units": lambda im: pruning.remove_units(im, CRITICAL),
     "restructure": lambda im: semantic.restructure(im, CRITICAL),
     "masked": lambda im: semantic.masked(im, CRITICAL),
-    "compress": lambda im: semantic.compress(im, "lamp", lambda m: 1.0, 0.5, most=3).model,
     "train_neurons": lambda im: semantic.train_neurons(im, CRITICAL, X, Y, epochs=1),
     "readapt": lambda im: semantic.readapt(im, CRITICAL, X, Y, X + 0.1, epochs=1),
     "develop": lambda im: semantic.develop(im, CRITICAL, X, Y, [0], epochs=1),
@@ -68,7 +67,7 @@ def test_numbers_of_the_model_with_a_fixed_size():
     fixed = nns.InstrumentedModel(model(SHAPE))
     for count in (
         lambda im: semantic.parameter_share(im, CRITICAL),
-        lambda im: multiply_adds(im),
+        lambda im: Costs(im, X[0]).multiply_adds,
     ):
         assert count(free) == count(fixed) > 0
     assert pruning.masks(free) == {}

@@ -88,15 +88,6 @@ def test_by_hand():
     np.testing.assert_allclose(outputs(pruned, x[None].astype(np.float32))[0], y, rtol=1e-6)
 
 
-def test_renormalised_means_are_those_of_the_renormalised_model():
-    im, x, profile = case("batch norm")
-    keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)
-    pruned = pruning.prune(im.model, pruning.scores(im, "random", rng=3), 0.5, profile)
-    expected = outputs(pruning.renormalise(pruned, x), x)
-    found = Ablation(im, profile).outputs(keep, x, renormalise_on=x)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-
-
 def test_a_mean_of_zero_prunes_plainly():
     im, x, profile = case("conv same")
     keep = pruning.keep_masks(pruning.scores(im, "random", rng=3), 0.5)

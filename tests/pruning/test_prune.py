@@ -142,7 +142,7 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
     for name, scores in found.items():
         np.testing.assert_array_equal(scores, (both[0] + both[1]).synapses[name])
     by_class = ranker.by_class(im, x, y)
-    np.testing.assert_array_equal(by_class.total([7, 2])["conv2"], found["conv2"])
+    np.testing.assert_array_equal(by_class[7]["conv2"] + by_class[2]["conv2"], found["conv2"])
     np.testing.assert_array_equal(by_class[2]["conv2"], both[0].synapses["conv2"])
     # The profile of the given samples, by default.
     own = nns.Profile.from_data(im, x, progress=False)
@@ -179,23 +179,6 @@ def test_labels_may_be_one_hot(digits, dtype):
         for name, scores in expected[target].items():
             np.testing.assert_array_equal(found[target][name], scores)
     assert list(ranker.by_class(im, x, np.eye(10, dtype=dtype)[y], classes=[3, 4])) == [3, 4]
-
-
-def test_class_scores_are_kept_in_files(digits, profile, tmp_path):
-    im, train, _ = digits
-    ranker = pruning.NNSlicerRanker(profile=profile, theta=0.0, progress=False)
-    found = ranker.by_class(im, train.x[:100], train.y[:100], [0, 1, 2])
-    found.save(tmp_path / "scores.npz")
-    again = pruning.class_scores.ClassScores.load(tmp_path / "scores.npz")
-    assert list(again) == [0, 1, 2]
-    for target in found:
-        for name in found[target]:
-            np.testing.assert_array_equal(again[target][name], found[target][name])
-    assert repr(again) == "ClassScores(3 classes, 6,032 synapses)"
-    assert len(again.to_frame()) == 3 * len(im.kernels)
-    (tmp_path / "scores.npz").write_bytes(b"nothing")
-    with pytest.raises(nns.errors.CorruptFileError):
-        pruning.class_scores.ClassScores.load(tmp_path / "scores.npz")
 
 
 class Samples(pruning.ClassRanker):
@@ -243,11 +226,6 @@ def test_bad_requests_are_refused(digits, arguments, message):
         arguments = {"method": Samples(), "x": x, "y": y} | arguments
     with pytest.raises(nns.errors.InvalidArgumentError, match=message):
         pruning.scores(im, **arguments)
-    scores = pruning.class_scores.ClassScores({0: {"a": np.ones(2)}})
-    with pytest.raises(nns.errors.InvalidArgumentError, match="empty"):
-        scores.total([])
-    with pytest.raises(nns.errors.InvalidArgumentError, match="no scores for class 4"):
-        scores.total([0, 4])
 
 
 def test_targeted_pruning_keeps_the_target_classes(digits, profile):

@@ -11,7 +11,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.pruning.costs import multiply_adds
+from nnslicer_tf.pruning.costs import Costs
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_multiply_adds_are_those_of_the_layers():
         ]
     )
     expected += 8 * 8 * 9 * 16 + 8 * 8 * 16 * 5
-    assert multiply_adds(model) == expected
+    assert Costs(model, np.zeros(model.input_shape[1:])).multiply_adds == expected
 
 
 def test_costs_of_a_model_that_cannot_be_converted(tmp_path, capfd):
@@ -134,14 +134,13 @@ def test_a_network_with_a_spare_unit_is_fitted_exactly():
     np.testing.assert_allclose(got, expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("quota", ["balanced", "global"])
-def test_residual_networks_and_a_softmax_shrink(quota):
+def test_residual_networks_and_a_softmax_shrink():
     keras.utils.set_random_seed(0)
     base = zoo.build("resnet10", (16, 16, 3), 5)
     model = keras.Model(base.inputs, layers.Softmax()(base.outputs[0]))
     x = np.random.default_rng(0).uniform(size=(60, 16, 16, 3)).astype(np.float32)
     y = np.arange(60) % 5
-    found = pruning.shrink(model, x, y, classes=[1, 2, 4], by="weight", quota=quota, progress=False)
+    found = pruning.shrink(model, x, y, classes=[1, 2, 4], by="weight", progress=False)
     assert found.after.parameters <= 0.25 * found.before.parameters
     outputs = found.model.predict(x, verbose=0)
     np.testing.assert_allclose(outputs.sum(1), 1, rtol=1e-4)
@@ -191,7 +190,6 @@ def test_training_goes_on_after_the_fit(digits):
         ({"ratio": 0.9999}, "Cannot remove that many"),
         ({"classes": [3]}, "at least two classes"),
         ({"classes": [3, 10]}, "classes 0 … 9"),
-        ({"quota": "even"}, "Unknown quota 'even'"),
         ({"by": "weights"}, "Did you mean 'weight'"),
     ],
 )

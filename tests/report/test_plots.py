@@ -15,7 +15,6 @@ from nnslicer_tf.report import (
     plot_bars,
     plot_kept_synapses,
     plot_over_image,
-    plot_ticks,
     save_figure,
 )
 from nnslicer_tf.report.figures import overlay
@@ -161,17 +160,6 @@ def test_regions_end_at_their_boundaries(axes):
     assert [text.get_text() for text in axes.texts] == ["3", "1", "3"]
     colours = [p.get_facecolor() for p in axes.patches]
     assert colours[0] == colours[2] != colours[1]
-
-
-def test_ticks_are_at_the_exact_distances(axes):
-    lines = {"long": line(), "short": line((0.0, 1.0))}
-    plot_ticks(lines, axes)
-    ticks = [c.get_segments() for c in axes.collections if len(c.get_segments()) > 1]
-    np.testing.assert_allclose([s[0, 0] for s in ticks[0]], 5 * lines["long"].ratios)
-    np.testing.assert_allclose([s[0, 0] for s in ticks[1]], [0, 5])
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["long: 3 parts", "short: 1 parts"]
-    with pytest.raises(InvalidArgumentError, match="at least one line"):
-        plot_ticks({})
 
 
 # Queries ---------------------------------------------------------------------------------

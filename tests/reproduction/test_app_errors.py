@@ -28,6 +28,7 @@ CALLS = [(name, command) for name in APPS for command in commands(name)]
 IDS = ["-".join((name, *command)) for name, command in CALLS]
 
 NEEDED = {
+    ("challenge_detector",): (*("--model", "nowhere", "--detector", "nowhere"), "--data", "digits"),
     ("train",): ("lenet5",),
     ("maintain_model", "case-study"): ("lenet5", "mnist"),
     ("explore_differences", "explore"): ("--models", "nowhere"),

@@ -386,14 +386,10 @@ def test_columns_of_a_data_frame_keep_their_names(tmp_path):
     assert labels == list(frame.columns[np.argsort(-size, kind="stable")])
 
 
-def test_classes_of_a_sigmoid_are_those_of_slices_and_of_profiles():
+def test_classes_of_a_sigmoid_are_those_of_slices():
     slicer = slicer_of(binary([1, -2, 0, 1]), X)
     labels = (X @ [1, -2, 0, 1] > 0).astype(int)
     assert slicer.slice_each(X).predicted.tolist() == labels.tolist()
-    profiles = nns.slicing.ClassProfiles.from_data(slicer.im, X, labels, progress=False)
-    for label in (0, 1):
-        means = profiles[label].means[slicer.im.input_operation]
-        np.testing.assert_allclose(means, X[labels == label].mean(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("theta", [0.1, 0.5])

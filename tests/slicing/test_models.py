@@ -176,15 +176,3 @@ def test_an_output_and_its_logits_are_one_operation(x):
     slicer = nns.Slicer(model, profile, workers=0, progress=False)
     both = slicer.slice(x, outputs={"out": [0], "out:pre": [1]})
     assert both == slicer.slice(x, outputs=[0, 1])
-
-
-def test_class_profiles_take_keras_models(x):
-    inputs = keras.Input(x.shape[1:])
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    profiles = nns.slicing.ClassProfiles.from_data(model, x, progress=False)
-    whole = nns.Profile.from_data(model, x, progress=False)
-    samples = [profile.samples for profile in profiles.values()]
-    assert sum(samples) == len(x)
-    for name, mean in whole.means.items():
-        parts = [profile.means[name] for profile in profiles.values()]
-        np.testing.assert_allclose(np.average(parts, axis=0, weights=samples), mean, atol=1e-6)

@@ -52,7 +52,7 @@ def test_bounds_hold_for_neurons_that_are_constant(kind):
     found = im.capture(x)
     bounds = rounding_bounds(im, {name: values[0] for name, values in found.items()})
     names = [o.name for o in im.operations if o.kind != "mask"]
-    graph = im.graph.in_dtype_of_input()
+    graph = im.graph
     exact = graph.run(ops.convert_to_tensor(x.astype(np.float64)), names)
     for name in names:
         error = np.abs(found[name] - np.asarray(exact[name], np.float64))[0]

@@ -1,4 +1,4 @@
-"""What a slicer's settings mean: θ = 0 for amounts, the steepness of smooth slices, no warnings."""
+"""What a slicer's settings mean: θ = 0 for amounts, no warnings."""
 
 import warnings
 
@@ -8,7 +8,6 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.slicing import SmoothSlices
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +36,3 @@ def test_zero_may_be_named_where_it_is_the_default(made):
     slicer = nns.Slicer(im, profile, 0, contribution="amount", progress=False)
     assert slicer.theta == 0
     assert slicer.slice(x, [0]).synapses["sum"].ravel().tolist() == [2, 2]
-
-
-@pytest.mark.parametrize("steepness", [None, 1.0, 3.0])
-def test_gradients_of_smooth_slices_are_those_of_a_tanh(made, steepness):
-    """CONTRIB of the first synapse is s(x₀) · s(y), with s' the derivative of tanh(k · / size).
-
-    The size of values is the mean of their absolutes; the default of k is 1.
-    """
-    import tensorflow as tf
-
-    im, profile, x = made
-    slicer = nns.Slicer(im, profile, theta=0, workers=0, progress=False)
-    options = {} if steepness is None else {"steepness": steepness}
-    smooth, k = SmoothSlices(slicer, [0], ["sum"], **options), steepness or 1.0
-    tensor = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(tensor)
-        contribution = smooth(tensor)["sum"][0, 0, 0]
-    assert float(contribution) == 1
-
-    def slope(value, size):
-        return k / size * (1 - np.tanh(k * value / size) ** 2)
-
-    y = 4.0  # 2 · 1 − 1 · −2
-    expected = slope(y, y) * np.array([1.0, -2.0]) + np.array([slope(2.0, 1.5), 0])
-    gradient = tape.gradient(contribution, tensor).numpy()[0]
-    np.testing.assert_allclose(gradient, expected, rtol=1e-4)

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 
 from nnslicer_tf.dflare import DFlare, ModelPair, find_deviations
+from nnslicer_tf.instrument import copy_model
 
 
 def find(original, compressed, seeds, preprocess=None, *, search=None, **options):
@@ -45,3 +47,15 @@ def seeds():
     images = rng.integers(0, 120, (12, 8, 8, 1), dtype=np.uint8)
     images[6:] += 135
     return images
+
+
+def mutated(model, ratio, rng=0):
+    """A copy in which a share of the kernels' weights grows or shrinks by 10 %."""
+    generator = np.random.default_rng(rng)
+    copy = copy_model(model)
+    for kernel in (weight for weight in copy.weights if weight.ndim > 1):
+        values = keras.ops.convert_to_numpy(kernel)
+        factors = generator.choice([0.9, 1.1], values.shape)
+        chosen = generator.random(values.shape) < ratio
+        kernel.assign(np.where(chosen, factors, 1) * values)
+    return copy

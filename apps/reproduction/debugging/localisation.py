@@ -19,6 +19,7 @@ from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from reproduction.debugging import settings
+from reproduction.debugging.baselines import register
 from reproduction.debugging.faults import OTHER_KINDS, Fault, FaultyModel, rank
 from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
@@ -40,6 +41,7 @@ _EARLY = 0.01  # share of the channels that one would examine first
 def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     """Rank the faulty channel among all hidden ones, by every method."""
     methods = s.methods.split(",")
+    register()
     for method in methods:
         check_name("method", method.removesuffix(":amount"), METHODS)
     faulty = FaultyModel(zoo.load(s.model))
@@ -53,9 +55,10 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
         if any(one not in store for one in names[-len(methods) :]):
             runs = Runs.split(faulty.im, data.x, data.y).sampled(s.samples, rng=index)
             failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+            register(fault.seed)
             made = []
             for method in methods:
-                options: dict = {"progress": False, "rng": fault.seed}
+                options: dict = {"progress": False}
                 by, _, contribution = method.partition(":")
                 if contribution:  # amounts are of all neurons
                     options |= {"contribution": contribution, "theta": 0.0}

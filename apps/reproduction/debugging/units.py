@@ -19,6 +19,7 @@ from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.debugging import METHODS, Runs, suspicious
 from reproduction.debugging import settings
+from reproduction.debugging.baselines import register
 from reproduction.debugging.faults import Fault, FaultyModel, rank
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -34,6 +35,7 @@ def units(s: settings.UnitSettings) -> ExperimentResult:
     names, methods = s.networks.split(","), s.methods.split(",")
     for name in names:
         check_name("network", name, NETWORKS)
+    register()
     for method in methods:
         check_name("method", method, METHODS)
     fields = ("faults", "images", "samples", "cost", "seeds")

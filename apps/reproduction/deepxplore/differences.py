@@ -21,6 +21,7 @@ from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.deepxplore.constraints import CONSTRAINTS
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepxplore.networks import networks
+from reproduction.deepxplore.retraining import retrain
 from reproduction.deepxplore.settings import DifferenceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -158,7 +159,7 @@ def _retraining(
     """Yield accuracies on odd-seed inputs of models retrained on even-seed inputs."""
     images, others, training = data
     for model in models:
-        control = deepxplore.retrain(model, training.x, training.y, rng=seed)
+        control = retrain(model, training.x, training.y, rng=seed)
         for name in CONSTRAINTS:
             one, even = found[name], found[name].seed_index % 2 == 0
             held_out = ~even & one.generated
@@ -173,7 +174,7 @@ def _retraining(
                 added = even & (y >= 0) & one.generated
                 x = np.concatenate([training.x, one.inputs[added]])
                 labels = np.concatenate([training.y, y[added]])
-                better = deepxplore.retrain(model, x, labels, rng=seed)
+                better = retrain(model, x, labels, rng=seed)
                 rows.append((how, better, int(added.sum())))
             for how, better, count in rows:
                 row = {"model": model.name, "search": name, "training": how, "added": count}

@@ -19,11 +19,12 @@ import numpy as np
 from nnslicer_tf import datasets, pruning
 from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.dflare import Domain, ModelPair, compress, distill, with_softmax
+from nnslicer_tf.dflare import Domain, ModelPair, compress, with_softmax
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.dflare.distillation import distill
 from reproduction.downloads import sources
 from reproduction.zoo.models import zoo
 

@@ -66,7 +66,7 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     for line, ends in lines.items():
         partition = walker.line(*ends)
         drawn |= _curves_and_samples(line, nnet, [partition], 25)
-        drawn[f"{line}/ticks"] = polar(partition.points)
+        drawn[f"{line}/ticks"] = polar(partition.at(partition.ratios))
     drawn |= _curves_and_samples("grid", nnet, list(walker.lines(np.array(q), np.array(r))), 13)
     figure = ExperimentFigure("acas", plot_lines(drawn), 120, drawn=drawn)
     return ExperimentResult([ExperimentTable("acas", pd.DataFrame(rows), title, head)], [figure])

@@ -18,10 +18,16 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import available_cores, track
 from nnslicer_tf.exactline import Attributor
-from nnslicer_tf.exactline.gradients import RULES, PathGradients
+from nnslicer_tf.exactline.gradients import PathGradients
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from reproduction.exactline.measures import relative_error, samples_for_completeness, samples_within
+from reproduction.exactline.measures import (
+    RULES,
+    approximate,
+    relative_error,
+    samples_for_completeness,
+    samples_within,
+)
 from reproduction.exactline.networks import NETWORKS, RELU_NETWORKS, relu_networks, trained_networks
 from reproduction.exactline.settings import AttributionSettings, ProgramAttributionSettings
 from reproduction.plots import plot_boxes, put_finding
@@ -93,7 +99,7 @@ def _row(path: PathGradients, most: int) -> dict[str, object]:
     row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
     row["m_tilde"] = samples = samples_for_completeness(path, most=most)
     if samples is not None:
-        row["error_at_m_tilde"] = relative_error(path.approximate(samples), exact)
+        row["error_at_m_tilde"] = relative_error(approximate(path, samples), exact)
     return row | {rule: samples_within(path, rule, most=most) for rule in RULES}
 
 
@@ -155,8 +161,8 @@ def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
     row: dict[str, float | None] = {"exact": len(path.partition), "error_at_m_tilde": None}
     row["m_tilde"] = count = samples_for_completeness(path, _WITHIN, most, _LEAST)
     if count is not None:
-        approximate, exact = path.approximate(count), path.exact()
-        row["error_at_m_tilde"] = relative_error(approximate, exact, by="components")
+        sums, exact = approximate(path, count), path.exact()
+        row["error_at_m_tilde"] = relative_error(sums, exact, by="components")
     for rule in RULES:
         row[rule] = samples_within(path, rule, 0.05, _CONSECUTIVE, most, by="components")
     if row["trapezoid"] is not None:

@@ -7,7 +7,6 @@ change by as much, with random signs. Errors are means of relative errors of sin
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import Attributor, LineWalker
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report import plot_ticks
 from reproduction.exactline import measures
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.settings import LinearitySettings, ProgramSettings
@@ -115,26 +113,25 @@ def plot(table: pd.DataFrame) -> Figure:
     )
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line in the form that `plot_ticks` takes."""
-
-    ratios: np.ndarray
-    length: float
-
-    def __len__(self) -> int:
-        return len(self.ratios) - 1
-
-
 def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the parts of the lines from one test image (figures 4 and 5)."""
-    lines = {name: _Line(places / places[-1], float(places[-1])) for name, places in drawn.items()}
-    figure = plot_ticks(lines).figure  # type: ignore[arg-type]
-    counts = {name: len(line) for name, line in lines.items()}
+    """Draw the parts of the lines from one test image (figures 4 and 5).
+
+    `drawn` has the distances of the ends of the parts from the image, from 0 on.
+    """
+    counts = {name: len(places) - 1 for name, places in drawn.items()}
+    figure = Figure((9, 0.7 + 0.4 * len(drawn)), layout="constrained")
+    ax, rows = figure.subplots(), -np.arange(len(drawn))
+    ax.hlines(rows, 0, [places[-1] for places in drawn.values()], color="#bdbdbd", linewidth=1)
+    ax.eventplot(
+        list(drawn.values()), lineoffsets=rows, linelengths=0.6, colors="#08519c", linewidths=0.6
+    )
+    ax.set_yticks(rows, [f"{name}: {count} parts" for name, count in counts.items()])
+    ax.set_xlabel("distance from the image (Euclidean)")
+    ax.spines[["top", "right", "left"]].set_visible(False)
     most, least = (choose(counts, key=counts.__getitem__) for choose in (max, min))
     finding = f"From one image, lines have {counts[least]} ({least})"
     finding += f" to {counts[most]} ({most}) parts"
-    return put_finding(figure, finding)  # type: ignore[arg-type]  # of new axes
+    return put_finding(figure, finding)
 
 
 _SHARE = 0.03  # of a pixel's own value

@@ -18,11 +18,12 @@ from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
-from nnslicer_tf.semantic import METRICS, compress, contributions, restructure
+from nnslicer_tf.semantic import METRICS, contributions, restructure
 from reproduction.neusemslice.maintenance import COMPRESSORS
 from reproduction.neusemslice.settings import WAYS, CaseStudySettings, ScoringTimeSettings
 from reproduction.neusemslice.slicing import curve_rows, plot_curves
 from reproduction.neusemslice.trial import SlicedModel, Trial, zoo_trial
+from reproduction.neusemslice.weight_pruning import compress
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_frame
 from reproduction.rows import RowStore
 from reproduction.zoo.models import zoo

@@ -1,6 +1,6 @@
 """DeepArc, by layers, which NeuSemSlice is compared with (Ren et al., ICSE 2023; section 2.2).
 
-A layer whose embedding landscape (`semantic.similarity.landscape`) is similar to that of the layer
+A layer whose embedding landscape (`landscapes.landscape`) is similar to that of the layer
 before it is redundant and is removed. If its output has another shape than its input, a 1×1
 convolution (a dense layer for vectors), fitted to its output by least squares, takes its place: the
 sewing layer.

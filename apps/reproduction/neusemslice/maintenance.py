@@ -20,13 +20,7 @@ import numpy as np
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.attacks import AttackSpec, generate
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic import (
-    CriticalNeurons,
-    compress,
-    masked,
-    parameter_share,
-    train_neurons,
-)
+from nnslicer_tf.semantic import CriticalNeurons, masked, parameter_share, train_neurons
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.semantic import restructure as remove_neurons
 from nnslicer_tf.semantic.neurons import neuron_layers
@@ -42,6 +36,7 @@ from reproduction.neusemslice.trial import (
     slices_of_one_size,
     split_classes,
 )
+from reproduction.neusemslice.weight_pruning import compress
 from reproduction.result import ExperimentResult
 from reproduction.samples import of_classes
 

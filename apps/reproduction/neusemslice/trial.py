@@ -39,8 +39,8 @@ from nnslicer_tf.semantic import (
 )
 from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import neuron_layers
-from nnslicer_tf.semantic.similarity import landscape, similarity
 from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.landscapes import landscape, similarity
 from reproduction.neusemslice.settings import OURS, SETTINGS, WAYS, MaintenanceSettings
 from reproduction.result import ExperimentTable
 from reproduction.rows import RowStore

@@ -9,7 +9,6 @@ Memory: one float32 per input and feature or sampled synapse.
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,8 @@ class VectorDetector(VotingDetector):
         max_features: Number of elements drawn at random from longer vectors.
     """
 
+    differentiable = False  # its features take no tensors
+
     im: InstrumentedModel
     preset: str = "paper"
     _: KW_ONLY
@@ -51,8 +52,7 @@ class VectorDetector(VotingDetector):
     def votes(self) -> list[Vote]:
         """Return the single vote."""
         scorer: Scorer = RidgeMargin(self.alpha) if self.preset == "margin" else TreeDisagreement()
-        options: dict[str, Any] = {"sizes": [self.width()], "most": self.max_features}
-        return [Vote(self.preset, self._read, scorer, takes_tensors=False, **options)]
+        return [Vote(self.preset, self._read, scorer, sizes=[self.width()], most=self.max_features)]
 
     def _read(self, evidence: Evidence, columns: np.ndarray) -> np.ndarray:
         return self.vectors(evidence.x, columns)

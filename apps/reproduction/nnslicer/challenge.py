@@ -18,10 +18,12 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._checks import check_name
-from nnslicer_tf.detection import Detector, challenge
-from nnslicer_tf.detection.adaptive.result import MODEL, PAIR, ChallengeResult
+from nnslicer_tf.detection import Detector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.adaptive import ChallengeResult, challenge
+from reproduction.adaptive.result import MODEL, PAIR
+from reproduction.adaptive.surrogate import is_differentiable
 from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings, split_names
 from reproduction.plots import METHODS
@@ -130,7 +132,7 @@ def run_challenges(
 
     for name in names:
         detector = fitted(name, watched.normal, "detector")
-        transfers = detector.differentiable and (attacks is None or "transfer" in attacks)
+        transfers = is_differentiable(detector) and (attacks is None or "transfer" in attacks)
         effort = s.values("steps", "queries", "rounds")
         made_from = s.values("train", "images", "skip") | effort
         made_from |= s.values("theta", "false_positive_rate", "seed")

@@ -7,7 +7,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import ClassProfiles, Criterion, Slicer, SliceSet
+from nnslicer_tf.slicing import Criterion, Slicer, SliceSet
+from reproduction.nnslicer.class_profiles import ClassProfiles
 
 
 def slice_each_by_class(

@@ -28,11 +28,12 @@ from nnslicer_tf.detection import (
     SliceDetector,
     evaluate,
 )
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, generate
+from nnslicer_tf.detection.attacks import AttackSpec, generate
 from nnslicer_tf.detection.attacks.generation import AdversarialExamples
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer.explorer import Explorer
 from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.nnslicer.attacks import ATTACKS, MNIST_ATTACKS
 from reproduction.nnslicer.baselines import EffectivePath, FeatureMap, FlagEverything
 from reproduction.nnslicer.effective_path import effective_paths
 from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings, split_names

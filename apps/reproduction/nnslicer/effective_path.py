@@ -26,7 +26,6 @@ from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.outputs import check_synapses
-from nnslicer_tf.kinds.kind import Table
 from nnslicer_tf.pruning import ClassRanker
 from nnslicer_tf.pruning.class_scores import Scores
 from reproduction.nnslicer import path_kernels
@@ -37,7 +36,7 @@ PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[
 """`rule(path, output, inputs, theta)` for one sample: maps a bool array of the outputs that are on
 the path, the operation's value and its inputs' values to bool arrays of the inputs on the path."""
 
-PATHS: Table[Callable[[Operation], PathRule]] = Table()
+PATHS: dict[str, Callable[[Operation], PathRule]] = {}
 """Kind → the function that returns an operation's rule; weighted sums need none."""
 
 
@@ -228,7 +227,7 @@ for _build, _kinds in (
     (_pooling, ("average", "maximum")),
 ):
     for _kind in _kinds:
-        PATHS.register(_kind, _build)
+        PATHS[_kind] = _build
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

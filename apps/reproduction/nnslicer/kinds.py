@@ -90,6 +90,8 @@ class MembershipRatio(ClassDistance):
 class EvidenceDetector(SliceDetector):
     """A `SliceDetector` with all kinds of evidence, also those that are in no preset."""
 
+    differentiable = False  # the slices for the two best outputs take no tensors
+
     def votes(self) -> list[Vote]:
         """Return the votes of all kinds."""
         return [vote for kind in EVIDENCE for vote in self.votes_of(kind)]
@@ -133,8 +135,7 @@ class EvidenceDetector(SliceDetector):
             ]
         if kind == "slices for the two best outputs":
             read = partial(_ratios, names)
-            options = {"sizes": sizes, "most": most, "takes_tensors": False}
-            return [Vote("two best outputs", read, ClassDistance(), **options)]
+            return [Vote("two best outputs", read, ClassDistance(), sizes=sizes, most=most)]
         return super().votes_of(kind)
 
 

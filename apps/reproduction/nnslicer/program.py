@@ -20,9 +20,16 @@ from nnslicer_tf import pruning, zoo
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.instrument import Ablation, Mean, Zero
 from nnslicer_tf.pruning import NNSlicerRanker
-from nnslicer_tf.slicing import ClassProfiles, Profile
+from nnslicer_tf.slicing import Profile
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker
-from reproduction.nnslicer.pruning import POWER, RENORMALISE_ON, PruningMethod, paper_methods
+from reproduction.nnslicer.pruning import (
+    POWER,
+    RENORMALISE_ON,
+    PruningMethod,
+    logits_of,
+    paper_methods,
+)
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
 from reproduction.nnslicer.targets import (
     Profiles,
@@ -201,8 +208,7 @@ def _measure(
             ratios = pruning.global_ratios(scores, ratio)
         keep = pruning.keep_masks(scores, ratios)
         images = task.train.x[:RENORMALISE_ON] if treatment.renormalised else None
-        ablation = ablation_of(frozenset(without_means))
-        return ablation.outputs(keep, task.measured.x, renormalise_on=images)
+        return logits_of(ablation_of(frozenset(without_means)), keep, task.measured.x, images)
 
     jobs = []
     for (label, treatment, name), ratio in itertools.product(cases, s.ratio or _RATIOS):

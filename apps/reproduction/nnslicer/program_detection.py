@@ -18,7 +18,8 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import ClassProfiles, Criterion
+from nnslicer_tf.slicing import Criterion
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.detection import attacks_on, examples
 from reproduction.nnslicer.effective_path import effective_paths

@@ -25,13 +25,13 @@ from nnslicer_tf import datasets, pruning
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Zero
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning import NNSlicerRanker
-from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS
 from reproduction.nnslicer import settings
 from reproduction.nnslicer.settings import ShrinkSettings
 from reproduction.nnslicer.targets import (
     ABLATED,
     RANKINGS,
+    ClassScores,
     Targets,
     TargetTask,
     draw_subsets,
@@ -230,14 +230,24 @@ def ablation(s: settings.AblationSettings) -> ExperimentResult:
     return ExperimentResult([ExperimentTable("ablation", found, title, head, note("pruning"))])
 
 
+def logits_of(
+    ablation: Ablation, masks: dict[str, np.ndarray], x: np.ndarray, images: np.ndarray | None
+) -> np.ndarray:
+    """Return a masked model's logits; `images` are those to measure normalisations again on."""
+    if images is None:
+        return ablation.outputs(masks, x)
+    model = pruning.renormalise(ablation.model(masks), images)
+    return InstrumentedModel(model).logits(x)
+
+
 def _masked(task: TargetTask) -> Logits:
-    """Return a function that computes the logits of a pruned model without building it."""
+    """Return a function that computes the logits of a pruned model."""
     ablation = Ablation(task.im, Zero(), "weight")
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
         images = task.train.x[:RENORMALISE_ON] if method.renormalised else None
         masks = pruning.weight_masks(ablation.im, method.keep(targets, ratio))
-        return ablation.outputs(masks, task.measured.x, renormalise_on=images)
+        return logits_of(ablation, masks, task.measured.x, images)
 
     return logits
 
@@ -311,11 +321,11 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
     test = datasets.load(s.dataset, "test", normalise=s.normalise)
     pairs = draw_subsets(train.classes, 2, s.pairs, s.seed)
     stem = f"shrink-{s.file.stem if s.file else s.model}-{s.dataset}"
-    fields = ("train", "normalise", "ratio", "quota", "seed")
+    fields = ("train", "normalise", "ratio", "seed")
     store = RowStore.of(s, stem, _KEYS, *fields, weights=im.fingerprint)
 
     def shrunk(method: str, epochs: int, classes: str) -> list[dict[str, float]]:
-        options = {"ratio": s.ratio, "by": _METHODS[method], "quota": s.quota, "epochs": epochs}
+        options = {"ratio": s.ratio, "by": _METHODS[method], "epochs": epochs}
         targets = [int(c) for c in classes.split("+")]
         found = pruning.shrink(
             im, train, classes=targets, **options, test=test, rng=s.seed, progress=False
@@ -339,7 +349,7 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
         "model": f"{s.file.name if s.file else s.model} on {s.dataset} ({s.normalise}), "
         f"{im.model.count_params():,} parameters",
         "images": f"{s.train} to score, fit and train; {len(test):,} test images",
-        "ratio and quota": f"{s.ratio} of the parameters, {s.quota}",
+        "ratio": f"{s.ratio} of the parameters, the same share of every layer",
         "pairs of classes": ", ".join(named),
         "seed": s.seed,
     }

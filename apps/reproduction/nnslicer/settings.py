@@ -365,7 +365,6 @@ class ShrinkSettings(Settings):
     file: Annotated[Path | None, Option(help="A model's file, instead of the zoo's.")] = None
     train: Annotated[str, Option(help="Split to score, fit and train with.")] = "train"
     ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75
-    quota: Annotated[str, Option(help="Quota over the layers.")] = "layer"
     pairs: Annotated[int, Option(help="Pairs of classes, drawn at random.", min=1)] = 5
     method: Methods = None
     epochs: Annotated[list[int] | None, Option(help="Epochs of imitating the original.")] = None

@@ -22,7 +22,8 @@ import pandas as pd
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import Ablation, InstrumentedModel
-from nnslicer_tf.slicing import ClassProfiles, Profile, Slice, Slicer
+from nnslicer_tf.slicing import Profile, Slice, Slicer
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.class_slicer import slice_each_by_class
 from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note

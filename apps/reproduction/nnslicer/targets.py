@@ -1,6 +1,7 @@
 """Common parts of the experiments on target classes: data, rankings, stored rows, summaries."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations
@@ -11,17 +12,69 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf._environment import track
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, NNSlicerRanker
-from nnslicer_tf.pruning.class_scores import ClassScores, subset_figures
-from nnslicer_tf.slicing import ClassProfiles, Profile
+from nnslicer_tf.pruning.class_scores import Scores, subset_figures
+from nnslicer_tf.slicing import Profile
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.effective_path import EffectivePathRanker
 from reproduction.nnslicer.settings import TargetSettings
 from reproduction.rows import RowStore
 from reproduction.samples import first, load_classifier
 
 Targets = tuple[int, ...]
+
+_FORMAT = "nnslicer_tf class scores 1"
+
+
+class ClassScores(dict[int, Scores]):
+    """The scores of each class: class → kernel name → array of the kernel's shape."""
+
+    def total(self, classes: Iterable[int] | None = None) -> Scores:
+        """Return the sum of the scores of a set of target classes.
+
+        Args:
+            classes: The target classes; all by default.
+
+        Raises:
+            InvalidArgumentError: if the set is empty, or contains a class without scores.
+        """
+        targets = list(self) if classes is None else sorted(set(classes))
+        if not targets:
+            raise InvalidArgumentError("The set of target classes is empty: name at least one.")
+        for target in targets:
+            if target not in self:
+                raise InvalidArgumentError(
+                    f"There are no scores for class {target!r}; there are some for "
+                    f"{', '.join(map(str, self))}."
+                )
+        return {
+            name: sum((self[c][name] for c in targets), np.zeros_like(score))
+            for name, score in self[targets[0]].items()
+        }
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the scores to an .npz file; an older file is replaced only by a complete one."""
+        kernels = list(next(iter(self.values()), {}))
+        header = {"classes": [int(target) for target in self], "kernels": kernels}
+        arrays = {f"{c}/{i}": self[c][name] for c in self for i, name in enumerate(kernels)}
+        write_archive(path, _FORMAT, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "ClassScores":
+        """Read scores; raise MissingFileError, or CorruptFileError if it is damaged."""
+        with read_archive(path, _FORMAT, "file of class scores") as file:
+            classes, kernels = file.value("classes", list), file.names("kernels")
+            scores = {
+                int(c): {n: file.array(f"{c}/{i}", np.number) for i, n in enumerate(kernels)}
+                for c in classes
+            }
+            shapes = [[score.shape for score in of_class.values()] for of_class in scores.values()]
+            file.check(shapes[1:] == shapes[:-1], "its classes have scores of different shapes")
+            return cls(scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +177,7 @@ def kept_rankings(
     for name, ranker in by.items():
         path = folder / f"{name}.npz"
         if not path.exists():
-            ranker(profiles).by_class(im, x, y).save(path)
+            ClassScores(ranker(profiles).by_class(im, x, y)).save(path)
         scores[name] = ClassScores.load(path)
     return scores
 

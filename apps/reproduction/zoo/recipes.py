@@ -22,7 +22,8 @@ from nnslicer_tf._training import compile_classifier, set_dropout_seeds, train_e
 from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, MissingFileError
-from nnslicer_tf.instrument.copies import copy_model, inputs_like
+from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.functional import inputs_like
 from nnslicer_tf.zoo import accuracy
 
 PRECISIONS = ("float32", "mixed_bfloat16")

@@ -1,23 +1,10 @@
-"""The 17 attacks of the NNSlicer paper's Table 4, under its names, for Keras models.
+"""Attacks of Foolbox on Keras models, with those of the NNSlicer paper's Table 4 by name.
 
-Thirteen come from Foolbox, which is imported when an entry of `ATTACKS` is called; JSMA, ADef,
-SinglePixel and LocalSearch are implemented here as Foolbox attacks.
-
-To add an attack, subclass Foolbox's `Attack`, or `ArrayAttack` with one method `perturb(query, x,
-labels)`, and add a line to `ATTACKS` or pass an `AttackSpec` to `generate`.
+Foolbox is imported when an entry of `ATTACKS` is called. To add an attack, pass an `AttackSpec` of
+a class of Foolbox, or of a subclass of Foolbox's `Attack`, to `generate`.
 """
 
-from typing import Any
+from nnslicer_tf.detection.attacks.generation import generate
+from nnslicer_tf.detection.attacks.table import ATTACKS, MNIST_ATTACKS, AttackSpec
 
-import lazy_loader
-
-from nnslicer_tf._environment import require
-
-# Lazy, since the base class of attacks is Foolbox's. `__init__.pyi` has the names.
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ArrayAttack":
-        require("foolbox", f"{name} belongs to attacks of")
-    return _load(name)
+__all__ = ["ATTACKS", "MNIST_ATTACKS", "AttackSpec", "generate"]

@@ -165,8 +165,13 @@ def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None)
         )
     if im.logit_operation in im.output_operations:
         return model
-    inputs = keras.Input(im.input_shape, dtype=im.functional.inputs[0].dtype)
-    logits = im.compute(inputs, [im.logit_operation])[im.logit_operation]
+    name, inputs = (
+        im.logit_operation,
+        keras.Input(im.input_shape, dtype=im.functional.inputs[0].dtype),
+    )
+    head = keras.layers.Lambda(lambda x: im.compute(x, [name])[name])
+    head.network = im.model  # so that the new model has its weights
+    logits = head(inputs)
     if im.classes.is_binary:
         logits = keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
     elif logits.shape[1:] != model.outputs[0].shape[1:]:

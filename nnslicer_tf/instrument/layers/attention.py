@@ -16,14 +16,13 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
-from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Pooling, Source, Step
+from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, PaddingOf, Source, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
 
@@ -244,35 +243,18 @@ def _additive_scores(
         Step("add", ops.add, None, "/sums", ("/query", "/key"), pairs, mask),
         replace(tanh, sources=("/sums",), shape=pairs, mask=mask),
     ]
-    if layer.scale is not None:
-        synapses = matrix_synapses(
-            f"{call.path}/scale",
-            lambda: layer.scale,
-            queries * keys,
-            apply=lambda x, kernel: ops.matmul(x, ops.reshape(kernel, (channels, 1))),
-        )
-        total = sum_step(replace(synapses, order=(0,), summed=1), "/scores:sum", (*shape, 1))
-        source, compute = "/scores:sum", lambda x: ops.squeeze(x, -1)
-        steps.append(replace(total, sources=("/tanh",), mask=mask))
-        return [*steps, Step("routing", compute, None, "/scores", (source,), shape, mask)]
-
-    # A sum over the channels is their mean, times their number.
-    def to_front(x: Any) -> Any:
-        return ops.transpose(ops.reshape(x, (-1, queries * keys, channels)), (0, 2, 1))
-
-    def to_pairs(x: Any) -> Any:
-        return ops.reshape(x, (-1, queries, keys))
-
-    front, flat = (channels, queries * keys), (queries * keys,)
-    pooling = Pooling(lambda: windows.whole((channels,)))
-    channel, average, pair = "/tanh:channels", "/scores:mean", "/scores:pairs"
-    return [
-        *steps,
-        Step("routing", to_front, None, channel, ("/tanh",), front),
-        Step("average", lambda x: ops.mean(x, axis=1), pooling, average, (channel,), flat),
-        Step("routing", to_pairs, None, pair, (average,), shape, mask),
-        affine_step(float(channels), 0.0, "/scores", (pair,), shape, mask),
-    ]
+    ones = np.ones(channels, np.float32)
+    read = lambda: ones if layer.scale is None else layer.scale  # noqa: E731
+    synapses = matrix_synapses(
+        f"{call.path}/scale",
+        read,
+        queries * keys,
+        apply=lambda x, kernel: ops.matmul(x, ops.reshape(kernel, (channels, 1))),
+    )
+    synapses = replace(synapses, order=(0,), summed=1, is_constant=layer.scale is None)
+    total = replace(sum_step(synapses, "/scores:sum", (*shape, 1)), sources=("/tanh",), mask=mask)
+    squeeze = lambda x: ops.squeeze(x, -1)  # noqa: E731
+    return [*steps, total, Step("routing", squeeze, None, "/scores", (total.suffix,), shape, mask)]
 
 
 LAYERS: LayerTable = {

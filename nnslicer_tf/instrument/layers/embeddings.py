@@ -12,11 +12,10 @@ from keras import layers, ops
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.weighted_sums import matrix_synapses, sum_step
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Step
-from nnslicer_tf.instrument.registry import LayerCall, LayerTable, OperationsFunction
+from nnslicer_tf.instrument.registry import LayerCall, LayerTable
 
 _EXACT = 1 << 24
 
@@ -55,21 +54,6 @@ def _reversible(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     soft_cap = Elementwise("soft_cap", mixes=False)
     capped = Step("elementwise", lambda x: ops.tanh(x / cap) * cap, soft_cap)
     return (sum_step(synapses, ":pre"), capped)
-
-
-def adds_table(table: Callable[[Any], Any]) -> OperationsFunction:
-    """Return the operations of a layer that adds a table to its input, such as learned positions.
-
-        register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
-
-    Args:
-        table: Returns the layer's table, a variable or tensor that broadcasts to one sample.
-    """
-
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-        return (affine_step(offset=lambda: table(layer)),)
-
-    return operations_fn
 
 
 LAYERS: LayerTable = {

@@ -106,33 +106,27 @@ def _several(function: Callable, call: LayerCall) -> tuple[Step, ...]:
 def linear_steps(
     function: Callable, call: LayerCall, suffix: str, shape: Shape
 ) -> tuple[Step, ...]:
-    """Return the steps of a linear map, as weighted sums by constant matrices.
+    """Return the steps of a linear map: its inputs side by side, times a constant matrix.
 
     Raises UnsupportedLayerError if the function is not linear, or too large.
     """
     sizes = [int(np.prod(s)) for s in call.input_shapes]
-    outputs = int(np.prod(shape))
+    size, outputs = sum(sizes), int(np.prod(shape))
 
-    def run(*rows: np.ndarray) -> np.ndarray:
-        tensors = [
-            ops.convert_to_tensor(r.reshape(-1, *s).astype(np.float32))
-            for r, s in zip(rows, call.input_shapes, strict=True)
-        ]
-        return ops.convert_to_numpy(function(*tensors)).reshape(len(rows[0]), -1)
+    def run(rows: np.ndarray) -> np.ndarray:
+        parts = np.split(rows.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
+        pairs = zip(parts, call.input_shapes, strict=True)
+        tensors = [ops.convert_to_tensor(part.reshape(-1, *s)) for part, s in pairs]
+        return ops.convert_to_numpy(function(*tensors)).reshape(len(rows), -1)
 
-    def matrix(k: int) -> np.ndarray:
-        rows = [np.zeros((sizes[k], n)) for n in sizes]
-        rows[k] = np.eye(sizes[k])
-        return run(*rows) - run(*(np.zeros((1, n)) for n in sizes))
+    def matrix() -> np.ndarray:
+        return run(np.eye(size)) - run(np.zeros((1, size)))
 
-    known: list[np.ndarray] = []
-    is_linear = sum(sizes) * outputs <= MAX_MATRIX
+    is_linear = size * outputs <= MAX_MATRIX
     if is_linear:
-        known = [matrix(k) for k in range(len(sizes))]
-        x = [np.random.default_rng(k).normal(size=(3, n)) for k, n in enumerate(sizes)]
-        expected = sum(r @ m for r, m in zip(x, known, strict=True))
-        offset = run(*(np.zeros((1, n)) for n in sizes))
-        is_linear = np.allclose(run(*x), expected + offset, rtol=1e-3, atol=1e-4)
+        known, offset = matrix(), run(np.zeros((1, size)))
+        x = np.random.default_rng(0).normal(size=(3, size))
+        is_linear = np.allclose(run(x), x @ known + offset, rtol=1e-3, atol=1e-4)
     if not is_linear:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' has no rule: it is neither a function of single values, nor "
@@ -141,22 +135,21 @@ def linear_steps(
             "nnslicer_tf.register_layer."
         )
     follows = any(isinstance(v, Constant) for v in keras.tree.flatten(dict(call.arguments)))
-    steps: list[Step] = []
-    for k, size in enumerate(sizes):
-        flat = f"{suffix}:flat{k}"
-        flatten = lambda x: ops.reshape(x, (ops.shape(x)[0], -1))  # noqa: E731
-        steps.append(Step("routing", flatten, None, flat, (k,), (size,)))
-        read = partial(matrix, k) if follows else partial(np.asarray, known[k])
-        variable = partial(lambda of: ops.convert_to_tensor(of(), "float32"), read)
-        synapses = matrix_synapses(f"{call.path}{suffix}", variable, 1)
-        total = sum_step(replace(synapses, is_constant=True), f"{suffix}:sum{k}", (outputs,))
-        steps.append(replace(total, sources=(flat,)))
-    last = f"{suffix}:sum0"
-    if len(sizes) > 1:
-        parts = tuple(f"{suffix}:sum{k}" for k in range(len(sizes)))
-        add = lambda *x: sum(x[1:], x[0])  # noqa: E731
-        last = f"{suffix}:total"
-        steps.append(Step("add", add, None, last, parts, (outputs,)))
+    read = matrix if follows else partial(np.asarray, known)
+    synapses = matrix_synapses(
+        f"{call.path}{suffix}", lambda: ops.convert_to_tensor(read(), "float32"), 1
+    )
+
+    def side_by_side(*tensors: Any) -> Any:
+        flat = [ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors]
+        return ops.concatenate(flat, axis=1)
+
+    flat, last = f"{suffix}:flat", f"{suffix}:sum"
+    total = sum_step(replace(synapses, is_constant=True), last, (outputs,))
+    steps = [
+        Step("routing", side_by_side, None, flat, tuple(range(len(sizes))), (size,)),
+        replace(total, sources=(flat,)),
+    ]
     if np.any(offset):
         steps.append(affine_step(1.0, offset, f"{suffix}:offset", (last,), (outputs,)))
         last = f"{suffix}:offset"

@@ -21,10 +21,6 @@ from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
 Function = Callable[[np.ndarray], np.ndarray]
 
-_KNOWN = (
-    *("relu6", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign", "mish"),
-    *("exponential", "hard_sigmoid", "hard_silu", "hard_tanh", "soft_shrink", "log_sigmoid"),
-)
 CHANGES = (0.1, -0.2, 1.0, -2.0, 30.0, -60.0)  # with a sum, or means of a batch would stay
 MAX_CHANGED_ALONE = 64
 MAX_PROBED_VALUES = 1 << 22
@@ -148,7 +144,7 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
     x = np.random.default_rng(1).permutation(np.resize(grid, rows * int(np.prod(shape))))
     x = x.reshape(rows, *shape)
     y = function(x)
-    at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, 1, -1, -FAR, FAR)}
+    at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, -FAR, FAR)}
     # An identity or an affine function
     if _equal(y, x * ((at[FAR] - at[-FAR]) / (2 * FAR)) + at[0]):
         same = np.array_equal(y, x.astype(np.float32))  # x + 1e-7 is not
@@ -156,20 +152,13 @@ def _elementwise_step(function: Function, compute: Callable, shape: Shape, name:
     # A ReLU or another clip
     low = np.where(at[-FAR] > -FAR, at[-FAR], -np.inf)
     high = np.where(at[FAR] < FAR, at[FAR], np.inf)
-    ends, slope = (float(low.flat[0]), float(high.flat[0])), -at[-1]
+    ends = float(low.flat[0]), float(high.flat[0])
     same = (low == ends[0]).all() and (high == ends[1]).all()
     if same and _equal(y, np.clip(x, low, np.maximum(low, high))):
         knots = tuple(end for end in ends if abs(end) < FAR)
         if ends[0] == 0:
             return Step("rectify", compute, Elementwise("relu", knots, mixes=False))
         return Step("elementwise", compute, Elementwise("clip", knots, mixes=False))
-    # A leaky ReLU, or another function of Keras
-    if _equal(y, np.where(x > 0, x, slope * x)):
-        return Step("elementwise", compute, Elementwise("leaky_relu", (0.0,), mixes=False))
-    for known in _KNOWN:
-        of_keras = getattr(activations, known, None)
-        if of_keras is not None and _equal(y, _on_arrays(of_keras, (), name)(x)):
-            return activation_step(of_keras, compute)
     return Step("elementwise", compute, Elementwise(name, _knots(compute, shape), mixes=False))
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument.functional import as_functional
 from nnslicer_tf.instrument.operations import Pooling, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape, layer_steps
-from nnslicer_tf.instrument.tracing import as_functional, trace
+from nnslicer_tf.instrument.tracing import trace
 
 
 def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[Step, ...]:

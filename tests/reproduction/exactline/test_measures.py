@@ -7,6 +7,7 @@ from nnslicer_tf.datasets import load
 from nnslicer_tf.exactline import Attributor, LinearPartition
 from reproduction.exactline import networks
 from reproduction.exactline.measures import (
+    approximate,
     density,
     fgsm,
     linearity,
@@ -16,6 +17,9 @@ from reproduction.exactline.measures import (
     samples_for_completeness,
     samples_within,
 )
+
+from ...exactline.lines import sums_of_gradients
+from ...exactline.planes import relu_network, relu_of
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def test_gradient_error_is_the_mean_change(classifier, images):
     attributor = Attributor(nns.InstrumentedModel(classifier))
     line = attributor.walker.line(images[0] - 1, images[0] + 1)
     t = (np.arange(2_000) + 0.5) / 2_000
-    gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
+    gradients = attributor.gradients(line.at(t), 1).reshape(2_000, -1)
     changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
     assert relative_change(attributor.path(line.end, line.start, 1)) == pytest.approx(
         changes.mean(), rel=0.02
@@ -85,7 +89,7 @@ def test_component_error_is_the_mean_of_the_components_own(classifier, images):
     attributor = Attributor(nns.InstrumentedModel(classifier))
     line = attributor.walker.line(images[0] - 1, images[0] + 1)
     t = (np.arange(2_000) + 0.5) / 2_000
-    gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
+    gradients = attributor.gradients(line.at(t), 1).reshape(2_000, -1)
     changes = np.abs((gradients[0] - gradients) / gradients).mean()
     found = relative_change(attributor.path(line.end, line.start, 1), by="components")
     assert found == pytest.approx(changes, rel=0.03)
@@ -223,3 +227,28 @@ def test_numbers_of_samples_of_a_function_that_is_affine_but_for_one_kink():
     errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 / 4 <= 0.05 for m in range(1, 200)]
     first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 4]))
     assert samples_within(path, "left", consecutive=5, by="components") == first
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"), [("left", 3 / 4), ("right", 1.0), ("trapezoid", 3.5 / 4)]
+)
+def test_sums_weigh_the_first_and_the_last_gradient(rule, value):
+    """ReLU(u − 0.1) from 0 to 1: of the gradients at 0, ¼, ½, ¾ and 1, only the first is 0."""
+    attributor = Attributor(relu_of([[1, 0]], [-0.1]))
+    x, baseline = np.array([1.0, 0]), np.zeros(2)
+    sums = sums_of_gradients(attributor, x, baseline, 0, 4, rule)
+    np.testing.assert_allclose(sums, [value, 0], atol=1e-6)
+    path = attributor.path(x, baseline, 0)
+    np.testing.assert_allclose(approximate(path, 4, rule), [value, 0], atol=1e-6)
+    np.testing.assert_allclose(attributor.exact(x, baseline, 0), [0.9, 0], atol=1e-6)
+    with pytest.raises(nns.errors.InvalidArgumentError, match="'left', 'right', 'trapezoid'"):
+        approximate(path, 4, "middle")
+
+
+@pytest.mark.parametrize("rule", ["left", "right", "trapezoid"])
+def test_sums_are_those_of_the_models_own_gradients(rule):
+    attributor = Attributor(relu_network((8, 8), inputs=4))
+    x, baseline = np.random.default_rng(0).normal(size=(2, 4))
+    sums = sums_of_gradients(attributor, x, baseline, 1, 13, rule)
+    found = approximate(attributor.path(x, baseline, 1), 13, rule)
+    np.testing.assert_allclose(found, sums, atol=1e-12)

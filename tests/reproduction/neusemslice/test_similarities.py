@@ -6,7 +6,9 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.semantic.similarity import landscape, similarity
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic.similarity import centre
+from reproduction.neusemslice.landscapes import landscape, similarity
 from reproduction.neusemslice.trial import layer_similarities
 from support.classifiers import make, randomise, samples
 
@@ -42,3 +44,30 @@ def test_padding_counts_in_no_similarity():
     found = layer_similarities(im, tokens)
     assert found["second"] == pytest.approx(expected, abs=1e-6)
     assert abs(similarity(landscape(first), landscape(second)) - expected) > 0.01
+
+
+def test_similarity_is_scale_free_and_not_centred():
+    rng = np.random.default_rng(2)
+    f = rng.normal(size=(9, 4))
+    assert similarity(landscape(f), landscape(3 * f)) == pytest.approx(1)
+    assert similarity(landscape(f), landscape(f + 5)) < 0.9
+    assert similarity(landscape(centre(f)), landscape(centre(f + 5))) == pytest.approx(1)
+
+
+def test_centred_landscapes_give_the_centred_kernel_alignment():
+    """Kornblith et al. (2019): tr(KHLH) / √(tr(KHKH) tr(LHLH))."""
+    rng = np.random.default_rng(3)
+    f, g = rng.normal(size=(9, 4)) + 1, rng.normal(size=(9, 2, 3))
+    h = np.eye(9) - 1 / 9
+    k, m = landscape(f), landscape(g)
+
+    def product(a, b):
+        return np.trace(a @ h @ b @ h)
+
+    expected = product(k, m) / np.sqrt(product(k, k) * product(m, m))
+    assert similarity(landscape(centre(f)), landscape(centre(g))) == pytest.approx(expected)
+
+
+def test_landscapes_of_other_samples_are_refused():
+    with pytest.raises(InvalidArgumentError, match="same samples"):
+        similarity(np.eye(2), np.eye(3))

@@ -57,7 +57,7 @@ def test_detectors_are_challenged_and_it_goes_on(tmp_path, monkeypatch):
     assert found.write(tmp_path / "results")
     # What is on file is not computed again.
     monkeypatch.setattr("nnslicer_tf.detection.LogitMargin.fit", None)
-    monkeypatch.setattr("nnslicer_tf.detection.adaptive.gradient.descend", None)
+    monkeypatch.setattr("reproduction.adaptive.gradient.descend", None)
     again = challenge_detectors(ChallengeSettings(**FEW, work=tmp_path))
     assert again.table("digits_cnn-digits-images").equals(found.table("digits_cnn-digits-images"))
     with pytest.raises(InvalidArgumentError, match="Unknown method 'margins'"):

@@ -5,6 +5,7 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
+from reproduction.nnslicer.class_profiles import ClassProfiles
 from reproduction.nnslicer.class_slicer import slice_each_by_class
 from support.models import MODELS, set_dyadic_weights
 from support.slicing_oracle import Oracle
@@ -22,7 +23,7 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
         for c in range(3)
         if len(rows := np.flatnonzero(predicted == c))
     ]
-    profiles = nns.slicing.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
+    profiles = ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
     options = {"theta": 0.25, "workers": 0, "progress": False, "relative_to": "sum"}
     samples = x[np.concatenate([rows[:2] for rows in chosen])[::-1]]
     found = slice_each_by_class(im, profiles, samples, **options)
@@ -47,7 +48,7 @@ def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
 
 def test_a_class_without_a_profile_is_refused():
     im, x = nns.InstrumentedModel(zoo.load("digits_cnn")), datasets.load("digits", "train[:60]").x
-    profiles = nns.slicing.ClassProfiles.from_data(im, x, progress=False)
-    two = nns.slicing.ClassProfiles({c: profiles[c] for c in (0, 1)})
+    profiles = ClassProfiles.from_data(im, x, progress=False)
+    two = ClassProfiles({c: profiles[c] for c in (0, 1)})
     with pytest.raises(nns.errors.InvalidArgumentError, match="no profile of class"):
         slice_each_by_class(im, two, x, workers=0, progress=False)

@@ -86,7 +86,7 @@ def test_slices_for_the_two_best_outputs_against_the_slicer(slicer, normal):
     first, second = logits.argsort(axis=1)[:, ::-1][:, :2].T
     detector = EvidenceDetector(slicer, kernels=("conv2",), max_synapses=64)
     (vote,) = detector.votes_of("slices for the two best outputs")
-    vote.draw(np.random.default_rng(0))
+    vote.fit(Evidence(slicer.im, normal[:100], slicer), np.random.default_rng(0))
     columns = vote.columns
     found = vote.features(Evidence(slicer.im, x, slicer))
     assert found.shape == (6, 2)

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from nnslicer_tf.detection import attacks
+from reproduction.nnslicer import attacks
 from reproduction.settings import DATA
 
 

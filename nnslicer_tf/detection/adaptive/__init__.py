@@ -1,1 +1,0 @@
-"""Adaptive attacks on a model and its detector, with sanity checks, for `detection.challenge`."""

@@ -1,0 +1,114 @@
+"""Models as functions of symbolic inputs: their form, inputs and shapes."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import keras
+
+from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.instrument.expansion import why_not
+from nnslicer_tf.instrument.registry import Shape
+
+Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
+"""The shape of one sample; for a model with several inputs, a list or dict of their shapes."""
+
+
+def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
+    """Return a functional or sequential model with the same layers, run on symbolic inputs.
+
+    Raises InputShapeError if the shape of a subclassed model's input is not known,
+    UnsupportedLayerError if its `call` fails.
+    """
+    if has_graph(model) and (model.built or not isinstance(model, keras.Sequential)):
+        return model
+    shape: Any = input_shape
+    if shape is None and not isinstance(model, keras.Sequential):
+        shape = (model.get_build_config() or {}).get("input_shape")
+        if isinstance(shape, Mapping):
+            shape = {name: tuple(one[1:]) for name, one in shape.items()}
+        elif isinstance(shape, (list, tuple)):
+            shape = tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
+    if not shape and shape != ():
+        raise InputShapeError(
+            f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
+            "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
+        )
+    if isinstance(model, keras.Sequential):
+        model.build((None, *shape))
+        return model
+    inputs: Any
+    if isinstance(shape, Mapping):
+        inputs = {name: keras.Input(one, name=name) for name, one in shape.items()}
+    elif _is_shape(shape):
+        inputs = keras.Input(shape, name="input_layer")
+    else:
+        inputs = [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
+    takes_training = "training" in inspect.signature(model.call).parameters
+    try:
+        outputs = model.call(inputs, **({"training": False} if takes_training else {}))
+        return keras.Model(inputs, outputs, name=model.name)
+    except UnsupportedLayerError:
+        raise
+    except Exception as error:  # whatever a user's `call` raises
+        raise UnsupportedLayerError(
+            f"The call of model '{model.name}' ({type(model).__name__}) cannot be traced on "
+            f"symbolic inputs: {why_not(error)} Use layers and keras.ops instead of functions of "
+            "TensorFlow, no Python condition or loop on values of tensors, and a different name "
+            "for each layer; or put such steps into a layer and register its operations with "
+            "nnslicer_tf.register_layer."
+        ) from error
+
+
+@cache
+def functional_class() -> type[keras.Model]:
+    """Return the class of functional models, which Keras does not export."""
+    tensor = keras.Input((1,))
+    return type(keras.Model(tensor, tensor))
+
+
+def input_name(tensor: keras.KerasTensor) -> str:
+    """Return the name of an input's layer; the tensor's own name is not saved in files."""
+    return tensor._keras_history.operation.name
+
+
+def structure_of(model: keras.Model, which: str) -> Any:
+    """Return the structure of a functional or sequential model's "input" or "output" tensors."""
+    if isinstance(model, keras.Sequential):  # it may not have been called yet
+        return getattr(model, f"{which}s")[0]
+    return getattr(model, which)
+
+
+def flat_shapes(shape: Any) -> list[Shape]:
+    """Return the shapes of all inputs as a list."""
+    if isinstance(shape, Mapping):
+        return [tuple(one) for one in shape.values()]
+    return [tuple(shape)] if _is_shape(shape) else [tuple(one) for one in shape]
+
+
+def _is_shape(shape: Any) -> bool:
+    return all(extent is None or isinstance(extent, int) for extent in shape)
+
+
+def inputs_like(model: keras.Model, shapes: Sequence[tuple[int | None, ...]] | None = None) -> Any:
+    """Return inputs for a clone of a model; `shapes` are of one sample, by default the model's.
+
+    They keep the inputs' names: `clone_model` would use those of the tensors, which Keras numbers.
+    """
+    shapes = shapes or [tensor.shape[1:] for tensor in model.inputs]
+    entries = [
+        keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
+        for shape, tensor in zip(shapes, model.inputs, strict=True)
+    ]
+    return keras.tree.pack_sequence_as(structure_of(model, "input"), entries)
+
+
+def sublayers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    """Yield a layer or model and all layers inside, in the order in which Keras keeps them."""
+    yield from layer._flatten_layers(include_self=True, recursive=True)
+
+
+def has_graph(model: keras.Model) -> bool:
+    """Whether a model is functional or sequential."""
+    return isinstance(model, (keras.Sequential, functional_class()))

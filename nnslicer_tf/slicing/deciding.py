@@ -1,0 +1,307 @@
+"""`Slicer.decisive`: what may be asked of decisive slices, and the searches for them.
+
+Threads search for several samples in parallel.
+"""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._checks import as_generator, check_count, check_name, check_number
+from nnslicer_tf._environment import available_cores, progress_bar
+from nnslicer_tf.errors import CriterionError, InvalidArgumentError
+from nnslicer_tf.instrument import Ablation, InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.inputs import arrays_of
+from nnslicer_tf.instrument.layout import LEVELS
+from nnslicer_tf.instrument.references import as_reference, values_of
+from nnslicer_tf.slicing._batches import warn_of_unusual
+from nnslicer_tf.slicing.answers import BINARY, Answers, asked_answers
+from nnslicer_tf.slicing.criterion import PREDICTED, Outputs
+from nnslicer_tf.slicing.decisive import DecisiveSlices
+from nnslicer_tf.slicing.donors import DonorSets, class_trials, donor_sets
+from nnslicer_tf.slicing.profile import Profile
+from nnslicer_tf.slicing.search import Search
+
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What decisive slices have to keep, and of what they are: arguments of `Slicer.decisive`.
+
+    Raises InvalidArgumentError for values out of range.
+    """
+
+    level: str
+    min_probability: float | None
+    max_divergence: float | None
+    max_share: float
+    tolerance: float
+    together: bool
+    at_least: float | None = None
+    at_most: float = 0.05
+    minimal: bool = False
+    needed: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("level", self.level, LEVELS)
+        intervals = {"max_divergence": "(0, inf]", "at_least": "(0, 1)", "at_most": "(0, 1)"}
+        numbers = ("max_share", "tolerance", "at_most")
+        for name in ("min_probability", "max_divergence", "at_least", *numbers):
+            value, interval = getattr(self, name), intervals.get(name, "(0, 1]")
+            if value is not None or name in numbers:
+                check_number(name, value, interval)
+                object.__setattr__(self, name, float(value))  # NumPy's cannot be saved
+        for name in ("together", "minimal", "needed"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, np.bool_)):
+                raise InvalidArgumentError(f"{name} must be True or False. Received: {value!r}")
+            object.__setattr__(self, name, bool(value))
+        if self.needed and self.at_least is not None:
+            raise InvalidArgumentError(
+                "at_least and needed=True cannot be combined: what is needed is decided at one "
+                "reference. Pass one of them."
+            )
+
+
+class DecisiveSearch:
+    """The part of `Slicer` that finds decisive slices."""
+
+    im: InstrumentedModel
+    profile: Profile
+    progress: bool
+
+    def _check_weights(self) -> None:
+        raise NotImplementedError
+
+    def decisive(
+        self,
+        x: DataLike,
+        outputs: Outputs = PREDICTED,
+        level: str = "synapse",
+        *,
+        reference: Any = "mean",
+        scope: DataLike | int | None = 50,
+        at_least: float | None = None,
+        min_probability: float | None = None,
+        max_divergence: float | None = None,
+        max_share: float = 0.2,
+        tolerance: float = 0.1,
+        others: int | None = 3,
+        together: bool = False,
+        against: DataLike | None = None,
+        at_most: float = 0.05,
+        minimal: bool = False,
+        needed: bool = False,
+        rng: int | np.random.Generator = 0,
+    ) -> DecisiveSlices:
+        """Return for each sample the smallest slice found that keeps the model's answer.
+
+        Units with the least effect on the answer are ablated in rounds, with effects estimated
+        again in each, until the answer is lost; a bisection follows and, of fewer than 1,000 units,
+        the removal of single ones that can be left out. This slicer's θ, granularity and
+        contribution have no effect. The certificate is measured by running the model. A sample
+        takes some 70 forward passes, as many for each other class, and `scope` ones.
+
+        A slice may keep the answer at the mean alone. With a background and `at_least` it keeps it
+        for that share of other samples' values, with 95 % confidence: effects are estimated with
+        new donors in each round, a second set chooses the size, and a third tests it, from large to
+        small up to the first size that fails (fixed-sequence testing). That takes some 500 passes.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: "predicted", or the class that the model assigns to all samples, or one for
+                each; for another output than the first, {its name: one of these}. Or any target of
+                attributions: a label among independent ones, which is on or off; a pixel or region
+                of a map, or inner neurons, whose mean value is kept; a `Target` that compares two
+                classes, of which the leading one is kept.
+            level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
+                "channel" (also a unit of a recurrent layer), "head" (of attention; channels
+                elsewhere) or "input" (a position of the input, such as a pixel or a word; padding
+                counts, too). Units of a recurrent layer are ablated where its own next step reads
+                them, too.
+            reference: What inactive units contribute: "mean" (the profile's), "zero", or
+                `Samples(x)`, or "samples" for those of the profile: their values for other samples,
+                each of which is tried.
+            scope: Other samples on which the slice is tested: how many of the profile's
+                (`Profile.rows`), or samples that no search has seen; None or 0 for no test.
+            at_least: Share of other samples for which the answer is to be kept as required when
+                inactive units take their values; needs `Samples(background)` of 60 or more for 0.9.
+                `scope` may give the samples of the test, which otherwise are half the background.
+            min_probability: Least probability of the answer with the slice alone; by default, it
+                only has to be the most probable. Of several independent labels, the most probable
+                one is the answer.
+            max_divergence: Largest Kullback-Leibler divergence, in nats, of the output with the
+                slice alone from the model's; no limit by default.
+            max_share: Largest share of the units with which a slice counts as "found"; others are
+                returned, too.
+            tolerance: For a model that predicts a number, in place of the two bounds: how far it
+                may change with the slice alone, as a share of its change with all units ablated.
+            others: Number of other classes, drawn by `rng`, for which the same search is started,
+                to see whether it meets a slice of at most the same size; None for all.
+            together: Return one slice for all samples, which must be of one class. It keeps the
+                answer for at least 95 % of them.
+            against: For `together`: samples of other classes, for a slice that tells the class from
+                these. It is searched on a third of both, and tested on half: of samples that no
+                search has seen, it keeps `at_least` of the class, and gives the class for `at_most`
+                of the others, each with 95 % confidence.
+            at_most: Share of others for which the slice may give the class.
+            minimal: Try every unit of the slice alone, and leave it out where the answer is kept.
+                Slices of up to 64 of fewer than 1,000 units are minimal anyway. Of up to 256 units,
+                single ones are left out of the whole network, too; the smaller slice is returned.
+            needed: The model gives another answer without the slice: what speaks most for the
+                answer in the rest is added until it does.
+            rng: Seed or generator, for `others` and the choice of other samples.
+
+        Raises:
+            InvalidArgumentError: if an argument is out of range.
+            CriterionError: if `outputs` is not what the model answers.
+            UnsupportedLayerError: if the model has no units at this level.
+            InputShapeError, NonFiniteActivationError: for bad data.
+        """
+        required = Requirements(
+            level,
+            min_probability,
+            max_divergence,
+            max_share,
+            tolerance,
+            together,
+            at_least,
+            at_most,
+            minimal,
+            needed,
+        )
+        self._check_weights()
+        im, profile = self.im, self.profile
+        generator = as_generator(rng)
+        if others is not None:
+            check_count("others", others, 0)
+        reference = as_reference(reference, profile)
+        answers, wanted = asked_answers(im, outputs)
+        target = answers.target or {answers.operation: "all"}
+        model = Ablation(im, reference, required.level, target=target)
+
+        # The samples (each is run many times, so all are kept), and the answers to keep.
+        checked = warn_of_unusual(im.samples(x).batches(_BATCH), profile)
+        batches = [arrays_of(batch) for batch in checked]
+        inputs = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+        samples = len(inputs[0])
+        full = values_of(im, model.as_batch(inputs), [answers.operation])[answers.operation]
+        answers.full = full.reshape(samples, -1).astype(np.float64)
+        targets = _targets(wanted, answers, required)
+        asked = [generator.permutation(answers.count) for _ in range(samples)]
+
+        # One search for each sample, or one for all of them; and other samples: those that no
+        # search sees, and with `at_least` those of rounds and of choices.
+        searches = []
+        if against is None:
+            donors = donor_sets(model, profile, reference, scope, required.at_least, generator)
+        else:
+            if not required.together or required.at_least is None or answers.is_number:
+                raise InvalidArgumentError(
+                    "against bounds what a slice of a class claims: pass together=True and "
+                    "at_least, such as 0.95, with samples of one class."
+                )
+            strangers = im.check(against)
+            full = values_of(im, strangers, [answers.operation])[answers.operation]
+            full = full.reshape(len(full), -1).astype(np.float64)
+            chosen = np.flatnonzero(answers.of(full) != targets[0])
+            answers.full = np.concatenate([answers.full, full[chosen]])
+            of_both = zip(inputs, arrays_of(strangers[chosen]), strict=True)
+            every = [np.concatenate(pair) for pair in of_both]
+            levels = required.at_least, 1 - required.at_most
+            trials = class_trials(model, every, samples, levels, generator)
+            rows, donors = np.arange(len(every[0])), DonorSets()
+            labels = np.full(len(rows), targets[0])
+            searches.append(Search(model, answers, rows, labels, required, **trials))
+        groups = [np.arange(samples)] if required.together else np.arange(samples)[:, None]
+        for rows in () if searches else groups:
+            own, seed = [array[rows] for array in inputs], int(generator.integers(2**32))
+            trials = donors.trials(model, own, seed)
+            searches.append(Search(model, answers, rows, targets[rows], required, **trials))
+
+        # All slices, then the same search for other answers.
+        bar = progress_bar("Deciding", len(searches), self.progress, unit="slice")
+        with ThreadPoolExecutor(available_cores()) as pool, bar:
+            for _ in pool.map(Search.decide, searches):
+                bar.update()
+            pairs = []
+            for search in searches:
+                if not answers.is_number and len(search.members) < model.units:
+                    drawn = [a for a in asked[search.samples[0]] if a != search.targets[0]]
+                    pairs += [(search, int(answer)) for answer in drawn[:others]]
+            bar.reset(len(pairs))
+            bar.set_description("Other answers")
+            for (search, answer), is_given in zip(
+                pairs, pool.map(lambda pair: pair[0].gives(pair[1]), pairs), strict=True
+            ):
+                search.given.append((answer, is_given))
+                bar.update()
+            parts = list(pool.map(Search.certificate, searches))
+            contributions = list(pool.map(Search.contributions, searches))
+
+        certificate = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        info = {
+            **asdict(required),
+            "reference": reference.name,
+            "inactive": reference.words,
+            "kind": answers.kind,
+            "names": answers.names,
+            "labels": answers.kind != BINARY and answers.classes.is_multi_label,
+            "donors": len(searches[0].data.index) // len(searches[0].samples),
+            "number": answers.is_number,
+            "others": [[list(pair) for pair in search.given] for search in searches],
+            "untested": donors.missing,
+            "fingerprint": profile.fingerprint,
+        }
+        members = [search.members for search in searches]
+        return DecisiveSlices(model.shapes, members, contributions, certificate, info)
+
+
+def _targets(wanted: Any, answers: Answers, required: Requirements) -> np.ndarray:
+    """Return the answer that each sample's slice has to keep."""
+    bounds = [required.min_probability, required.max_divergence]
+    if answers.is_number and any(bound is not None for bound in bounds):
+        raise InvalidArgumentError(
+            "The model predicts a number, which has no probability: bound its change by tolerance, "
+            "in place of min_probability and max_divergence."
+        )
+    predicted = targets = answers.of(answers.full)
+    if wanted is not None and not (isinstance(wanted, str) and wanted == PREDICTED):
+        labels = np.asarray(wanted)
+        if labels.dtype.kind not in "iu" or labels.size not in (1, len(predicted)):
+            raise CriterionError(
+                "outputs must be 'predicted', a class, one class for each sample, or a target such "
+                f"as a pixel or an inner neuron. Received: {wanted!r}"
+            )
+        targets = np.broadcast_to(labels.ravel(), predicted.shape)
+        if (targets != predicted).any():
+            index = int(np.argmax(targets != predicted))
+            raise CriterionError(
+                f"A decisive slice keeps the model's own answer. Sample {index} is classified as "
+                f"{predicted[index]}. Received: outputs={targets[index]}. Pass 'predicted', or "
+                "only samples that the model assigns to this class."
+            )
+    if required.together and not answers.is_number and len(np.unique(targets)) > 1:
+        raise CriterionError(
+            "One slice for all samples needs samples of one class. The model assigns these to "
+            f"classes {np.unique(targets).tolist()}; pass those of one class, or together=False."
+        )
+    least = required.min_probability
+    if least is not None and not answers.is_number:
+        whole = answers.probability(answers.full, targets)
+        below = np.flatnonzero(whole < least)
+        if len(below):
+            listed = ", ".join(f"{i} ({100 * whole[i]:.1f} %)" for i in below[:5])
+            more = f" and {len(below) - 5} more" if len(below) > 5 else ""
+            warnings.warn(
+                f"The whole model gives its answer less than min_probability={least:g} for "
+                f"{len(below)} of {len(predicted)} samples: {listed}{more}. A slice of them may "
+                "not reach it either; lower min_probability.",
+                stacklevel=3,
+            )
+    return targets

@@ -1,0 +1,3 @@
+"""A small classifier that gets some samples wrong."""
+
+from support.failing import data, im, pairs, runs  # noqa: F401
