@@ -190,7 +190,6 @@ REFUSED = {
     "dynamic, not built": (unbuilt, lambda m: compress(m, "dynamic"), "not built"),
     "pruned subclass": (called, lambda m: compress(m, "prune"), "not define get_config"),
     "pruned, not built": (unbuilt, lambda m: compress(m, "prune"), "not built"),
-    "pruned subclass": (called, lambda m: compress(m, "prune"), "not define get_config"),
     "text": (plain, lambda m: compress(m, "int8", SAMPLES, keep="units"), "list of names"),
     "name": (plain, lambda m: compress(m, "int8", SAMPLES, keep=["uints"]), "tensor 'uints'"),
     **{
