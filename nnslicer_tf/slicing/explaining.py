@@ -117,10 +117,10 @@ class Explainer:
             ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
             words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
         names = tuple(map(str, classes))
-        target, instead_of = (_by_name(one, names) for one in (target, instead_of))
-        if target is None:
-            target = predicted_target(im, values[im.output_operations[0]][None])
-        chosen = resolve_target(im, target, instead_of)
+        asked = _by_name(target, names)
+        if asked is None:
+            asked = predicted_target(im, values[im.output_operations[0]][None])
+        chosen = resolve_target(im, asked, _by_name(instead_of, names))
         whole = answer(im, chosen, values[chosen.answer])
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         _check_names(names, None if chosen.label is None else len(whole))
