@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import nnslicer_tf as nns
@@ -81,13 +82,20 @@ FOUND = {
     ),
     "a-table": lambda names: (
         names["accuracy"] > 0.9
-        and names["after"] < names["before"]
+        and list(names["why"].background.to_frame()["value"])[:2] == ["missing", "7"]
         and abs(
-            names["why"].contributions.sum() * (2 * names["why"].predicted - 1)
-            - names["difference"]
+            names["why"].background.values.sum()
+            + names["slicer"].im.logits(names["customer"])[0, 0]
+            - names["slicer"].im.logits(names["why"].background.rows).mean()
         )
-        < 1e-3 * abs(names["difference"])
-        and (names["other"].contributions * names["why"].contributions <= 0).all()
+        < 1e-4
+        and 20 < names["needed"] < 60
+        and (np.diff(names["answers"]) >= 0).all()
+        and names["reasons"]["feature"].isin(["income", "debts"]).all()
+        and np.allclose(
+            names["network"](names["x"].to_numpy()), names["model"](names["x"].to_numpy())
+        )
+        and Path("why.html").exists()
         and Path("row.html").exists()
     ),
     "backgrounds": lambda names: (
@@ -101,7 +109,24 @@ FOUND = {
         and not names["why"].contributions[7:].any()
         and names["against"].target.label == 1 - names["why"].predicted
     ),
-    "test-a-quantised-model": lambda names: names["found"].found.any(),
+    "a-transformer": lambda names: (
+        names["accuracy"] > 0.95
+        and names["why"].words[np.argmax(names["why"].contributions["token_ids"])] == "not"
+        and names["heads"].table["effect"].max() > 0.5
+        and names["im"].classes.count == 2
+        and names["missed"].words[4] == "never"
+        and names["missed"].predicted == 1
+        and names["right"] > 0.9
+        and names["again"].table["effect"].max() > 0.5
+        and names["accuracy_of"](names["best_heads"]) > 0.95
+    ),
+    "test-a-quantised-model": lambda names: (
+        names["found"].found.sum() > 20
+        and names["step"] > 5
+        and names["table"]["deviations"]["int8"] == 0
+        and names["table"]["deviations"]["int16"] > 0.5
+        and names["table"]["test set"].min() > 0.95
+    ),
     "change-a-method": lambda names: names["table"].shape == (4, 2),
     "acas-xu": lambda names: (
         len(names["regions"]) == len(names["line"].classify(lowest=True))
@@ -141,6 +166,8 @@ def run_commands(text):
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(page, clean, request):
     names = {"__name__": page.stem}
+    if page.stem == "a-transformer":
+        pytest.importorskip("keras_hub", reason="the extra 'kerashub' has it")
     if page.stem == "acas-xu":
         networks = request.getfixturevalue("shared") / "acasxu"
         for file in re.findall(r"ACASXU\w+\.nnet", page.read_text())[:1]:

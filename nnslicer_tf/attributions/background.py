@@ -27,6 +27,7 @@ _SPLITS = 20
 _SHOWN = 5  # features that a summary names
 _STABLE = 0.9
 _FAR = 0.5  # distance of two scores, in standard deviations over the background
+_MISSING = "missingindicator_"  # scikit-learn's prefix
 
 Groups = Mapping[str, Sequence[str | int]]
 """Name of a feature → its columns, by name or index."""
@@ -144,11 +145,15 @@ class Background:
             members = np.flatnonzero(self.features == index)
             there = self.entries[members]
             on = members[there == 1] if len(members) > 1 else members[:0]
-            if len(on) == 1 and np.count_nonzero(there) == 1:  # of one-hot columns
+            flags = [i for i in members if len(members) > 1 and _MISSING in self.columns[i]]
+            if self.entries[flags].any():
+                values.append("missing")
+            elif len(on) == 1 and np.count_nonzero(there) == 1 and not flags:  # one-hot columns
                 column = self.columns[on[0]]
                 values.append(column.removeprefix(name).lstrip("_=. ") or column)
             else:
-                values.append(", ".join(f"{value:.4g}" for value in there))
+                shown = self.entries[np.setdiff1d(members, flags)]
+                values.append(", ".join(f"{value:.4g}" for value in shown))
         frame = pd.DataFrame(
             {
                 "feature": self.names or self.features,
@@ -246,16 +251,19 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
     """Return the columns that are one feature, by its name.
 
     One-hot columns as of `pandas.get_dummies`: neighbours of one prefix, "city_Rome" and
-    "city_Oslo", that are 0 or 1 and at most one of them is 1, in all `rows` `(rows, columns)`; and
-    a column with scikit-learn's indicator of its missing values, "missingindicator_age".
+    "city_Oslo", or of one input, that are 0 or 1 and at most one of them is 1, in all `rows`
+    `(rows, columns)`; and a column with scikit-learn's indicator of its missing values,
+    "missingindicator_age".
     """
     groups: dict[str, list[int]] = {}
     free = set(range(len(columns)))
     is_binary = [bool(np.isin(column, (0, 1)).all()) for column in rows.T]
-    prefixes = {name[:end] for name in columns for end in range(1, len(name)) if name[end] in "_=."}
+    prefixes = {
+        name[:end] for name in columns for end in range(1, len(name)) if name[end] in "_=.["
+    }
 
     def begins(name: str, prefix: str) -> bool:
-        return name.startswith(prefix) and name[len(prefix) :][:1] in tuple("_=.")
+        return name.startswith(prefix) and name[len(prefix) :][:1] in tuple("_=.[")
 
     for prefix in sorted(prefixes, key=len):  # the shortest that fits
         members = [i for i in sorted(free) if is_binary[i] and begins(columns[i], prefix)]
@@ -265,7 +273,7 @@ def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[in
             groups[max(same, key=len)] = members
             free -= set(members)
     for i in sorted(free):
-        own = columns[i].replace("missingindicator_", "", 1)
+        own = columns[i].replace(_MISSING, "", 1)
         if own != columns[i] and own in columns and columns.index(own) in free:
             groups[own] = [columns.index(own), i]
     return groups

@@ -205,9 +205,9 @@ class Samples:
             arrays = {"": x} if isinstance(x, np.ndarray) else None
             self.labels = [] if arrays is None else [y]
         else:
-            x, arrays = data, None
-            if isinstance(data, (Mapping, list, tuple)):
-                arrays = self._by_name(data)
+            x, arrays = dict(data) if hasattr(data, "iloc") else data, None
+            if isinstance(x, (Mapping, list, tuple)):
+                arrays = self._by_name(x)
             elif not isinstance(data, Iterable) or hasattr(data, "shape"):
                 raise InputShapeError(f"{self._expected()} Received one {type(data).__name__}.")
         if arrays is None:
@@ -283,7 +283,10 @@ class Samples:
             raise InvalidArgumentError(
                 f"{self._expected()} Missing: {missing}, unknown: {unknown}."
             )
-        return {name: self._about(name, _dense, data[name]) for name in self._shapes}
+        arrays = {name: self._about(name, _dense, data[name]) for name in self._shapes}
+        # As for Keras, a column of a table is an input of one value.
+        one = [n for n, shape in self._shapes.items() if shape == (1,) and arrays[n].ndim == 1]
+        return arrays | {name: arrays[name][:, None] for name in one}
 
     def _checked(self, arrays: Mapping[str, np.ndarray], first: int) -> Any:
         checked = {

@@ -154,8 +154,10 @@ class DecisiveSlices(ShownAsTable):
             )
             return text if answer == row["answer"] else f"{text} (it answers {named(answer)})"
 
-        plural = "" if row["size"] == 1 else "s"
-        units = f"{int(row['size']):,} {level}{plural} ({100 * row['share']:.2f} %)"
+        level = "head or channel" if level == "head" else level
+        many = level.replace(" or ", "s and ") + "s"
+        unit = level if row["size"] == 1 else many
+        units = f"{int(row['size']):,} {unit} ({100 * row['share']:.2f} %)"
         bounds = "".join(
             f" with {phrase} {self.info[name]:g} ({name})"
             for name, phrase in (
@@ -173,7 +175,7 @@ class DecisiveSlices(ShownAsTable):
         verb = "gives" if number else "answers"
         text = (
             f"With only the slice active, {units}, the model {verb} {outcome('alone')}; with the "
-            f"slice removed, {outcome('removed')}. Inactive {level}s contribute "
+            f"slice removed, {outcome('removed')}. Inactive {many} contribute "
             f"{self.info['inactive']}; with none active, the model {verb} "
             f"{named(row['empty answer'])}"
         )
@@ -197,12 +199,12 @@ class DecisiveSlices(ShownAsTable):
         elif not row["found"]:
             text += (
                 f" Not found, because it has more than {100 * self.info['max_share']:g} % of the "
-                f"{level}s; a larger max_share counts it."
+                f"{many}; a larger max_share counts it."
             )
         if "scope kept" in row:
             text += (
                 f" With the values of {row['scope donors']} other samples in the inactive "
-                f"{level}s, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
+                f"{many}, the answer is kept for {100 * row['scope kept']:.0f} % (at least "
                 f"{100 * row['scope bound']:.0f} % with 95 % confidence)."
             )
         elif self.info.get("untested"):
@@ -224,7 +226,7 @@ class DecisiveSlices(ShownAsTable):
         if given:
             text += (
                 f" The same search for {' and for '.join(given)} also succeeded, with no more "
-                f"{level}s: this slice is not specific."
+                f"{many}: this slice is not specific."
             )
         elif others:
             asked = ", ".join(named(label) for label, _ in others)

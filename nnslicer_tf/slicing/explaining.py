@@ -22,14 +22,14 @@ from nnslicer_tf.attributions.background import (
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.problem import feature_operations
 from nnslicer_tf.attributions.shapley import batch_of
-from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
 from nnslicer_tf.slicing.answers import asked_answers
-from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
+from nnslicer_tf.slicing.criterion import PREDICTED
 from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.explanation import Comparison, Explanation
 from nnslicer_tf.slicing.profile import Profile
@@ -53,7 +53,7 @@ class Explainer:
     def explain(
         self,
         x: DataLike,
-        target: TargetLike | Criterion | str | None = None,
+        target: TargetLike | str | None = None,
         *,
         instead_of: TargetLike | str | None = None,
         classes: Sequence[str] = (),
@@ -108,13 +108,19 @@ class Explainer:
         batch, columns = one_sample(im, x, columns)
         sample = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
         values = {name: value[0] for name, value in im.capture(batch).items()}
-        methods = methods_to_compare(compare)
+        if isinstance(compare, bool):
+            compare = [name for name in ATTRIBUTIONS if name != EXACT] if compare else ()
+        methods = (compare,) if isinstance(compare, str) else tuple(compare)
+        for name in methods:
+            check_name("attribution", name, ATTRIBUTIONS)
         if hasattr(words, "id_to_token"):  # a tokenizer of KerasHub
-            ids = next(n for n in im.input_operations if im.graph.vocabulary(n) is not None)
+            ids = max(im.input_operations, key=lambda n: im.graph.vocabulary(n) or 0)
             words = [words.id_to_token(int(i)) for i in np.ravel(values[ids])]
         names = tuple(map(str, classes))
-        target, instead_of = (_by_name(one, names) for one in (target, instead_of))
-        chosen = explained_target(im, target, values, instead_of)
+        asked = _by_name(target, names)
+        if asked is None:
+            asked = predicted_target(im, values[im.output_operations[0]][None])
+        chosen = resolve_target(im, asked, _by_name(instead_of, names))
         whole = answer(im, chosen, values[chosen.answer])
         tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
         _check_names(names, None if chosen.label is None else len(whole))
@@ -122,8 +128,10 @@ class Explainer:
 
         # The contributions; the slice, alone and removed.
         against = _against(slicer, batch, chosen, columns, background, groups)
+        faint = ""
         if against is None:
             contributions = deeplift(im, sample, means, chosen)
+            faint = _faint(contributions, values[chosen.operation], chosen)
         else:
             by_entry = batch_of(im, against.by_entry[None])
             several = isinstance(by_entry, Inputs)
@@ -176,7 +184,7 @@ class Explainer:
             decisive=smallest,
             contrast=contrast,
             withheld=withheld,
-            finding=" ".join(filter(None, (remark, unusual))),
+            finding=" ".join(filter(None, (remark, unusual, faint))),
             frequencies=frequencies,
             comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
             if methods
@@ -213,6 +221,19 @@ def _against(
     else:
         rows = im.check(aligned(background, columns))
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
+
+
+def _faint(contributions: Any, values: np.ndarray, target: Target) -> str:
+    """Return why contributions against the mean add up to nearly nothing; "" if they do not."""
+    score = float(values.ravel() @ target.weights(values.size))
+    parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
+    total = sum(float(np.sum(part)) for part in parts)
+    if abs(total) >= 0.05 * abs(score):
+        return ""
+    return (
+        f"The contributions add up to only {total:+.2g}: the mean of the profiled data has nearly "
+        f"the same score, {score - total:.3g}. Pass `background`: other samples."
+    )
 
 
 def _check_names(names: Sequence[str], classes: int | None) -> None:
@@ -305,25 +326,28 @@ def _decisive_for(
     return smallest, contrast, withheld
 
 
-def one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
+def one_sample(
+    im: InstrumentedModel, x: Any, columns: Sequence[str] = ()
+) -> tuple[Any, Sequence[str]]:
     """Return a checked batch of one sample, and its column names, by default a DataFrame's."""
-    if not columns:
-        x = aligned(x, im.columns)
-        columns = column_names(x)
     if len(im.input_operations) > 1:
-        parts = x.items() if isinstance(x, Mapping) else enumerate(x)
-        shapes = list(im.input_shapes.values())
+        is_named = isinstance(x, Mapping) or hasattr(x, "iloc")  # a table's columns are inputs
+        shapes = [(), *im.input_shapes.values()]
         batch: Any = {
             key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
-            for key, part in parts
+            for key, part in (x.items() if is_named else enumerate(x))
         }
-        x = batch if isinstance(x, Mapping) else list(batch.values())
-    elif not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
-        x = as_array(x)[None]
+        x = batch if is_named else list(batch.values())
+    else:
+        if not columns:
+            x = aligned(x, im.columns)
+            columns = column_names(x)
+        if not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
+            x = as_array(x)[None]
     checked = im.check(x)
     if len(checked) != 1:
         raise InvalidArgumentError(
-            f"explain takes one sample. Received: {len(checked)}; pass x[i], or look at many with "
+            f"Expected one sample, such as x[i]. Received: {len(checked)}. To explain many, use "
             "slicer.slice_each(x) and nnslicer_tf.explore."
         )
     return checked, columns
@@ -338,37 +362,11 @@ def _by_name(target: Any, names: Sequence[str]) -> Any:
     return names.index(target) if names else int(target)
 
 
-def explained_target(
-    im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray], instead_of: Any = None
-) -> Target:
-    """Return the checked target; by default the predicted class, or the only value."""
-    if isinstance(target, Criterion):
-        if not isinstance(target.outputs, Mapping) or target.until is not None:
-            raise CriterionError(
-                "explain needs a criterion that names neurons and has no `until`: "
-                f"Criterion({'operation': [indices]})."
-            )
-        target = target.outputs
-    if target is None:
-        target = predicted_target(im, values[im.output_operations[0]][None])
-    return resolve_target(im, target, instead_of)
-
-
 def answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
     """Return the probabilities of the classes, or the value of another target as `(1,)`."""
     if target.label is not None:
         return im.classes.probabilities(output[None])[0]
     return np.atleast_1d(output.ravel().astype(np.float64) @ target.weights(output.size))
-
-
-def methods_to_compare(compare: bool | Iterable[str]) -> tuple[str, ...]:
-    """Return the attributions that `compare` names; raise InvalidArgumentError for unknown ones."""
-    if isinstance(compare, bool):
-        return tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
-    methods = (compare,) if isinstance(compare, str) else tuple(compare)
-    for name in methods:
-        check_name("attribution", name, ATTRIBUTIONS)
-    return methods
 
 
 def compare_methods(

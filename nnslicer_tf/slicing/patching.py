@@ -24,6 +24,7 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.references import values_of
 from nnslicer_tf.instrument.target import Target, TargetLike, predicted_target, resolve_target
+from nnslicer_tf.slicing.explaining import one_sample
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,8 +91,8 @@ class Patching(ShownAsTable):
         most = max(1e-9, float(np.nanmax(np.abs(grid))))
         used = np.flatnonzero((np.abs(np.nan_to_num(grid)) > 1e-4 * most).any(axis=0))
         grid = grid[:, : max(used.max(initial=0) + 1, len(labels))]
-        width, height = 3.5 + 0.5 * min(grid.shape[1], 24), 1.4 + 0.3 * min(len(names), 40)
-        ax = new_axes(ax, (max(width, 5.5), height))
+        width = 2 + 0.07 * max(map(len, names)) + 0.5 * min(grid.shape[1], 24)
+        ax = new_axes(ax, (max(width, 5.5), 1.4 + 0.3 * min(len(names), 40)))
         image = ax.imshow(grid, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
         ax.figure.colorbar(image, ax=ax, label="effect (1: all of it)")
         if len(names) <= _MOST:
@@ -100,6 +101,7 @@ class Patching(ShownAsTable):
         if across and grid.shape[1] <= 24:
             shown = labels if len(labels) == grid.shape[1] else range(grid.shape[1])
             ax.set_xticks(range(grid.shape[1]), list(map(str, shown)))
+            ax.tick_params("x", rotation=45 if len(labels) else 0)
         run, other = ("corrupt", "clean") if self.restore else ("clean", "corrupt")
         ax.set_title(f"{other} values in the {run} run, one part at a time", fontsize=10)
         return ax
@@ -140,7 +142,7 @@ def patch(
 
     im = instrumented(model)
     check_name("sweep", sweep, SWEEPS)
-    runs = [_one(im, sample, name) for sample, name in ((clean, "clean"), (corrupt, "corrupt"))]
+    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
     chosen = _target(im, runs, target, instead_of)
     names = _swept(im, chosen, sweep, operations)
     own, other = (1, 0) if restore else (0, 1)
@@ -209,7 +211,7 @@ def patch_path(
         InvalidArgumentError: if the receiver does not depend on the sender, or equal scores.
     """
     im = instrumented(model)
-    runs = [_one(im, sample, name) for sample, name in ((clean, "clean"), (corrupt, "corrupt"))]
+    runs = [one_sample(im, sample)[0] for sample in (clean, corrupt)]
     chosen = _target(im, runs, target, instead_of)
     weights = chosen.weights(im[chosen.operation].size)
     (start, of_start), (end, of_end) = (_named(im, part) for part in (sender, receiver))
@@ -237,16 +239,6 @@ def patch_path(
     if np.isclose(clean_score, corrupt_score, rtol=1e-6, atol=1e-12):
         raise InvalidArgumentError(f"The target's score is {clean_score:.4g} in both runs.")
     return (score - clean_score) / (corrupt_score - clean_score)
-
-
-def _one(im: InstrumentedModel, sample: Any, name: str) -> Any:
-    """Return one checked sample with an axis of samples."""
-    if len(im.input_operations) == 1 and np.shape(sample) == im.input_shape:
-        sample = np.asarray(sample)[None]
-    checked = im.check(sample)
-    if len(checked) != 1:
-        raise InvalidArgumentError(f"{name} must be one sample. Received: {len(checked)}")
-    return checked
 
 
 def _target(im: InstrumentedModel, runs: Sequence[Any], target: Any, instead_of: Any) -> Target:

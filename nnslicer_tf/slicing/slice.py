@@ -44,10 +44,6 @@ class Slice(ShownAsTable):
         self.synapses = dict(synapses)
         self.info = dict(info)
 
-    def neuron_mask(self) -> dict[str, np.ndarray]:
-        """Return, for each operation, which neurons are in the slice (bool)."""
-        return {name: values != 0 for name, values in self.neurons.items()}
-
     def synapse_mask(self) -> dict[str, np.ndarray]:
         """Return, for each kernel, which synapses are in the slice (bool)."""
         return {name: values != 0 for name, values in self.synapses.items()}

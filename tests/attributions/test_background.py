@@ -171,6 +171,50 @@ def test_images_are_compared_with_each_row_by_deeplift():
         contributions_against(im, x, rows, resolve_target(im, 2), groups={"a": [0, 1]})
 
 
+def test_a_table_is_the_inputs_of_its_columns():
+    """A DataFrame, or its columns as a dict, for a model with an input for each; one is one-hot."""
+    frame = pd.DataFrame(RNG.normal(size=(9, 2)), columns=["z", "a"])
+    city = np.eye(3)[RNG.integers(0, 3, 9)]
+    numbers = {name: keras.Input((1,), name=name) for name in frame}
+    hidden = layers.Dense(8, activation="tanh")(layers.Concatenate()(list(numbers.values())))
+    arrays = {name: frame[[name]].to_numpy() for name in frame}
+
+    def explained(model, data, row):
+        profile = nns.Profile.from_data(model, data, progress=False)
+        slicer = nns.Slicer(model, profile, progress=False)
+        return slicer.explain(row, compare=False, decisive=False).background
+
+    model = keras.Model(numbers, layers.Dense(1, name="price")(hidden))
+    expected = explained(model, arrays, {name: column[[4]] for name, column in arrays.items()})
+    assert dict(zip(expected.columns, expected.entries, strict=True)) == pytest.approx(
+        dict(frame.iloc[4]), rel=1e-6
+    )
+    for data in (frame, dict(frame)):
+        for row in (frame.iloc[[4]], frame.iloc[4], dict(frame.iloc[4])):
+            found = explained(model, data, row)
+            assert found.columns == expected.columns
+            np.testing.assert_allclose(found.values, expected.values, atol=1e-6)
+
+    numbers["city"] = keras.Input((3,), name="city")
+    output = layers.Dense(1, name="price")(layers.Concatenate()([hidden, numbers["city"]]))
+    model, data = keras.Model(numbers, output), dict(frame) | {"city": city}
+    found = explained(model, data, {name: column[:1] for name, column in data.items()})
+    assert sorted(found.names) == ["a", "city", "z"]
+    table = found.to_frame().set_index("feature")
+    assert table["value"]["city"] == f"[{city[0].argmax()}]"
+
+
+def test_missing_values_are_called_missing():
+    columns = ("age", "missingindicator_age")
+    by_row, errors = np.ones((2, 1)), np.zeros(1)
+    for entries, value in (([40, 1], "missing"), ([40, 0], "40"), ([1, 0], "1")):
+        table = background.Background(
+            None, background.SHAPLEY, ("age",), columns, np.array(entries), np.zeros(2, int),
+            by_row, errors, 0.0, 0.0,
+        ).to_frame()  # fmt: skip
+        assert table["value"].tolist() == [value]
+
+
 def test_several_inputs_of_a_table_and_a_category():
     """A number, a category that is embedded, two numbers: four features, and one of a group."""
     inputs = [

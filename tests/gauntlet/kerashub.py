@@ -316,7 +316,7 @@ def run(family):
         row["outcome"] = "adds up"
         start = time.perf_counter()
         target = None if len(im[logit].shape) == 1 else {logit: [0]}
-        explanation = slicer.explain(part(1), nns.Criterion(target) if target else None)
+        explanation = slicer.explain(part(1), target)
         row["explain"] = round(time.perf_counter() - start, 1)
         row["outcome"] = "explains"
         decisive = explanation.decisive

@@ -127,7 +127,7 @@ def test_products_of_vectors_have_channels():
         nns.Slicer(im, profile, 0.3, granularity, workers=0, progress=False).slice(data)
         for granularity in ("activation", "channel")
     ]
-    assert found[0].neuron_mask()[im.input_operations[0]].any()
+    assert found[0].neurons[im.input_operations[0]].any()
     for name, values in found[0].neurons.items():
         np.testing.assert_array_equal(found[1].neurons[name].ravel(), values.ravel(), err_msg=name)
     assert ROWS["Dot"].channels.startswith("of vectors")

@@ -161,7 +161,7 @@ def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
 
 
 def test_bad_questions_are_refused(slicer, digits):
-    with pytest.raises(InvalidArgumentError, match="explain takes one sample"):
+    with pytest.raises(InvalidArgumentError, match="Expected one sample"):
         slicer.explain(digits.x[:2])
     with pytest.raises(InvalidArgumentError, match="Unknown attribution 'lime'"):
         slicer.explain(digits.x[0], compare=["lime"])
@@ -325,7 +325,7 @@ def sequence(layer):
         (transfer, None, None),
         (mapped, np.s_[2, 3, 1], "map[2, 3, 1]"),
         (mapped, np.s_[1:3, 2:5, 0], "the mean of 6 neurons of map"),
-        (mapped, nns.Criterion({"inner": [7]}), "inner[0, 2, 1]"),
+        (mapped, {"inner": [7]}, "inner[0, 2, 1]"),
         (lambda: sequence(layers.GlobalAveragePooling1D()), 0, "0"),
         (lambda: sequence(layers.LSTM(3)), 1, "1"),
     ],

@@ -87,6 +87,35 @@ def test_a_tokenizer_gives_the_words(slicer, texts):
     assert explanation.words == tuple(VOCABULARY[i] for i in texts[0])
 
 
+def test_a_tokenizer_names_the_tokens_and_not_the_segments(texts):
+    """Segments are embedded, too; they come first by name."""
+
+    class Tokenizer:
+        def id_to_token(self, i):
+            return VOCABULARY[i]
+
+    inputs = {n: keras.Input((5,), dtype="int32", name=n) for n in ("segments", "tokens")}
+    embedded = [
+        layers.Embedding(rows, 4)(inputs[n]) for n, rows in zip(inputs, (2, 9), strict=True)
+    ]
+    model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(layers.Add()(embedded))))
+    data = {"segments": np.zeros_like(texts), "tokens": texts}
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, data, progress=False), progress=False)
+    sample = {name: values[:1] for name, values in data.items()}
+    explanation = slicer.explain(sample, words=Tokenizer(), compare=False, decisive=False)
+    assert explanation.words == tuple(VOCABULARY[i] for i in texts[0])
+
+
+def test_contributions_that_are_nothing_have_their_reason():
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(1, name="price")])
+    model.set_weights([np.ones((2, 1)), np.array([5.0])])
+    x = np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 2.0]], np.float32)  # the last is the mean
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), progress=False)
+    options = {"background": "mean", "compare": False, "decisive": False}
+    assert "the same score, 8." in slicer.explain(x[2], **options).finding
+    assert "the same score" not in slicer.explain(x[1], **options).finding
+
+
 def test_tokenizers_of_kerashub_give_the_words(slicer):
     hub = pytest.importorskip("keras_hub")
     tokenizer = hub.tokenizers.WordPieceTokenizer(vocabulary=VOCABULARY, sequence_length=5)

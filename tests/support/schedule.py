@@ -10,6 +10,7 @@ WHOLE = (
     "instrument/test_applications.py",
     "cli/test_processes.py",
     "test_model_door.py",
+    "test_peers.py",
     "test_notebooks.py",
 )
 WHOLE_TESTS = (
