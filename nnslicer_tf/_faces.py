@@ -46,7 +46,9 @@ def explained(value: Any, package: str) -> Any:
     """Return a public function, or a class with public methods, whose errors are explained."""
     if isinstance(value, types.FunctionType):
         wrapper = _explained_function(value)
-        wrapper.__module__ = package  # where pickle finds it
+        own = ".".join(value.__module__.split(".")[:2])
+        is_there = value.__name__ in getattr(sys.modules.get(own), "__all__", ())
+        wrapper.__module__ = own if is_there else package  # where pickle finds it
         return wrapper
     if isinstance(value, type) and value not in _EXPLAINED:
         _EXPLAINED.add(value)

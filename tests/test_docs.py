@@ -44,7 +44,7 @@ FOUND = {
     ),
     "detection": lambda names: names["flagged"].mean() > 0.5 and names["result"].credible,
     "pruning": lambda names: names["small"].count_params() < names["model"].count_params(),
-    "protection": lambda names: list(names["report"].to_frame()["budget"]) == [100, 500],
+    "protection": lambda names: list(names["report"]["budget"]) == [100, 500],
     "semantic-slicing": lambda names: 0 < names["critical"].count < names["critical"].total,
     "exact-lines": lambda names: (
         names["line"].classify().label_at(1.0) == 9
@@ -70,6 +70,7 @@ FOUND = {
         and -0.1 < names["through"] < names["direct"] < 1
     ),
     "transformers": lambda names: names["share"] > 0.9,
+    "detectors-in-service": lambda names: names["low"] <= 0.05 <= names["high"],
     "recurrent-networks": lambda names: len(names["each"]) == 32,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["found"].success_rate == 1,
