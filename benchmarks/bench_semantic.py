@@ -19,13 +19,8 @@ import pandas as pd
 import typer
 from timing import DATA, median_seconds
 
-from nnslicer_tf.semantic.similarity import (
-    landscape,
-    prefix_similarities,
-    scan,
-    similarity,
-    through_samples,
-)
+from nnslicer_tf.semantic.similarity import prefix_similarities, scan, through_samples
+from reproduction.neusemslice.landscapes import landscape, similarity
 from reproduction.tables import provenance, write_table
 
 CASES = {

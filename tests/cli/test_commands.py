@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.datasets import texts
+from support.deviating import mutated
 from support.documents import unpack
 from support.terminal import shown_lines
 
@@ -231,7 +232,7 @@ def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_pa
     from nnslicer_tf import dflare
 
     original = zoo.load("digits_cnn")
-    dflare.compress(original, "mutate", ratio=0.9).save(tmp_path / "mutated.keras")
+    mutated(original, 0.9).save(tmp_path / "mutated.keras")
     arguments = ("--original", files / "model.keras", "--compressed", tmp_path / "mutated.keras")
     outputs = ("--output", tmp_path / "d.npz", "--table", tmp_path / "d.csv")
     outputs += ("--picture", tmp_path / "d.png", "--suite", tmp_path / "suite")

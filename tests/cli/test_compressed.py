@@ -11,6 +11,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, debugging, dflare, exactline, semantic, zoo
+from support.deviating import mutated
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +223,7 @@ def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
     inputs = keras.Input(inner.input_shape[1:])
     scaled = keras.layers.Rescaling(factor / 255)(inputs) if factor < 255 else inputs
     whole = dflare.with_softmax(keras.Model(inputs, inner(scaled)))
-    other = dflare.compress(whole, "mutate", ratio=0.9)
+    other = mutated(whole, 0.9)
     files = [tmp_path / "a.keras", tmp_path / "b.keras"]
     for model, file in zip((whole, other), files, strict=True):
         model.save(file)

@@ -44,7 +44,8 @@ def test_exact_lines_of_hand_made_rectifiers(name):
     model = model_of(WITH_CONSTANTS[name])
     im = nns.InstrumentedModel(model)
     line = nns.exactline.exact_line(im, np.full(6, -40.0), np.full(6, 40.0))
-    middles = (line.points[1:] + line.points[:-1]) / 2
+    points = line.at(line.ratios)
+    middles = (points[1:] + points[:-1]) / 2
     expected = model(middles.astype(np.float32)).numpy()
     np.testing.assert_allclose((line.outputs[1:] + line.outputs[:-1]) / 2, expected, atol=1e-3)
 

@@ -88,7 +88,8 @@ def test_slices_equal_those_of_the_keras_twin(name, theta):
 def test_exact_lines_of_recognised_functions(name):
     im = nns.InstrumentedModel(model_with(TWINS[name][0]()))
     line = nns.exactline.exact_line(im, -4 * X[0], 4 * X[1])
-    middles = (line.points[1:] + line.points[:-1]) / 2
+    points = line.at(line.ratios)
+    middles = (points[1:] + points[:-1]) / 2
     ends = line.outputs
     np.testing.assert_allclose(im.logits(middles), (ends[1:] + ends[:-1]) / 2, atol=1e-4)
 

@@ -7,8 +7,8 @@ from keras import ops
 
 import nnslicer_tf as nns
 from nnslicer_tf import semantic
-from nnslicer_tf.semantic.similarity import landscape, similarity
 from support.classifiers import randomise
+from support.landscapes import landscape, similarity
 from support.transformers import LENGTH, WORDS, classifier, decoder
 
 HEADS = "block_attention"

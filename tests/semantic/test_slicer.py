@@ -7,8 +7,9 @@ import nnslicer_tf as nns
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import SemanticSlicer, contributions
 from nnslicer_tf.semantic.neurons import neuron_layers
-from nnslicer_tf.semantic.similarity import centre, landscape, similarity
+from nnslicer_tf.semantic.similarity import centre
 from support.classifiers import make, samples
+from support.landscapes import landscape, similarity
 
 
 @pytest.fixture(scope="module", params=["perceptron", "convolutional", "residual"])

@@ -7,12 +7,13 @@ import numpy as np
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.slicing import Slicer
-from nnslicer_tf.slicing.explaining import methods_to_compare
 from reproduction.decisive.comparison import drawn
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
+# All but exact gradients, which take long.
+_METHODS = tuple(name for name in ATTRIBUTIONS if name != "integrated gradients")
 _RESAMPLES = 10_000
 _COLUMNS = ("method", "deletion", "insertion", "seconds")
 
@@ -25,7 +26,7 @@ def maps(s: MapSettings) -> ExperimentResult:
 
     def measured(sample: int) -> list[dict]:
         one, label, values, seconds = x[sample], int(labels[sample]), {}, {}
-        for name in methods_to_compare(True):  # all but exact gradients, which take long
+        for name in _METHODS:
             start = time.perf_counter()
             try:
                 values[name] = ATTRIBUTIONS[name](im, one, profile.means, label)
@@ -41,7 +42,7 @@ def maps(s: MapSettings) -> ExperimentResult:
         rows = [(n, c.area, insertion[n].area, seconds.get(n)) for n, c in deletion.items()]
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
-    fields, names = ("split", "samples", "profile", "seed"), methods_to_compare(True)
+    fields, names = ("split", "samples", "profile", "seed"), _METHODS
     made_from = {"model": profile.fingerprint, "methods": names}
     store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, **made_from)
     found = store.fill([{"sample": i} for i in range(len(x))], measured, "Samples")
