@@ -78,10 +78,11 @@ def test_whole_segments_by_the_ends_of_their_parts(im, data):
     x, y = data
     ends = x[:2]
     parts = exact_line(im, *ends)
-    points = np.repeat(parts.points, 2, axis=0)[1:-1]
+    between = parts.at(parts.ratios)
+    points = np.repeat(between, 2, axis=0)[1:-1]
     labels = np.full(len(points), int(y[0]))
     groups = np.repeat(np.arange(len(points) // 2), 2)
-    assert (leads(im.model, parts.points, np.full(len(parts.points), y[0])) < 0).any()
+    assert (leads(im.model, between, np.full(len(between), y[0])) < 0).any()
     found = repair(im, "logits", points, labels, groups=groups, margin=1e-3)
     after = exact_line(nns.InstrumentedModel(found.model), *ends)
     assert set(after.classify().labels.tolist()) == {int(y[0])}
