@@ -136,7 +136,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
     if origin is int:
-        return is_int(value)
+        return is_int(value) and abs(value) < 1 << 63  # not a number that no index can be
     if origin is float:
         return isinstance(value, Real) and not isinstance(value, bool)
     if origin is Any or not isinstance(origin, type) or getattr(origin, "_is_protocol", False):

@@ -82,7 +82,7 @@ def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> k
             f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
             "does not define get_config, which Keras needs to rebuild it."
         )
-    for name in layers or ():
+    for name in () if layers is None else layers:
         check_name("layer", name, [layer.name for layer in model.layers])
     copy = copy_model(model)
     for part in [copy] if layers is None else [copy.get_layer(name) for name in layers]:

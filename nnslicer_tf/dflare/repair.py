@@ -53,6 +53,7 @@ def repair_labels(
         InvalidArgumentError: if nothing was found, or the seeds are unknown.
     """
     check_count("hidden", hidden)
+    check_count("rng", rng, 0)
     check_count("max_iter", max_iter)
     seeds, triggers, seed_labels, trigger_labels = repair_data(pair, found)
     x, y = np.concatenate([seeds, triggers]), np.concatenate([seed_labels, trigger_labels])

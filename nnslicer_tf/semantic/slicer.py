@@ -81,7 +81,7 @@ class SemanticSlicer:
         self.categories = present = np.unique(self._y)
         if categories is not None:
             missing = np.setdiff1d(categories, present)
-            if len(missing):
+            if len(missing) or not np.size(categories):
                 raise InvalidArgumentError(
                     f"There are no samples of categories {missing.tolist()}. The labels have "
                     f"{present.tolist()}; pass samples of them, or other categories."

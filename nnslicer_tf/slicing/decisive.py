@@ -133,7 +133,7 @@ class DecisiveSlices(ShownAsTable):
         number, level = self.info["number"], self.info["level"]
 
         def called(label: int) -> str:
-            return classes[int(label)] if len(classes) else f"class {int(label)}"
+            return classes[int(label)] if label < len(classes) else f"class {int(label)}"
 
         def named(answer: Any) -> str:
             if number:

@@ -248,7 +248,7 @@ def _check_names(names: Sequence[str], classes: int | None) -> None:
 def _check_words(words: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
     """Raise InvalidArgumentError unless there is a word for each token, or each before padding."""
     counts = {n for row in tokens for n in (len(np.trim_zeros(row, "b")), len(row))}
-    if np.ndim(words) == 0 and not isinstance(words, (str, Sequence)):
+    if not isinstance(words, Iterable) or (np.ndim(words) == 0 and not isinstance(words, str)):
         raise InvalidArgumentError(f"words must be a sequence of words. Received: {words!r}")
     if len(words) and (isinstance(words, str) or len(words) not in counts):
         takes = f"it has {min(counts)}" if counts else "the model takes no tokens"
