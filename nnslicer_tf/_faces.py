@@ -1,9 +1,9 @@
-"""The faces of the packages: their public names, loaded when first used, with errors explained.
+"""The public names of the packages, loaded on first use; errors name the argument at fault.
 
-Public calls take arrays, tensors, tables and lists alike, so that they cannot refuse an argument
-for its type before they have tried to use it. If a call then fails with an error of Python or of
-another library, its arguments are compared with the annotations of the call, and the first that
-does not fit is named. An error that no argument explains is left as it is.
+Public calls accept arrays, tensors, tables and lists alike, so they cannot reject an argument by
+its type before they try to use it. If a call fails with an error from Python or another library,
+its arguments are checked against its annotations, and a new error names the first that does not
+fit. An error that no argument explains is raised unchanged.
 """
 
 import functools
@@ -37,13 +37,13 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
 
 def explain_all(face: dict[str, Any]) -> None:
-    """Explain the errors of the public names of a package that are not loaded lazily."""
+    """Explain the errors of a package whose public names are not loaded lazily."""
     for name in face["__all__"]:
         face[name] = explained(face[name], face["__name__"])
 
 
 def explained(value: Any, package: str) -> Any:
-    """Return a public function, or a class with public methods, whose errors are explained."""
+    """Return a public function or class, wrapped so that its errors are explained."""
     if isinstance(value, types.FunctionType):
         wrapper = _explained_function(value)
         own = ".".join(value.__module__.split(".")[:2])
@@ -91,10 +91,10 @@ def _explained_function(function: Any) -> Any:
 def _explain(
     function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], error: Exception
 ) -> NoReturn:
-    """Raise InvalidArgumentError for the first argument of a wrong type, or else `error`."""
+    """Raise InvalidArgumentError for the first argument of the wrong type, else `error`."""
     try:
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
-    except TypeError:  # a wrong number of arguments: Python's message says so
+    except TypeError:  # wrong number or names of arguments: Python's message says so
         raise error from None
     for name, value in arguments.items():
         hint = _hint(function, name)
@@ -106,10 +106,10 @@ def _explain(
 
 
 def _hint(function: Any, name: str) -> Any:
-    """Return the annotation of a parameter; Any if it has none, or one that cannot be resolved."""
+    """Return a parameter's annotation; Any if it is missing or cannot be resolved."""
     hint = inspect.get_annotations(function).get(name, Any)
     if isinstance(hint, str):
-        # A class that a module imports for type checkers only is loaded if a user can have it.
+        # A class imported only for type checkers is loaded by now if a user has an instance.
         loaded = [module for name, module in sys.modules.items() if name.startswith("nnslicer_tf.")]
         known = {name: value for module in loaded for name, value in vars(module).items()}
         try:
@@ -120,9 +120,9 @@ def _hint(function: Any, name: str) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value can be meant for an annotation; True where it says too little to know.
+    """Whether a value may match an annotation; True if the annotation is too vague to tell.
 
-    A str is no sequence here: calls that accept one for a sequence of names do not fail for it.
+    A str is not a sequence here: a call that takes one as a sequence of names does not fail on it.
     """
     import numpy as np
 
@@ -130,13 +130,13 @@ def _fits(value: Any, hint: Any) -> bool:
 
     if hint is ArrayLike or hint is np.ndarray:
         return _is_array_like(value)
-    hint = getattr(hint, "__value__", hint)  # of an alias
+    hint = getattr(hint, "__value__", hint)  # of a type alias
     origin: Any = get_origin(hint) or hint
     inner = get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
     if origin is int:
-        return is_int(value) and abs(value) < 1 << 63  # not a number that no index can be
+        return is_int(value) and abs(value) < 1 << 63  # no index is larger
     if origin is float:
         return isinstance(value, Real) and not isinstance(value, bool)
     if origin is Any or not isinstance(origin, type) or getattr(origin, "_is_protocol", False):
@@ -156,7 +156,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-    """Whether NumPy makes an array of numbers or bools, with at least one axis, of a value."""
+    """Whether NumPy turns a value into an array of numbers or bools with at least one axis."""
     import numpy as np
 
     if isinstance(value, (str, bytes, Mapping, type, types.ModuleType)) or callable(value):
@@ -169,7 +169,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def _text(hint: Any) -> str:
-    """Return an annotation as a reader of the documentation knows it."""
+    """Return an annotation as the documentation writes it."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(map(_text, get_args(hint)))
     from nnslicer_tf._checks import with_article

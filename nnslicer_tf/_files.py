@@ -60,7 +60,7 @@ def as_path(path: str | os.PathLike) -> Path:
     try:
         os.lstat(name)
     except UnicodeEncodeError:
-        raise InvalidArgumentError(f"No file can have the name {name!r}.") from None
+        raise InvalidArgumentError(f"The file name {name!r} cannot be encoded.") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InvalidArgumentError(f"The file name '{name[:80]}…' is too long.") from error

@@ -69,12 +69,12 @@ def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
 
 
 def adam(learning_rate: Any) -> Any:
-    """Return Keras's Adam; raise InvalidArgumentError for what is no learning rate."""
+    """Return Keras's Adam; raise InvalidArgumentError for an invalid learning rate."""
     try:
         return keras.optimizers.Adam(learning_rate)
     except ValueError as error:
         raise InvalidArgumentError(
-            "learning_rate must be a positive float or a LearningRateSchedule of Keras. "
+            "learning_rate must be a positive float or a Keras LearningRateSchedule. "
             f"Received: {learning_rate!r}"
         ) from error
 

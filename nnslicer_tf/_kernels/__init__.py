@@ -1,7 +1,7 @@
 """Inner loops over NumPy arrays, compiled by Numba; without Keras, so that workers start fast.
 
-`sums`, `pools` and `rows` are for slices. The other modules serve these;
-see README.md.
+Slicing uses `sums`, `pools` and `rows`; the other modules support these.
+See README.md.
 """
 
 

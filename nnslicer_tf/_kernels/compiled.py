@@ -24,9 +24,9 @@ inlined = njit(**_INLINED)
 def compiled(**options: Any) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a function with Numba's `njit` at its first call.
 
-    The function runs without the GIL, and is compiled once per machine for all types that occur.
-    Give large functions arrays that are C-ordered and writable (`writable`): each combination of
-    others is compiled anew.
+    The function runs without the GIL, and is compiled once per machine for the types that occur.
+    Pass large functions C-ordered, writable arrays (see `writable`): every other combination is
+    compiled separately.
     """
 
     def compile_lazily(function: Callable) -> Any:

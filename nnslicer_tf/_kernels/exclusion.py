@@ -16,7 +16,7 @@ remainder is below the threshold. So only one magnitude has to be found, the *bo
 A sum has `size` local values v, float32, zero-padded to a whole vector. `total` is their sum in
 float64, `magnitudes` that of their magnitudes in float32, and the threshold is θ·|y|. Everything is
 inlined into one kernel, and works on pointers (see `vectors`) without allocation.
-benchmarks/README.md has rejected alternatives.
+benchmarks/README.md lists rejected alternatives.
 """
 
 from collections import namedtuple
@@ -62,9 +62,9 @@ _ROUNDING = np.float32(2**-23)
 
 _FEW_PADDED = -(-_FEW // LANES) * LANES
 
-# Pointers to the buffers of `excluded_bound`: the values of an interval; of few, the bits of the
-# magnitudes and the values in float64, and markers that distinguish later positions from earlier
-# ones; and a stack of waiting intervals: lower, upper, depth.
+# Pointers to the buffers of `excluded_bound`: an interval's values; for sums of few values, the
+# bits of the magnitudes, the values in float64, and markers that tell later positions from earlier
+# ones; and a stack of pending intervals: lower, upper, depth.
 Workspace = namedtuple("Workspace", ["band", "keys", "wide", "later", "stack"])
 
 

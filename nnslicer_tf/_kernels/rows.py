@@ -11,8 +11,8 @@ def copy_nonzero(
 ) -> None:
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
-    The block is `(rows, columns)` and begins at `first_column`. `places`, int64, index where the
-    next value of each row goes; they advance.
+    The block is `(rows, columns)` and begins at `first_column`. `places`, int64, hold the
+    index of the next value of each row, and advance.
     """
     for row in range(block.shape[0]):
         place = places[row]

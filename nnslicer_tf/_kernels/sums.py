@@ -207,7 +207,7 @@ def _weighted_sum(
                         sign = np.int32(read(marks, p * channels + o))
                         if sign == 0:
                             continue
-                        # The local values; of a sum below the threshold, none is kept.
+                        # The local values; if the sum is below the threshold, none are kept.
                         sums, sizes = splat(0.0), splat(np.float32(0))
                         window = at(windows, p * stride)
                         for i in range(0, stride, LANES):

@@ -248,12 +248,12 @@ def entry_names(im: InstrumentedModel, columns: Sequence[str] = ()) -> tuple[str
 
 
 def column_groups(columns: Sequence[str], rows: np.ndarray) -> dict[str, list[int]]:
-    """Return the columns that are one feature, by its name.
+    """Return the columns that form one feature, by the feature's name.
 
-    One-hot columns as of `pandas.get_dummies`: neighbours of one prefix, "city_Rome" and
-    "city_Oslo", or of one input, that are 0 or 1 and at most one of them is 1, in all `rows`
-    `(rows, columns)`; and a column with scikit-learn's indicator of its missing values,
-    "missingindicator_age".
+    One-hot columns, as `pandas.get_dummies` makes them: neighbours with the same prefix, such as
+    "city_Rome" and "city_Oslo", or of the same input, with values 0 or 1 and at most one 1 in each
+    of the `rows` `(rows, columns)`. Also a column and scikit-learn's indicator of its missing
+    values, "missingindicator_age".
     """
     groups: dict[str, list[int]] = {}
     free = set(range(len(columns)))

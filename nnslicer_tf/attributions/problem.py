@@ -164,7 +164,7 @@ class Problem:
     ) -> list[np.ndarray]:
         """Return the results of a compiled function, float64.
 
-        With `pairs`, the first half of each batch is the sample, once for each of the features.
+        With `pairs`, the first half of each batch repeats the sample, once for each of the rest.
         """
         count, size = len(next(iter(features.values()))), max(1, self._batch_size // (1 + pairs))
         weights = ops.convert_to_tensor(self._weights)

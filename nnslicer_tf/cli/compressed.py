@@ -28,8 +28,8 @@ ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        help="The models expect pixels 0 … 255 divided by this; by default as recorded, else "
-        "255, or 1 if the original scales its input by itself.",
+        help="Divide pixels 0 … 255 by this for the models; by default as recorded, else 255, "
+        "or 1 if the original scales its own input.",
     ),
 ]
 DeviationsOption = Annotated[

@@ -85,7 +85,7 @@ class _HeldErrors:
     def mended(
         self, x: np.ndarray, made: Arrays, labels: np.ndarray, switched: Iterable[Collection[str]]
     ) -> list[int]:
-        """Count the samples of a batch with the original's label, without some errors each time."""
+        """Count the samples with the original's label, once for each set of errors switched off."""
         x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
         counts = []
         for off in switched:

@@ -64,7 +64,7 @@ class Counterpart(ABC):
         return twin.model
 
     def _set_places(self, places: Iterable[tuple[str, str | None, str, str]]) -> None:
-        """Set the places from their fields but for the weights, without an input of tokens."""
+        """Set the places from all their fields but the weights; leave out an input of tokens."""
         im = self.im
         self.places = tuple(
             Place(name, kernel, tensor, stored, im.kernels[kernel].size if kernel else 0)

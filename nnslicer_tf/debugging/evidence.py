@@ -33,12 +33,12 @@ _NO_CLASS = (
 
 @dataclass(frozen=True, eq=False)
 class SuspicionScores:
-    """Signed scores, float64; those of a channel's positions `add_up`, or are averaged.
+    """Signed scores, float64; a channel's score is the sum or the mean over its positions.
 
     Attributes:
         neurons: Operation name → array of its shape, for all operations.
         synapses: Kernel name → array of its shape, for all kernels.
-        add_up: Whether a channel's score is the sum of those of its positions, or their mean.
+        add_up: Whether a channel's score is the sum of its positions' scores, not their mean.
     """
 
     neurons: Arrays
@@ -223,9 +223,9 @@ def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int,
 def patching(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
-    The exact mean rise of the right logit's lead, over at most 64 failing samples, for channels of
-    operations with a kernel, which give their score to their positions and synapses; outputs score
-    0. Costs a forward pass per channel and class.
+    The gain is the exact mean rise of the right logit's lead over at most 64 failing samples. A
+    channel of an operation with a kernel passes its score on to its positions and synapses;
+    outputs score 0. Costs a forward pass per channel and class.
     """
     means = _class_means(im, runs.passing)
     rows = np.flatnonzero(np.isin(runs.failing.right, list(means)))[:_MAX_PATCHED]
@@ -345,4 +345,4 @@ METHODS: dict[str, Callable[[InstrumentedModel, Runs, SlicerMaker], SuspicionSco
     "wrong_minus_right": wrong_minus_right,
 }
 """The methods of `suspicious` by name. To add one, add a function of the model, the runs and a
-function without arguments that makes a slicer, which methods on slices call."""
+`SlicerMaker`, which methods on slices call to get their slicer."""

@@ -102,12 +102,12 @@ class LiteRTGraph:
         return {i: dequantised(np.concatenate(v), self._tensors[i]) for i, v in parts.items()}
 
     def values_of_sample(self) -> list[int]:
-        """Return the steps' outputs that are real numbers, and of which each sample has its own."""
+        """Return the steps' outputs that are real numbers and have a batch axis."""
         shapes = {step.output: self._tensors[step.output]["shape"] for step in self._real}
         return [output for output, shape in shapes.items() if len(shape) > 1 and shape[0] == 1]
 
     def without_bias(self) -> set[int]:
-        """Return the tensors whose only use, also after a reshape, is that a constant is added."""
+        """Return the tensors that are used only to add a constant to them, perhaps reshaped."""
         uses = Counter(index for step in self._real for index in step.inputs)
         tensors: set[int] = set()
         for step in reversed(self._real):

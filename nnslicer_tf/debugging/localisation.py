@@ -112,7 +112,7 @@ def suspicious(
         profile: For methods on slices: the model's profile; by default of the passing samples.
         theta: For methods on slices: threshold θ of the exclusion, by default 0.3 for counts and 0
             for amounts.
-        contribution: For methods on slices: "count" or "amount", as of `Slicer`.
+        contribution: For methods on slices: "count" or "amount", as in `Slicer`.
         progress: Show progress bars.
 
     Raises:

@@ -78,8 +78,8 @@ class Recipe(ShownAsTable):
                 weights.
 
         Raises:
-            InvalidArgumentError: if layers cannot be kept in that way.
-            MissingPackageError: if "int16" is asked for without the quantizer.
+            InvalidArgumentError: if layers cannot be kept that way.
+            MissingPackageError: if "int16" needs the quantizer, which is not installed.
         """
         check_name("kept", kept, ("float", "int16"))
         settings: dict[str, Any] = {"algorithm_key": "no_quantize"}

@@ -24,9 +24,9 @@ def best_units(frame: pd.DataFrame, count: int = 3, measure: str = "correlation"
 
 
 def unit_scores(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return the rows of a frame that have scores of single units by a measure."""
+    """Return the rows of a frame with a measure's scores of single units."""
     check_name("measure", measure, frame["measure"].unique())
     scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
     if scores.empty:
-        raise InvalidArgumentError(f"The frame has no scores of single units by {measure!r}.")
+        raise InvalidArgumentError(f"The frame has no {measure!r} scores of single units.")
     return scores.reset_index(drop=True)  # concatenated frames have repeated indices

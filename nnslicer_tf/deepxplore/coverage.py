@@ -116,7 +116,7 @@ class Coverage(ShownAsTable, ABC):
         granularity: `"channel"` or `"activation"`, see `CountedNeurons`.
         of: Names of operations, see `CountedNeurons`.
         per_neuron: How many items of each neuron can be covered.
-        options: The criterion's settings, JSON-serialisable; files have equal ones.
+        options: The criterion's settings, JSON-serialisable; a file's must be equal.
 
     Attributes:
         neurons: The neurons that count.

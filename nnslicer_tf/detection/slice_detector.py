@@ -3,7 +3,7 @@
 Each input is sliced for C = (ξ, M(ξ)). A classifier F learns from normal inputs which slice belongs
 to which class; an input whose slice does not fit the prediction is flagged.
 
-Limits: synapses near the output reveal the prediction, so that F copies it and flags nothing; for
+Limits: synapses near the output reveal the prediction, so F copies it and flags nothing; for
 adaptive attacks, see `apps/challenge_detector.py`. Cost: slicing, about three passes of the model
 at θ = 0, far more at θ > 0. Memory: one float32 per sampled synapse and input.
 """

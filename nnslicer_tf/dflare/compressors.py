@@ -1,8 +1,8 @@
 """Compressed versions of a Keras model (paper, sections 2.2 and 5.4).
 
-8-bit quantisation (TFLite files, as bytes), which needs TensorFlow's converter, magnitude pruning,
-and weight mutation. The original model is not changed. Pruned models are not
-fine-tuned, so that pruning is the only cause of deviations.
+8-bit quantisation (TFLite files, as bytes), which needs TensorFlow's converter, and magnitude
+pruning. The original model is not changed. Pruned models are not fine-tuned, so that pruning is
+the only cause of deviations.
 """
 
 import warnings
@@ -45,16 +45,16 @@ def compress(
             - "dynamic": 8-bit weights, except in kernels of fewer than 1,024 values.
             - "int8": 8-bit integers from input to output.
             - "int16": 8-bit weights and 16-bit activations, for whole models only.
-            - "ai_edge": as the recipe of an AI Edge Quantizer says.
+            - "ai_edge": as a recipe of the AI Edge Quantizer says.
             - "prune": the smallest weights are zero, the same share in every kernel.
         samples: For integer activations: a few hundred preprocessed inputs `(samples, ...)` that
             calibrate their ranges.
-        ratio: For "prune": the share of the weights, 0 … 1; vectors are unchanged.
+        ratio: For "prune": the share of the weights to remove, 0 … 1; vectors are unchanged.
         layers: For "prune": names of the layers to prune; all if None.
         keep: For "int8": tensors whose steps stay in floating point, such as those of
             `debugging.Recipe.tensors`.
         recipe: For "ai_edge": the quantizer's recipe as JSON, such as
-            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, with `debugging.Recipe.ai_edge`.
+            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`; see `debugging.Recipe.ai_edge`.
 
     Raises:
         InvalidArgumentError: if an option is invalid or names what the model does not have,
@@ -74,7 +74,7 @@ def compress(
 
 
 def _pruned(model: keras.Model, ratio: float, layers: Sequence[str] | None) -> keras.Model:
-    """Return a copy without the smallest weights of kernels, which have two or more dimensions."""
+    """Return a copy whose smallest weights are zero, in kernels of two or more dimensions."""
     check_number("ratio", ratio, "[0, 1)")
     has_config = type(model).get_config is not keras.Model.get_config
     if not getattr(model, "outputs", None) and not has_config:

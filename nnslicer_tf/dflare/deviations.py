@@ -31,8 +31,8 @@ _KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 def structural_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the SSIM of pairs of images `(N, height, width, channels)` of 0 … 255: 1 if equal.
 
-    With the window of Wang et al., "Image quality assessment", IEEE TIP 2004; NaN for images
-    smaller than that.
+    The window is that of Wang et al., "Image quality assessment", IEEE TIP 2004; images smaller
+    than the window give NaN.
     """
     import tensorflow as tf
 

@@ -45,7 +45,7 @@ class Bends(NamedTuple):
             yield row, before / (before - after)
 
     def _changed_maxima(self, values: np.ndarray, inside: np.ndarray) -> Iterator[_Crossings]:
-        """Yield where another tap, or the floor, becomes the maximum: the first times, and so on.
+        """Yield where another tap, or the floor, becomes the maximum: first changes first.
 
         The slope of a maximum of affine functions only grows, so the next maximum is the value with
         a larger slope that meets the current one first.
@@ -53,7 +53,7 @@ class Bends(NamedTuple):
         taps = values.reshape(len(values), self.taps, -1)
         if np.isfinite(self.floors[0]):
             taps = np.insert(taps, 0, self.floors[0], axis=1)
-        best = taps.argmax(axis=1)  # by convexity, the same between two rows if it is so at both
+        best = taps.argmax(axis=1)  # by convexity, the same between two rows if equal at both
         row, channel = np.nonzero((best[1:] != best[:-1]) & inside)
         begin = taps[row, :, channel]
         slopes = taps[row + 1, :, channel] - begin

@@ -111,7 +111,7 @@ class Curve(NamedTuple):
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
         """Return the parts before and after the ratio `place`, where both have a row."""
         counts = np.add.reduceat((self.ratio <= place).astype(np.int64), self.start[:-1])
-        rows = self.start[:-1] + counts - 1  # each segment's last one that is not after it
+        rows = self.start[:-1] + counts - 1  # each segment's last row up to `place`
         rows = rows[self.ratio[rows] < place]
         weights = (place - self.ratio[rows]) / (self.ratio[rows + 1] - self.ratio[rows])
         whole = self.insert(rows, weights)
@@ -181,5 +181,5 @@ class CommonRows:
 
 
 def in_pieces(rows: int, size: int) -> Iterator[slice]:
-    """Yield consecutive ranges of rows, each of a size but the last."""
+    """Yield consecutive ranges of rows, all of one size except the last."""
     return (slice(first, min(first + size, rows)) for first in range(0, rows, size))

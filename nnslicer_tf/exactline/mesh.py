@@ -116,7 +116,7 @@ class Search(NamedTuple):
 
     @staticmethod
     def of(window: Points, bends: Bends, tolerance: float) -> "Search":
-        """Return the groups that may bend: in which no tap wins at all points of a window."""
+        """Return the groups that may bend: no tap wins at all points of a window."""
         taps, floors = bends.taps, np.asarray(bends.floors, np.float64)
         values = window.by_position.reshape(window.positions, window.number, taps, -1)
         if taps == 1:

@@ -37,7 +37,7 @@ class LineProgram(NamedTuple):
 def program_of(models: ModelsLike) -> LineProgram:
     """Return the program of a model, with a copy of its weights, or of several models at once.
 
-    Several models have inputs of the same shape, and vectors as outputs, which the result joins.
+    Several models must have inputs of one shape and vector outputs, which the program joins.
     Raises UnsupportedLayerError if an operation before the logits is not piecewise linear.
     """
     several = models if isinstance(models, list | tuple) else [models]

@@ -7,7 +7,7 @@ A mask says which units keep their own value (1); the others (0) contribute that
     ablation.effects({}, x, target=3)        # what each unit does for class 3: the derivative
     ablation.model({"conv2": mask})          # a Keras model
 
-With weight w, an inactive synapse contributes w · (reference of its input), in recurrent layers at
+An inactive synapse of weight w contributes w · (reference of its input), in recurrent layers at
 every step. Cost: a forward pass for each donor; `effects` costs about three. One compiled function
 serves all masks, samples and references.
 """

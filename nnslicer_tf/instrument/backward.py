@@ -20,9 +20,9 @@ def propagate(
 ) -> dict[str, Any]:
     """Propagate values backwards; return the values that each operation received.
 
-    Each operation is expanded once, after its consumers, with the sum of the values received from
-    them, `(batch, *shape)` by name, to which `seed` belongs. `order` has consumers first, each with
-    a `name` and the names of its `inputs`, and `shapes` are without the batch axis.
+    Each operation is expanded once, after its consumers, with the sum of the values that it
+    received from them and from `seed`, `(batch, *shape)` by name. `order` lists consumers first;
+    each has a `name` and the names of its `inputs`. `shapes` are without the batch axis.
 
     `rule` maps an operation and its values to one array for each of its inputs, of the input's
     shape or one that it was broadcast to, or None. A node with `members` represents several

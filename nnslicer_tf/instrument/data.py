@@ -169,7 +169,7 @@ class Samples:
         bounds: Smallest and largest value of an input, if known; by name for several.
         aliases: Alternative keys that a dict may use → names of the inputs.
         columns: Names of a table's columns; see `aligned`.
-        labelled: Whether labels are needed, and kept.
+        labelled: Whether labels are required and kept.
 
     Raises the errors of `check_array`, and InvalidArgumentError if an array is empty, or inputs are
     missing, unknown or of different lengths.
@@ -185,7 +185,7 @@ class Samples:
         labelled: bool = False,
     ) -> None:
         self.columns: tuple[str, ...] = ()  # of a table
-        self.labels: list[Any] = []  # if `labelled`, those that were read, batch by batch
+        self.labels: list[Any] = []  # if `labelled`, those read so far, batch by batch
         self._labelled = labelled
         self._is_single = not isinstance(shape, Mapping)
         self._shapes: dict[str, Any] = {"": tuple(shape)} if self._is_single else dict(shape)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ class Samples:
                 f"{self._expected()} Missing: {missing}, unknown: {unknown}."
             )
         arrays = {name: self._about(name, _dense, data[name]) for name in self._shapes}
-        # As for Keras, a column of a table is an input of one value.
+        # As in Keras, a column of a table is an input of one value.
         one = [n for n, shape in self._shapes.items() if shape == (1,) and arrays[n].ndim == 1]
         return arrays | {name: arrays[name][:, None] for name in one}
 
@@ -340,8 +340,8 @@ def read_labelled(
     if y is None:
         if any(part is None or not len(part) for part in samples.labels):
             raise InvalidArgumentError(
-                "Labels are needed here: pass y, or data that has them: (x, y), a "
-                "datasets.Dataset, an iterable of pairs (x, y). Received: "
+                "Labels are needed here: pass y, or data with labels, such as (x, y), a "
+                "datasets.Dataset or an iterable of pairs (x, y). Received: "
                 f"{type(data).__name__}"
             )
         y = np.concatenate(samples.labels) if len(samples.labels) > 1 else samples.labels[0]

@@ -131,7 +131,7 @@ def expand(
     """Return the calls that a function, such as a layer's `call`, makes, with `Constant`s.
 
     `structure` are its arguments `(args, kwargs)`, `masks` those of its tensors, and `values` the
-    ids of boolean tensors that are no masks. Returns None if the function returns NotImplemented;
+    ids of boolean tensors that are not masks. Returns None if the function returns NotImplemented;
     raises UnsupportedLayerError if it fails on symbolic tensors, or moves the batch axis.
     """
     received = keras.tree.flatten(structure)
@@ -179,9 +179,9 @@ def expand(
 def _batch_first(
     calls: Sequence[InnerCall], outputs: Sequence[Any], layer: Any, path: str, batch: int
 ) -> tuple[InnerCall, ...]:
-    """Return calls for any size of the batch, whose axis is the first one of all tensors.
+    """Return calls that work for any batch size, with the batch axis first in all tensors.
 
-    Moves that bring it elsewhere and back become one. Raises UnsupportedLayerError if it is lost.
+    Moves of the axis and back are merged. Raises UnsupportedLayerError if the axis is lost.
     """
     result = []
     moved: dict[int, tuple] = {}  # id of a tensor → what is moved, and the moves
@@ -192,16 +192,16 @@ def _batch_first(
             if not is_symbolic or (id(x) not in moved and x.shape[:1] == (batch,)):
                 continue
             size = x.shape[0] if x.shape else 0
-            how = "has no batch axis in front: it mixes samples, or moves their axis"
+            how = "has no batch axis in front: the layer mixes samples, or moves their axis"
             if size > batch and size % batch == 0:
                 how = (
-                    "merges the batch axis with another one, so that it mixes samples, as mixtures "
-                    "of experts and windows of attention do"
+                    "merges the batch axis with another one: the layer mixes samples, as mixtures "
+                    "of experts and windowed attention do"
                 )
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(layer).__name__}) calls {name} with a tensor "
-                f"{tuple(x.shape)} that {how}. Keep the batch axis first, alone, in all tensors of "
-                "the layer."
+                f"{tuple(x.shape)} that {how}. Keep the batch axis first and separate in all "
+                "tensors of the layer."
             )
 
     for call in calls:

@@ -117,7 +117,7 @@ class Graph:
     ) -> dict[str, Any]:
         """Return the values of the operations `wanted` and of all that they depend on, by name.
 
-        `x` is `(batch, …)`, whose dtype the values have; several inputs are a list or tuple.
+        `x` is `(batch, …)`, and the values have its dtype; several inputs are a list or tuple.
         `change` maps an operation's name and value to the value used from then on.
         """
         change = change or (lambda name, value: value)
@@ -250,7 +250,7 @@ def gradient_function(
     """Return the gradient of a target, summed over the batch, with respect to operations.
 
     `target` maps {operation: tensor (batch, …)} of `needs` to a tensor `(batch,)`. The result maps
-    a batch, and what else the target gets, to a gradient `(batch, …)` for each of `wrt`.
+    a batch, and the target's other arguments, to a gradient `(batch, …)` for each of `wrt`.
     """
 
     def gradients(inputs: list[Any], extra: list[Any]) -> Sequence[Any]:

@@ -307,8 +307,8 @@ class _Visitor:
     ) -> list[Any] | None:
         """Visit the calls that a function makes for a layer or an operation; return its results.
 
-        `named` are the call's arguments by name, `masks` those of their tensors, and `explicit` the
-        arguments that are masks. Returns None if the function has no answer.
+        `named` are the call's arguments by name, `masks` the masks of their tensors, and `explicit`
+        the arguments that are masks. Returns None if the function has no answer.
         """
         by_id = dict(zip(map(id, _tensors(tuple(named.values()))), masks, strict=True))
         given = dict(kwargs)
@@ -481,7 +481,7 @@ def has_rule(layer: keras.layers.Layer, inputs: Sequence[Any]) -> bool:
 def is_recognised(
     layer: keras.Operation, inputs: Sequence[Any], outputs: Sequence[Any] = ()
 ) -> bool:
-    """Whether a layer without weights has a known function of one tensor, of its shape."""
+    """Whether a layer without weights computes a known function of one tensor, of its shape."""
     # Imported here, because the families of layers use this module.
     from nnslicer_tf.instrument.layers.probing import own_function, recognised
 
@@ -543,16 +543,16 @@ def _ids(tensors: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _check_inference(layer: keras.layers.Layer, path: str) -> None:
-    """Refuse a call with training=True of a layer that then depends on the batch or on chance."""
+    """Refuse training=True for a layer that then depends on the batch or on chance."""
     for part in layer._flatten_layers():
         batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
         if batch or getattr(part, "seed_generator", None) is not None:
             why = "uses the statistics of the batch" if batch else "draws random numbers"
             name = path if part is layer else f"{path}/{part.name}"
             raise UnsupportedLayerError(
-                f"Layer '{name}' ({type(part).__name__}) is called with training=True, so that it "
-                f"{why} at inference, too. Analyses need a model that treats each sample alike: "
-                "build it without that argument, and copy the weights with set_weights."
+                f"Layer '{name}' ({type(part).__name__}) is called with training=True, so it "
+                f"{why} at inference, too. Analyses need a model that treats every sample alike: "
+                "rebuild it without that argument, and copy the weights with set_weights."
             )
 
 

@@ -1,4 +1,4 @@
-"""Target classes: their check, and accuracies."""
+"""Target classes: validation and accuracies."""
 
 from collections.abc import Iterable
 

@@ -133,7 +133,7 @@ def masked_copy(
     keep: Mapping[str, np.ndarray],
     means: Mapping[str, np.ndarray] | None = None,
 ) -> keras.Model:
-    """Return a copy as `apply_masks`; with means, neurons without synapses output theirs.
+    """Copy as `apply_masks` does; with means, neurons without synapses output their mean.
 
     `im` has no LoRA weights (see `maskable`).
     """
@@ -182,7 +182,7 @@ def masked_copy(
 def _completed(
     im: InstrumentedModel, keep: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], list[Offset]]:
-    """Return all that is masked with these kernels: more kernels, and biases and shifts.
+    """Return all that is masked along with these kernels: more kernels, biases and shifts.
 
     The outgoing synapses of pruned neurons are masked, too, if their value is not zero.
     """

@@ -47,9 +47,9 @@ def unit_scores(im: InstrumentedModel, groups: ChannelGroups, scores: Scores) ->
 
 
 def families_of(im: InstrumentedModel, groups: ChannelGroups, first: np.ndarray) -> np.ndarray:
-    """Return the family of each group of channels that can be removed, `(groups,)`; −1 of others.
+    """Return the family of each group of channels that can be removed, `(groups,)`; −1 for others.
 
-    `first` are the groups that stay at first, bool `(groups,)`.
+    `first` are the groups that initially stay, bool `(groups,)`.
     """
     families = np.full(len(groups.fixed), -1)
     count = 0
@@ -71,11 +71,11 @@ def remaining_groups(
     scores: np.ndarray,
     ratio: float,
 ) -> np.ndarray:
-    """Return which groups stay, bool `(groups,)`, without a share `ratio` of the parameters."""
+    """Return which groups stay, bool `(groups,)`, to remove a share `ratio` of the parameters."""
     whole = size_without_groups(im, groups, np.ones(len(first), bool))
 
     def stays_at(share: float) -> np.ndarray:
-        """Return the groups that stay if every family keeps a share of them, the best."""
+        """Return the groups that stay if every family keeps this share of its groups, the best."""
         stays = first & (families < 0)
         for family in np.unique(families[families >= 0]):
             members = np.flatnonzero(families == family)
@@ -89,8 +89,8 @@ def remaining_groups(
 
     if left(0.0) > 1 - ratio:
         raise InvalidArgumentError(
-            f"Cannot remove that many parameters: {left(0.0):.1%} of them remain when every layer "
-            f"keeps an eighth of its units. {_unchangeable(im)}Use a smaller ratio. "
+            f"Cannot remove that many parameters: {left(0.0):.1%} of them remain even if every "
+            f"layer keeps only an eighth of its units. {_unchangeable(im)}Use a smaller ratio. "
             f"Received: ratio={ratio!r}"
         )
     # The largest share that leaves few enough parameters, by bisection.
@@ -112,7 +112,7 @@ def _unchangeable(im: InstrumentedModel) -> str:
         return ""
     names = ", ".join(name for name, _ in sizes.most_common(3))
     return (
-        f"The layers inside {names} keep all their units, because the code of an own layer says "
-        "how many there are: write it as a function of layers, or as a Keras model, whose layers "
-        "can be rebuilt for fewer. "
+        f"The layers inside {names} keep all their units, because a custom layer's code fixes "
+        "their number: write it as a function of layers, or as a Keras model, whose layers can be "
+        "rebuilt with fewer units. "
     )

@@ -114,8 +114,8 @@ class NNSlicerRanker(ClassRanker):
     The slice of each class is computed from its samples, for its own output.
 
     Attributes:
-        profile: The model's profile, or a dict with that of each class; by default, of the given
-            samples. The paper uses the whole training set, its program each class separately.
+        profile: The model's profile, or a dict with one for each class; by default, that of the
+            given samples. The paper profiles the whole training set, its program each class.
         theta: Threshold θ of the slices, by default that of `Slicer`; 0 is far cheaper.
         granularity, relative_to, rectify, contribution, workers: As in `Slicer`; granularity
             "activation" or "channel"; one thread by default.
@@ -236,7 +236,7 @@ def scores(
         return NNSlicerRanker(**options).scores(im, x, y, classes)
     if options:
         raise InvalidArgumentError(
-            f"Options are those of 'nnslicer'; {method!r} has none. Received: {', '.join(options)}"
+            f"Only 'nnslicer' has options, not {method!r}. Received: {', '.join(options)}"
         )
     generator, found = as_generator(rng), {}
     for name, kernel in im.kernels.items():

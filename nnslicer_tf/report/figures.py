@@ -83,7 +83,7 @@ def overlay(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, np.float64)
     if values.ndim not in (2, 3) or not values.size or not np.isfinite(values).all():
         raise InvalidArgumentError(
-            "Values over an image must be finite, at least one, and have two or three axes. "
+            "Values over an image must be a non-empty, finite array of two or three axes. "
             f"Received: shape {values.shape}"
         )
     if values.ndim == 3:

@@ -79,15 +79,15 @@ def plot_slices(
         slices: Title → slice; all of the same model.
         operations: Names of the operations to draw.
         images: Title → input image `(height, width, channels)` for the first row.
-        difference: Add a column with the differences of two slices, such as those of a normal and
-            an adversarial input, each for its predicted class, and of their images.
+        difference: Add a column with the difference of two slices, such as those of a normal and an
+            adversarial input, each for its predicted class, and that of their images.
 
     Raises:
         InvalidArgumentError: if there is nothing to draw, an operation is not in a slice, or
-            the difference is asked for of other than two slices of one model.
+            `difference` is set without exactly two slices of one model.
     """
     if difference and len(slices) != 2:
-        raise InvalidArgumentError(f"Two slices have a difference. Received: {len(slices)}")
+        raise InvalidArgumentError(f"difference=True needs two slices. Received: {len(slices)}")
     figure, axes = _grid(slices, operations, bool(images), len(slices) + difference)
     legend, images = _LEGEND, images or {}
     for column, (title, one) in enumerate(slices.items()):
@@ -152,7 +152,7 @@ def _sheet(values: np.ndarray) -> np.ndarray:
         values = values[:, None, :]
     if values.ndim != 3 or not values.size:
         raise InvalidArgumentError(
-            f"Neurons need one to three axes, and at least one neuron. Received: {values.shape}"
+            f"Neurons must be a non-empty array of 1 to 3 axes. Received: shape {values.shape}"
         )
     height, width, channels = values.shape
     columns = math.ceil(math.sqrt(channels * 2 * height / width))

@@ -1,4 +1,4 @@
-"""`Slicer.decisive`: what may be asked of decisive slices, and the searches for them.
+"""`Slicer.decisive`: the requirements on decisive slices, and the searches for them.
 
 Threads search for several samples in parallel.
 """
@@ -203,8 +203,8 @@ class DecisiveSearch:
         else:
             if not required.together or required.at_least is None or answers.is_number:
                 raise InvalidArgumentError(
-                    "against bounds what a slice of a class claims: pass together=True and "
-                    "at_least, such as 0.95, with samples of one class."
+                    "against bounds how often a class's slice claims other samples: pass "
+                    "together=True and at_least, such as 0.95, with samples of one class."
                 )
             strangers = im.check(against)
             full = values_of(im, strangers, [answers.operation])[answers.operation]

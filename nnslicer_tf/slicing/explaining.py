@@ -232,7 +232,7 @@ def _faint(contributions: Any, values: np.ndarray, target: Target) -> str:
         return ""
     return (
         f"The contributions add up to only {total:+.2g}: the mean of the profiled data has nearly "
-        f"the same score, {score - total:.3g}. Pass `background`: other samples."
+        f"the same score, {score - total:.3g}. Pass other samples as `background`."
     )
 
 

@@ -435,10 +435,10 @@ def smallest_count(
     precision: float = 0.0,
     steps: int | None = None,
 ) -> int:
-    """Return the smallest count that was found to be enough, by bisection.
+    """Return the smallest count that bisection finds to be enough.
 
     `low` is too small, `high` is enough; the result may be too large by a share `precision`. With
-    `steps`, so many bisections of the counts' magnitudes are made.
+    `steps`, at most that many bisections are made, of the counts' magnitudes.
     """
     for _ in range(high if steps is None else steps):
         if high - low <= max(1, precision * high):

@@ -102,7 +102,7 @@ class Between:
         return each[self.unit_of]
 
     def active(self, units: np.ndarray) -> np.ndarray:
-        """Return which units are active, `(units,)` float32, if only these are."""
+        """Return the mask in which only these units are active, `(units,)` float32."""
         active = np.zeros(self.units, np.float32)
         active[units] = 1
         return active
@@ -114,7 +114,7 @@ class Between:
         return pd.DataFrame({**names, **columns})
 
     def check(self, x: np.ndarray) -> None:
-        """Raise InvalidArgumentError unless the old weights make the new model the old one."""
+        """Raise InvalidArgumentError unless the new model with the old weights is the old one."""
         few = x[:_CHECKED]
         inputs = arrays_of(few)  # which the versions may name differently
         expected = self.old.logits(few if len(inputs) == 1 else list(inputs))

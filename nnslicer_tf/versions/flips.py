@@ -88,15 +88,15 @@ class FlipCauses(ShownAsTable):
             f"{row['margin']:.3g} between the logits."
         ]
         if row["share"] == 1:
-            lines.append("No set smaller than all changes was found, and all make every flip.")
+            lines.append("No set smaller than all changes was found; all together make every flip.")
             return "\n".join(lines)
         lines.append(
-            f"{size} of {self.between.units:,} ({row['share']:.2%}) made it: the old model with "
+            f"{size} of {self.between.units:,} ({row['share']:.2%}) caused it: the old model with "
             f"them alone answers {new}, and the new model without them {old}."
         )
         lines.append(
-            f"As many random changes do both in {100 * row['random']:.0f} % of the draws; the "
-            f"largest as many do {'both' if row['largest'] == 1 else 'not'}."
+            f"As many random changes do both in {100 * row['random']:.0f} % of the draws; as "
+            f"many of the largest changes {'do' if row['largest'] == 1 else 'do not'}."
         )
         if row["runner-up given"]:
             lines.append(

@@ -87,7 +87,7 @@ def test_what_is_not_in_a_slice_is_refused(digits):
         plot_slices({"normal": slices[0]}, ["nothing"])
     with pytest.raises(InvalidArgumentError, match="at least one slice"):
         plot_slices({}, ["conv1"])
-    with pytest.raises(InvalidArgumentError, match=r"Two slices have a difference\. Received: 1"):
+    with pytest.raises(InvalidArgumentError, match=r"needs two slices\. Received: 1"):
         plot_slices({"normal": slices[0]}, ["conv1"], difference=True)
 
 

@@ -1,7 +1,7 @@
-"""Attacks of Foolbox on Keras models, with those of the NNSlicer paper's Table 4 by name.
+"""Foolbox's attacks on Keras models; `ATTACKS` names those of the NNSlicer paper's Table 4.
 
-Foolbox is imported when an entry of `ATTACKS` is called. To add an attack, pass an `AttackSpec` of
-a class of Foolbox, or of a subclass of Foolbox's `Attack`, to `generate`.
+Foolbox is imported when an entry of `ATTACKS` is called. To add an attack, pass `generate` an
+`AttackSpec` of a Foolbox class, or of your own subclass of Foolbox's `Attack`.
 """
 
 from nnslicer_tf.detection.attacks.generation import generate

@@ -58,7 +58,7 @@ class AttackSpec:
 def _spec(
     name: str, family: str, factory: str, norm: str, epsilon: float | None = None, **parameters: Any
 ) -> AttackSpec:
-    """Return an attack of Foolbox; see `AttackSpec`."""
+    """Return the specification of a Foolbox attack; see `AttackSpec`."""
     start = parameters.pop("start", None)
     factory = f"foolbox.attacks:{factory}"
     tensors = family == "gradient" or name == "Spatial"
@@ -93,7 +93,7 @@ _SPECS = (
 )
 
 ATTACKS: dict[str, AttackSpec] = {spec.name: spec for spec in _SPECS}
-"""The paper's attacks for CIFAR-10 that Foolbox has, in the order of its Table 4."""
+"""The paper's attacks on CIFAR-10 that Foolbox has, in the order of Table 4."""
 
 _MNIST_CHANGES: dict[str, dict[str, Any]] = {
     **{f"{name}_{2**n}": {"epsilon": n / 10} for name in ("FGSM", "RPGD") for n in (1, 2, 3)},

@@ -147,7 +147,7 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
 def window_sums(curve, taps, new_start, new_ratio, nonzero, kernel, out, piece):
     """Write the weighted sums of windows at common rows, `(common rows, outputs)`.
 
-    The products skip channels that are zero along whole lines, after a ReLU most of them: `nonzero`
+    The products skip channels that are zero along whole lines, as most are after a ReLU: `nonzero`
     marks the others, `(positions, channels)`.
     """
     lines, start, ratio, values = curve
