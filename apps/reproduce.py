@@ -10,8 +10,8 @@
 `run` repeats the commands that made the tables which are kept, as their heads say, and writes to
 the app's results folder; a trial (`--quick`) writes to `runs/reproduce`, never over results. `all`
 runs every experiment again, elsewhere, and compares the tables. `report` writes a single page with
-everything, as HTML and Markdown, and the headlines to docs/results.md; `pages` writes what of the
-papers works, and what has to be downloaded, to docs/papers.md and docs/downloads.md.
+everything, as HTML and Markdown, and the headlines to docs/results.md; `pages` writes
+docs/papers.md, which parts of the papers work, and docs/downloads.md, what has to be downloaded.
 """
 
 from pathlib import Path
@@ -91,7 +91,7 @@ def report(
 
 @app.command()
 def pages() -> None:
-    """Write docs/papers.md and docs/downloads.md: what works, by which command and files."""
+    """Write docs/papers.md and docs/downloads.md: what works by which command, and its files."""
     from reproduction import downloads, papers
 
     papers.PAGE.write_text(papers.papers_page())

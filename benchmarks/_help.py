@@ -1,6 +1,6 @@
-"""`--help` of a benchmark at once: imported before all that loads TensorFlow.
+"""Make a benchmark's `--help` fast: import this before anything that loads TensorFlow.
 
-Where help is asked for, those modules are stand-ins, since the command line needs none of them.
+If help is requested, stand-ins replace those modules, since the command line needs none of them.
 """
 
 import sys
@@ -16,7 +16,7 @@ _REAL += ("rows", "settings", "tables")  # of `reproduction`
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds a stand-in for every module that is slow, and for ours that use one."""
+    """Finds a stand-in for every slow module, and for those of ours that use one."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

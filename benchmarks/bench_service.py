@@ -40,8 +40,8 @@ def main(
     slow_stream: Annotated[int, typer.Option(help="The same for presets that slice views.")] = 2000,
     singles: Annotated[int, typer.Option(help="Images that are read one by one.")] = 200,
     odd: Annotated[int, typer.Option(help="Images of each of the four other kinds.")] = 300,
-    presets: Annotated[str, typer.Option(help="Presets, with commas between.")] = "",
-    results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
+    presets: Annotated[str, typer.Option(help="Presets, separated by commas.")] = "",
+    results: Annotated[Path | None, typer.Option(help="Folder for the table.")] = None,
     served: Annotated[Path | None, typer.Option(hidden=True)] = None,
     preset: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:

@@ -17,9 +17,9 @@ class Extent:
     """The extent of a measurement, compared with the paper's.
 
     It is read from the values of a column ("distinct", "largest", "smallest"), from a number in the
-    tables' heads ("stated", "seeds", "sets at ratios"), or from names of files: how many differ in
-    what matches ("named"). Of several tables the largest counts, or, of `each` model or table, the
-    smallest.
+    tables' heads ("stated", "seeds", "sets at ratios"), or from the tables' file names: the number
+    of different matches of the pattern ("named"). Of several tables the largest number counts; with
+    `each`, the smallest of the numbers of its groups of tables.
     """
 
     count: str  # what is counted
@@ -29,7 +29,7 @@ class Extent:
     but: str = ""  # a value of the column that is not counted
     head: str = ""  # key of the tables' head to read
     pattern: str = r"([\d,]+)"  # of the head's value, with the number as its group, or of names
-    each: str = ""  # pattern of names of tables, those that match alike belong together
+    each: str = ""  # pattern; tables in whose names it matches the same text form a group
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
         """Return the number measured in some tables."""

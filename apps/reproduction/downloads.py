@@ -1,4 +1,4 @@
-"""What has to be downloaded: the page docs/downloads.md, and what errors say of missing files.
+"""What has to be downloaded: the page docs/downloads.md, and what errors say about missing files.
 
 Nothing is downloaded here. Data sets are downloaded by TensorFlow Datasets, the rest by users.
 """
@@ -30,16 +30,16 @@ class Source:
     extra: str = ""
 
     def how_to_get(self) -> str:
-        """Return where the files are, how to check them, and how their folder is given."""
+        """Return where the files are, how to check them, and how to pass their folder."""
         total = sum(size for _, size, _ in self.files)
         described = [f"{n} ({size:,} bytes, SHA-256 {digest})" for n, size, digest in self.files]
         if len(self.files) > _MOST_NAMED:
             described = [f"{len(self.files)} files, {total:,} bytes; their names and checksums are"]
             described[0] += f" in docs/{PAGE.name}"
-        extra = f'; read by pip install ".[{self.extra}]"' if self.extra else ""
+        extra = f' Install its reader: pip install ".[{self.extra}]".' if self.extra else ""
         return (
-            f"{self.title} is at {self.address}, licence: {self.licence}: {'; '.join(described)}"
-            f"{extra}. It is given by {self.given}."
+            f"Source of {self.title}: {self.address} (licence: {self.licence}). Needed: "
+            f"{'; '.join(described)}.{extra} Pass its folder with {self.given}."
         )
 
 
@@ -71,12 +71,12 @@ def downloads_page() -> str:
         "# Downloads",
         "",
         "What the papers' experiments read that is not part of this repository. The demo and the",
-        "data set `digits` need none of it. Data sets are downloaded by TensorFlow Datasets when",
-        "they are first used; the rest has to be fetched by hand, into a folder that is given to",
-        "the experiment. An experiment that misses something says what stands here.",
-        "Written by `python apps/reproduce.py pages`.",
+        "data set `digits` need none of it. TensorFlow Datasets downloads data sets when they are",
+        "first used. Download the rest by hand into a folder, and pass the folder to the",
+        "experiment; if a file is missing, the experiment's error repeats what this page says.",
+        "`python apps/reproduce.py pages` writes this page.",
         "",
-        "| what | address | licence | size | extra | how it is given |",
+        "| what | address | licence | size | extra | how to pass its folder |",
         "|---|---|---|---|---|---|",
     ]
     for one in sources().values():
@@ -88,8 +88,8 @@ def downloads_page() -> str:
     lines += ["", "## Packages", "", "| what | how to install it |", "|---|---|"]
     lines += [f"| {row['title']} | `{row['install']}` |" for row in _tables()["packages"]]
     lines += ["", "## Weights to train first", ""]
-    lines += ["Three files of weights that this project trained are too large for the repository;"]
-    lines += ["without them, the rows and commands of their networks fail and say so.", ""]
+    lines += ["Three weight files that this project trained are too large for the repository;"]
+    lines += ["without them, rows and commands that need these networks fail and say so.", ""]
     lines += ["| what | file in `data/weights` | command |", "|---|---|---|"]
     lines += [
         f"| {row['title']} | `{row['file']}` | `{row['train']}` |" for row in _tables()["trained"]
@@ -105,7 +105,7 @@ def downloads_page() -> str:
     for one in sources().values():
         lines += [f"| {one.title} | `{n}` | {size:,} | `{sha}` |" for n, size, sha in one.files]
     total = counted(sum(len(one.files) for one in sources().values()), "file")
-    lines += ["", f"{total}. A file can be checked by `sha256sum FILE`."]
+    lines += ["", f"{total}. Check a file with `sha256sum FILE`."]
     return "\n".join(lines) + "\n"
 
 

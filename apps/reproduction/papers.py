@@ -1,4 +1,4 @@
-"""The page docs/papers.md: what of the papers works, by which command, and what does not.
+"""The page docs/papers.md: which parts of the papers work, by which command, and which do not.
 
 Rows are in `papers.toml`; commands, results and how much was measured come from the catalogue.
 """
@@ -29,18 +29,18 @@ HEADINGS = {
     "deepbase": "DeepBase (Sellam et al., SIGMOD 2019)",
 }
 
-_TEXT = """# What of the papers works
+_TEXT = """# Which parts of the papers work
 
-Every capability, experiment, table and figure of the papers, {rows} in all: what makes it here,
-where the result is, and whether it is complete. **{works} work**: they have the paper's methods
-and numbers of models, seeds and images, on networks that this project trained where the authors'
-are not published. Of the others, a sentence says what is missing; {pictures} of them are
-illustrations. Whether a result is as good as the paper's is another question: see
-[Results](results.md). What has to be downloaded is listed under [Downloads](downloads.md).
+Every capability, experiment, table and figure of the papers, {rows} in all: the command or name
+that provides it here, where the result is, and whether it is complete. **{works} work**: they use
+the paper's methods with as many models, seeds and images, on networks that this project trained
+where the authors' are not published. For each of the others, a sentence says what is missing;
+{pictures} of them are illustrations. This page does not say whether a result is as good as the
+paper's: see [Results](results.md). [Downloads](downloads.md) lists what has to be downloaded.
 
 `run ID` is short for `python apps/reproduce.py run ID`, which repeats the committed experiment
-with all its options; `list` shows minutes and needs. Written by `python apps/reproduce.py pages`
-from the catalogue of experiments.
+with all its options; `list` shows how long each experiment takes and what it needs.
+`python apps/reproduce.py pages` writes this page from the catalogue of experiments.
 """
 
 

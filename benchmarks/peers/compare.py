@@ -135,11 +135,11 @@ PIXELS: dict[str, Method] = {
 REFERENCES = dict.fromkeys(list(PIXELS)[:5], "rows") | {
     name: "zero" for name in PIXELS if name.startswith(("Xplique: Integ", "Xplique: KernelShap"))
 }
-"""Method → what its values are measured against, if they add up to the difference of logits."""
+"""Method → the baseline of its values, if they add up to a difference of logits."""
 
 
 def pixels(model: Any, x: np.ndarray, rows: np.ndarray) -> Iterator[dict]:
-    """Judge contributions of pixels: hide and show the largest, add them up."""
+    """Score contributions of pixels: delete and insert the largest, and add them up."""
     im = nns.InstrumentedModel(model)
     logits = im.logits(x)
     labels = logits.argmax(axis=1).tolist()
@@ -217,7 +217,7 @@ def synapses(model: Any, x: np.ndarray, train: np.ndarray, seed: int) -> Iterato
         yield row | {"kept with as many synapses": float(np.mean(same))}
 
 
-# --- on which inputs does the compressed copy answer otherwise ---
+# --- on which inputs does the compressed copy answer differently ---
 
 
 def nnslicer_deviations(model, compressed, images, seed):

@@ -1,7 +1,7 @@
-"""A fuzzer over the public calls: valid arguments, one or two of them replaced by odd values.
+"""A fuzzer of the public calls: it replaces one or two valid arguments with odd values.
 
 `python tests/gauntlet/fuzzer.py --calls 2000 --seed 0` prints each call that ends in an error of
-another library ("raw"), takes longer than a minute, or changes the data or the model that it got.
+another library ("raw"), takes longer than a minute, or changes the data or the model passed to it.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CALLABLES = ("of", "preprocess", "constraint", "reduce", "behaviour", "fitness",
 """Parameters that take functions: what such a function raises is the user's own error."""
 
 SECONDS = 60
-"""A call with data of this size that takes longer is taken for one that hangs."""
+"""A call with data of this size that takes longer counts as hanging."""
 
 
 class Hang(BaseException):
@@ -56,7 +56,7 @@ class Hang(BaseException):
 
 @dataclass
 class World:
-    """Small models, data and results that calls are made of."""
+    """Small models, data and results to build calls from."""
 
     model: keras.Model
     newer: keras.Model
@@ -155,7 +155,7 @@ class Call:
 
 
 def calls(w: World) -> dict[str, Call]:
-    """Return the calls by name; the parameters that a call leaves out are replaced, too."""
+    """Return the calls by name; parameters that a call omits are replaced, too."""
     im, x, y, made = w.im, w.x, w.y, w.made
     slicer, quiet = made["slicer"], {"progress": False}
     table: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -531,7 +531,7 @@ class Fault:
 
 
 def attempt(name: str, call: Call, replaced: Mapping[str, str], w: World) -> Fault | None:
-    """Make a call with odd values; return what is wrong with how it ends, or None."""
+    """Make a call with odd values; return what went wrong, or None."""
     odd = odd_values(w)
     arguments = {
         **call.arguments,
@@ -570,12 +570,12 @@ def attempt(name: str, call: Call, replaced: Mapping[str, str], w: World) -> Fau
 
 
 def fuzz(count: int, seed: int, only: str = "") -> list[Fault]:
-    """Make `count` calls at random, one argument in three calls of four replaced, two in others."""
+    """Make `count` random calls: one argument is replaced in three of four, two in the others."""
     rng = np.random.default_rng(seed)
     faults = []
     with tempfile.TemporaryDirectory() as folder:
         before = os.getcwd()
-        os.chdir(folder)  # a path that is odd and valid is written here
+        os.chdir(folder)  # odd but valid paths are written here
         try:
             world = build_world(Path(folder))
             table = {name: call for name, call in calls(world).items() if name.startswith(only)}
@@ -606,7 +606,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="calls whose name begins so")
+    parser.add_argument("--only", default="", help="make only calls whose name starts with this")
     options = parser.parse_args()
     found = fuzz(options.calls, options.seed, options.only)
     for fault in sorted(map(str, found)):

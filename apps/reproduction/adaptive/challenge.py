@@ -1,6 +1,6 @@
 """`challenge`: evaluate a detector against adaptive attacks.
 
-Published detectors that withstood attacks that ignore them were broken by adaptive ones (Carlini
+Published detectors that withstood attacks unaware of them were broken by adaptive ones (Carlini
 and Wagner, AISec 2017; Tramèr et al., NeurIPS 2020; Bryniarski et al., ICLR 2022).
 
 Cost: about sixty gradients for each norm, budget and white-box attack; about a hundred scored

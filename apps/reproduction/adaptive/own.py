@@ -1,4 +1,4 @@
-"""A challenge of a detector in a file."""
+"""Challenge a detector that was saved in a file."""
 
 import sys
 from importlib import import_module
@@ -21,7 +21,7 @@ def challenge_own(s: OwnSettings) -> ExperimentResult:
     """Attack a detector and its model."""
     im = InstrumentedModel(load_model(s.model), bounds=(s.low, s.high))
     module, _, kind_name = s.kind.partition(":")
-    sys.path.append(str(Path.cwd()))  # where a module of the user's may be
+    sys.path.append(str(Path.cwd()))  # the user's module may be here
     try:
         kind = getattr(import_module(module), kind_name)
     except (ImportError, AttributeError, ValueError) as error:

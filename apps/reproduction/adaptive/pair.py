@@ -44,7 +44,7 @@ class Values:
 class Pair:
     """A model and a detector; an attack succeeds if the model is wrong and the detector silent.
 
-    Where the detector has a surrogate, `values` approximate the true score. Raises
+    If the detector has a surrogate, `values` approximate the true score. Raises
     InvalidArgumentError without a detector or threshold, NotFittedError if it is not fitted.
     """
 

@@ -1,4 +1,4 @@
-"""Settings of a challenge of one's own detector."""
+"""Settings for challenging the user's own detector."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +14,16 @@ DataOption = Annotated[str, Option(help="As for the commands of nnslicer: files 
 
 @dataclass(frozen=True)
 class OwnSettings(Settings):
-    """Attack a model and its detector with adaptive attacks; says how far to trust the figures."""
+    """Attack a model and its detector with adaptive attacks; check that the result is credible."""
 
     trial: ClassVar = {"steps": 20, "queries": 40, "rounds": 2}
     kept = "challenge"
     model: Annotated[Path, Option(help="The Keras model, a .keras or .h5 file.")]
-    detector: Annotated[Path, Option(help="The detector, an .npz file of `Detector.save`.")]
+    detector: Annotated[Path, Option(help="The detector, an .npz file from `Detector.save`.")]
     data: DataOption  # labelled inputs to attack, new to the detector
     normal: DataOption = ""  # normal inputs of all classes, to start from; default: the same
     profile: Annotated[
-        Path | None, Option(help="Profile of the slicer, of a detector by slices.")
+        Path | None, Option(help="For a detector based on slices: the slicer's profile.")
     ] = None
     theta: Theta = 0.0
     kind: Annotated[str, Option(help="The detector's class, as MODULE:CLASS.")] = (
@@ -42,5 +42,5 @@ class OwnSettings(Settings):
 
     @property
     def results_folder(self) -> Path:
-        """A folder of the user's, as these results are none of the project's."""
+        """The user's folder: these results are not the project's."""
         return self.work / "results"

@@ -35,7 +35,7 @@ _SLOPE_BEYOND = 0.1
 def is_differentiable(detector: Any) -> bool:
     """Return whether a fitted detector has a surrogate.
 
-    A detector or a scorer of one's own says so by an attribute `differentiable`; its
+    A custom detector or scorer declares one by an attribute `differentiable`; its
     `anomaly_scores` or `score` must then take tensors and compute with `keras.ops`.
     """
     declared = getattr(detector, "differentiable", None)

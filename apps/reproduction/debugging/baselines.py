@@ -1,8 +1,8 @@
 """Baselines of `suspicious`: formulas of fault localisation, and chance.
 
-A formula scores by how many failing and passing samples a part takes part in: as a member of their
-slices, or, with the prefix `deepfault_`, by being active (DeepFault: Eniser et al., FASE 2019).
-`register` adds all to `debugging.METHODS`.
+A formula scores a part by how many failing and passing samples it takes part in: as a member of
+their slices, or, with the prefix `deepfault_`, by being active (DeepFault: Eniser et al., FASE
+2019). `register` adds all to `debugging.METHODS`.
 """
 
 from collections.abc import Callable

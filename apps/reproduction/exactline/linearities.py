@@ -116,7 +116,7 @@ def plot(table: pd.DataFrame) -> Figure:
 def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the parts of the lines from one test image (figures 4 and 5).
 
-    `drawn` has the distances of the ends of the parts from the image, from 0 on.
+    `drawn` has the distances from the image to the ends of the parts, starting at 0.
     """
     counts = {name: len(places) - 1 for name, places in drawn.items()}
     figure = Figure((9, 0.7 + 0.4 * len(drawn)), layout="constrained")

@@ -82,7 +82,7 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
 
 
 def approximate(path: PathGradients, samples: int, rule: str = "left") -> np.ndarray:
-    """Return integrated gradients by a sum (equation 5), `input shape`.
+    """Approximate integrated gradients by a sum (equation 5), of the shape of the input.
 
     Gradients are taken at the ratios k/samples, k from 0 to samples - 1 ("left"), from 1 to samples
     ("right"), or from 0 to samples ("trapezoid").

@@ -233,7 +233,7 @@ def ablation(s: settings.AblationSettings) -> ExperimentResult:
 def logits_of(
     ablation: Ablation, masks: dict[str, np.ndarray], x: np.ndarray, images: np.ndarray | None
 ) -> np.ndarray:
-    """Return a masked model's logits; `images` are those to measure normalisations again on."""
+    """Return a masked model's logits; `images` serve to measure normalisations again."""
     if images is None:
         return ablation.outputs(masks, x)
     model = pruning.renormalise(ablation.model(masks), images)

@@ -11,7 +11,7 @@ from reproduction.settings import Settings
 
 @dataclass(frozen=True)
 class VersionSettings(Settings):
-    """What all experiments on versions have."""
+    """Settings that all experiments on versions share."""
 
     kept = "versions"
     work: Annotated[Path, Option(help="Folder of versions and finished rows.")] = Path(
