@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from numbers import Real
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import lazy_loader
 
@@ -52,20 +52,16 @@ def explained(value: Any, package: str) -> Any:
         return wrapper
     if isinstance(value, type) and value not in _EXPLAINED:
         _EXPLAINED.add(value)
-        for parent in value.__mro__:
-            if parent.__module__.startswith("nnslicer_tf."):
-                _explain_methods(parent)
+        own_classes = [one for one in value.__mro__ if one.__module__.startswith("nnslicer_tf.")]
+        for owner, name in [(one, name) for one in own_classes for name in vars(one)]:
+            member = vars(owner)[name]
+            if name.startswith("_") and name not in ("__init__", "__call__"):
+                continue
+            if isinstance(member, types.FunctionType):
+                setattr(owner, name, _explained_function(member))
+            elif isinstance(member, (classmethod, staticmethod)):
+                setattr(owner, name, type(member)(_explained_function(member.__func__)))
     return value
-
-
-def _explain_methods(value: type) -> None:
-    for name, member in list(vars(value).items()):
-        if name.startswith("_") and name not in ("__init__", "__call__"):
-            continue
-        if isinstance(member, types.FunctionType):
-            setattr(value, name, _explained_function(member))
-        elif isinstance(member, (classmethod, staticmethod)):
-            setattr(value, name, type(member)(_explained_function(member.__func__)))
 
 
 def _explained_function(function: Any) -> Any:
@@ -79,7 +75,10 @@ def _explained_function(function: Any) -> Any:
         except NNSlicerError:
             raise
         except Exception as error:
-            _explain(function, args, kwargs, error)
+            wrong = _wrong_argument(function, args, kwargs)
+            if not wrong:
+                raise
+            raise InvalidArgumentError(wrong) from error
         if type(result).__module__.startswith("nnslicer_tf."):  # its methods are public, too
             explained(type(result), "")
         return result
@@ -88,21 +87,17 @@ def _explained_function(function: Any) -> Any:
     return wrapper
 
 
-def _explain(
-    function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], error: Exception
-) -> NoReturn:
-    """Raise InvalidArgumentError for the first argument of the wrong type, else `error`."""
+def _wrong_argument(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str:
+    """Return an error message for the first argument of the wrong type; "" if there is none."""
     try:
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError:  # wrong number or names of arguments: Python's message says so
-        raise error from None
+        return ""
     for name, value in arguments.items():
         hint = _hint(function, name)
         if not _fits(value, hint):
-            raise InvalidArgumentError(
-                f"{name} must be {_text(hint)}. Received: {_short(value)}"
-            ) from error
-    raise error
+            return f"{name} must be {_text(hint)}. Received: {_short(value)}"
+    return ""
 
 
 def _hint(function: Any, name: str) -> Any:
@@ -142,7 +137,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Any or not isinstance(origin, type) or getattr(origin, "_is_protocol", False):
         return True
     if origin in (Sequence, Iterable) and isinstance(value, np.ndarray):
-        value = value.tolist()
+        value = value[:100].tolist() if value.ndim else value.item()
     if not isinstance(value, origin) or (isinstance(value, str) and origin is not str):
         return False
     if not inner or not isinstance(value, Iterable):

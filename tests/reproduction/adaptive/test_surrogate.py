@@ -7,7 +7,7 @@ from keras import layers
 from scipy.stats import spearmanr
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf.detection import Evidence, SliceDetector
 from nnslicer_tf.detection.calibration import p_values
 from nnslicer_tf.errors import InvalidArgumentError
@@ -18,18 +18,6 @@ from reproduction.adaptive.surrogate import (
     smooth_scores,
     smooth_surprise,
 )
-
-
-@pytest.fixture(scope="module")
-def normal():
-    return datasets.load("digits", "train").x
-
-
-@pytest.fixture(scope="module")
-def slicer(normal):
-    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
-    profile = nns.Profile.from_data(im, normal, progress=False)
-    return nns.Slicer(im, profile, theta=0.0, progress=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,37 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.deepxplore import Blackout, generate
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.deepxplore.retraining import retrain
 from support.known_models import identity_model
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits", "test")
-
-
-@pytest.fixture(scope="module")
-def models():
-    """The trained network, and a linear classifier fitted by scikit-learn."""
-    train = datasets.load("digits", "train")
-    flat = train.x.reshape(len(train), -1)
-    fitted = LogisticRegression(C=0.5, max_iter=500).fit(flat, train.y)
-    linear = keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Flatten(name="flat"),
-            keras.layers.Dense(10, name="linear"),
-            keras.layers.Softmax(name="probabilities"),
-        ],
-        name="linear_digits",
-    )
-    linear.set_weights([fitted.coef_.T, fitted.intercept_])
-    return [zoo.load("digits_cnn"), linear]
 
 
 def test_retraining_mends_what_was_found(models, digits):

@@ -4,8 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import nnslicer_tf as nns
-from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import Evidence
 from nnslicer_tf.detection.scorers import RidgeMargin
 from reproduction.nnslicer.kinds import (
@@ -14,18 +12,6 @@ from reproduction.nnslicer.kinds import (
     RidgeFall,
     ScaledRidgeMargin,
 )
-
-
-@pytest.fixture(scope="module")
-def normal():
-    return datasets.load("digits", "train").x
-
-
-@pytest.fixture(scope="module")
-def slicer(normal):
-    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
-    profile = nns.Profile.from_data(im, normal, progress=False)
-    return nns.Slicer(im, profile, theta=0.0, progress=False)
 
 
 @pytest.fixture

@@ -1,0 +1,3 @@
+"""Slices of scikit-learn's digits."""
+
+from support.digits import normal, slicer  # noqa: F401
