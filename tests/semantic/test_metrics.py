@@ -249,7 +249,7 @@ def test_metrics_without_labels_take_samples_alone(of_images, form):
 
 def test_labels_that_are_missing_are_asked_for(of_images):
     for data in ((x for x in X), tf.data.Dataset.from_tensor_slices(X), X.tolist()):
-        with pytest.raises(InvalidArgumentError, match="pass y, or data that has them"):
+        with pytest.raises(InvalidArgumentError, match="pass y, or data with labels"):
             contributions(of_images, data, "taylor")
     with pytest.raises(InvalidArgumentError, match="empty"):
         contributions(of_images, iter(()), "taylor")
