@@ -551,7 +551,7 @@ def _check_inference(layer: keras.layers.Layer, path: str) -> None:
             name = path if part is layer else f"{path}/{part.name}"
             raise UnsupportedLayerError(
                 f"Layer '{name}' ({type(part).__name__}) is called with training=True, so it "
-                f"{why} at inference, too. Analyses need a model that treats every sample alike: "
+                f"{why} at inference, too. Analyses need a model that treats each sample alike: "
                 "rebuild it without that argument, and copy the weights with set_weights."
             )
 

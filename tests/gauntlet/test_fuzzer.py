@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
-from gauntlet import fuzzer
+from gauntlet import fuzzer, public_calls
 
 from support.faces import PACKAGES, face
 
@@ -27,7 +27,7 @@ NOT_CALLED = {
 @pytest.fixture(scope="module")
 def world():
     with tempfile.TemporaryDirectory() as folder:
-        yield fuzzer.build_world(Path(folder))
+        yield public_calls.build_world(Path(folder))
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def public_value(package, name):
 
 
 def test_every_public_call_is_tried(world):
-    parts = {part for name in fuzzer.calls(world) for part in name.split(".")}
+    parts = {part for name in public_calls.calls(world) for part in name.split(".")}
     public = {
         name
         for package in PACKAGES - {"cli", "engine", "_kernels"}
@@ -54,7 +54,7 @@ def test_every_public_call_is_tried(world):
 @pytest.mark.slow
 def test_the_calls_work_as_they_stand(world):
     refused = {"load", "load_data", "load_model", "InstrumentedModel.at_position"}
-    for name, call in fuzzer.calls(world).items():
+    for name, call in public_calls.calls(world).items():
         if name not in refused:
             call.of(**call.arguments)
 
@@ -67,9 +67,9 @@ def test_faults_are_seen(world):
         world.x[0] = 0
 
     attempts = [
-        fuzzer.attempt("raw", fuzzer.Call(raw, {"x": 1}), {}, world),
-        fuzzer.attempt("write", fuzzer.Call(write, {"x": 1}), {}, world),
-        fuzzer.attempt("fine", fuzzer.Call(lambda x: x, {"x": 1}), {"x": "None"}, world),
+        fuzzer.attempt("raw", public_calls.Call(raw, {"x": 1}), {}, world),
+        fuzzer.attempt("write", public_calls.Call(write, {"x": 1}), {}, world),
+        fuzzer.attempt("fine", public_calls.Call(lambda x: x, {"x": 1}), {"x": "None"}, world),
     ]
     assert "AttributeError" in attempts[0].what
     assert attempts[1].what == "changed its data or its model"

@@ -346,7 +346,7 @@ class Random(layers.Layer):
         (OfTensorFlow, "a function of TensorFlow .*test_expansion.py:{}"),
         (OnValues, "test_expansion.py:{}"),
         (Mixing, "mixes samples"),
-        (Random, "treats every sample alike"),
+        (Random, "treats each sample alike"),
     ],
 )
 def test_what_cannot_be_expanded_is_refused_by_name(layer, message):
