@@ -62,10 +62,13 @@ class Document:
         classes: Sequence[str] = (),  # names, in order; empty for plain numbers
         columns: Sequence[str] = (),  # names of a table's; empty for other inputs
         words: Sequence[Sequence[str]] = (),  # for sequences of tokens, those of each sample
+        features: np.ndarray | None = None,  # contributions of the input's values, of one sample
+        asked: str = "",  # what they contribute to
         progress: bool = True,
     ) -> None:
         self._exhibits, self._progress = exhibits, progress
         self._title, self._classes, self._columns, self._words = title, classes, columns, words
+        self._features, self._asked = features, asked
         self._packer = Packer()
         self._rows: list[dict[str, Any]] = []
         self._row_of: dict[tuple, int] = {}
@@ -147,6 +150,10 @@ class Document:
             ],
             "kernels": kernels,
             "classes": list(map(str, self._classes)),
+            "asked": self._asked,
+            "features": None
+            if self._features is None
+            else self._packer.add(np.asarray(self._features, np.float32)),
             "models": [self._model(one) for one in self._models],
             "rows": self._rows,
             "exhibits": [
@@ -156,6 +163,7 @@ class Document:
                     "each": one.each,
                     "theta": None if one.facts.get("theta") is None else float(one.facts["theta"]),
                     "granularity": one.granularity,
+                    "level": str(one.facts.get("level", "")),
                     "outputs": str(one.facts.get("outputs", "")),
                     "relativeTo": str(one.facts.get("relative_to", "output")),
                     "rectify": str(one.facts.get("rectify", "sign")),
@@ -283,7 +291,7 @@ class Document:
                     data["says"]["kept"] = _answer(masked.outputs(inside, x))
                     data["says"]["removed"] = _answer(masked.outputs(outside, x))
         if certificate:
-            data["certificate"] = certificate
+            data |= {"certificate": certificate, "measured": part.measured}
         if "predicted" in one.facts:
             data["predicted"] = one.facts["predicted"][i]
         return data
