@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +12,64 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.attributions import InputPanel, attribution_figure
+from nnslicer_tf.report.attributions import (
+    WIDTH,
+    Cell,
+    InputPanel,
+    answer_cell,
+    cell_figure,
+    curve_cell,
+    panel_cells,
+)
 from nnslicer_tf.report.figures import save_figure
-from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
+from nnslicer_tf.report.pages import Heading, Page, Picture, Row, Table, Text
 
 
 def explanation_figure(one: Any) -> Figure:
     """Return a figure: the sample with its contributions, other methods, and the answers."""
-    maps = {one.own_method: one.contributions}
-    curves = {}
+    first, others = _cells(one)
+    return cell_figure([*first, *others], f"why {one.question}? Blue raises, red lowers it.")
+
+
+def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells of the sample, its contributions and answers, and of other methods."""
+    maps, curves = {one.own_method: one.contributions}, []
     if one.comparison is not None:
         maps = dict(one.comparison.values)
-        curves = {
-            f"{title}\n(area: {better} is better)": {
-                n: (c.shares, c.answers) for n, c in of_methods.items()
-            }
-            for title, better, of_methods in (
-                ("hidden, largest first", "less", one.comparison.deletion),
-                ("shown, largest first", "more", one.comparison.insertion),
-            )
-        }
+        answer = one.question if one.target.label is None else f"probability of {one.question}"
+        # The own method, the two best ones, and a random order, which comes last.
+        best = one.comparison.to_frame()["method"][:2]
+        shown = dict.fromkeys([one.own_method, *best, *one.comparison.deletion])
+        chosen = [*list(shown)[:3], list(shown)[-1]]
+        for verb, of_methods in (
+            ("hidden", one.comparison.deletion),
+            ("shown", one.comparison.insertion),
+        ):
+            drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
+            curves.append(curve_cell(drawn, verb, answer))
     if one.background is not None and one.background.names:  # a table, whose columns have groups
-        return attribution_figure([_table_panel(one, maps)], one.to_frame(), curves)
-    inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
-    panels = []
-    for name, sample in inputs.items():
-        of_input = {m: v[name] if name else v for m, v in maps.items()}
-        usual = one.means.get(name or next(iter(one.means)))
-        title = f"why {one.question}?" + (f" ({name})" if name else "")
-        is_text = (name or next(iter(one.means))) in one.token_inputs
-        panels.append(
-            InputPanel(
-                sample,
-                of_input,
-                title,
-                usual,
-                one.columns if len(one.columns) == np.size(sample) else (),
-                one.words if is_text else (),
-                is_text,
+        panels = [_table_panel(one, maps)]
+    else:
+        inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
+        panels = []
+        for name, sample in inputs.items():
+            of_input = {m: v[name] if name else v for m, v in maps.items()}
+            operation = name or next(iter(one.means))
+            is_text = operation in one.token_inputs
+            columns = one.columns if len(one.columns) == np.size(sample) else ()
+            words = one.words if is_text else ()
+            title = f"{name}: " if name else ""
+            panels.append(
+                InputPanel(sample, of_input, title, one.means[operation], columns, words, is_text)
             )
-        )
-    return attribution_figure(panels, one.to_frame(), curves)
+    # The sample is drawn in a cell of its own, unless it is written beside the contributions.
+    first, others = [], curves
+    for panel in panels:
+        cells = panel_cells(panel)
+        own = 1 if panel.kind in ("text", "table") else 2
+        first += cells[:own]
+        others = [*others, *cells[own:]]
+    return [*first, answer_cell(one.to_frame())], others
 
 
 def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
@@ -71,7 +88,7 @@ def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
         for method, values in maps.items()
     }
     names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
-    return InputPanel(background.values, by_feature, f"why {one.question}?", labels=names)
+    return InputPanel(background.values, by_feature, "", labels=names)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:
@@ -98,11 +115,11 @@ def explanation_html(one: Any) -> str:
 
 
 def _blocks(one: Any, folder: Path) -> list[Any]:
-    """Return the blocks of a page; the picture is written to a folder."""
-    picture = folder / "explanation.png"
-    save_figure(explanation_figure(one), picture)
-    blocks: list[Any] = [Text(line) for line in one.summary().splitlines()]
-    blocks.append(Picture(picture, "Contributions of the input's features"))
+    """Return the blocks of a page; the pictures are written to a folder."""
+    answer, *rest = map(Text, one.summary().splitlines())
+    first, others = _cells(one)
+    blocks: list[Any] = [answer, _row(first, folder, "first")]
+    blocks += [Text("Blue features raise the answer's score, red ones lower it."), *rest]
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
@@ -112,7 +129,7 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if certificates:
         frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
         certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
-        blocks.append(Table(certificate, "", longest=40))
+        blocks.append(Table(certificate, "Certificates of decisive slices", longest=12))
     if one.frequencies is not None:
         blocks += [
             Heading("Difference from usual slices"),
@@ -126,7 +143,20 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
+            _row(others, folder, "other"),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
     return blocks
+
+
+def _row(cells: Sequence[Cell], folder: Path, name: str) -> Row:
+    """Return pictures side by side, each as wide as a phone at most; written to a folder."""
+    pictures = []
+    for i, cell in enumerate(cells):
+        figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
+        cell.draw(figure.subplots())
+        path = folder / f"{name}{i}.png"
+        save_figure(figure, path, dpi=200)
+        pictures.append(Picture(path, cell.caption, round(100 * WIDTH)))
+    return Row(pictures)

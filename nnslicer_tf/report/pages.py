@@ -8,6 +8,7 @@ import base64
 import io
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -75,6 +76,7 @@ class Picture:
 
     path: Path
     caption: str
+    width: int = 0  # in pixels of the page; 0 for that of the file
 
     def html(self, folder: Path) -> str:
         """Return the picture itself."""
@@ -88,8 +90,21 @@ class Picture:
                 kind, data = "webp", buffer.getvalue()
         caption = escape(self.caption)
         source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-        image_tag = f'<img alt="{caption}" src="{source}">'
-        return f"<figure>{image_tag}<figcaption>{caption}</figcaption></figure>"
+        width = f' style="width:{self.width}px;max-width:100%"' if self.width else ""
+        image_tag = f'<img alt="{caption}" src="{source}"{width}>'
+        return f"<figure{width}>{image_tag}<figcaption>{caption}</figcaption></figure>"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Blocks side by side; where the page is narrow, below each other."""
+
+    blocks: Sequence[Block]
+
+    def html(self, folder: Path) -> str:
+        """Return the blocks in a box that wraps."""
+        inside = "".join(block.html(folder) for block in self.blocks)
+        return f'<div style="display:flex;flex-wrap:wrap;gap:0 1rem">{inside}</div>'
 
 
 @dataclass
@@ -153,6 +168,8 @@ _HTML = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>{style}</style>
 </head>
