@@ -108,7 +108,10 @@ FOUND = {
     "a-text": lambda names: (
         names["contributions"]["great"] * names["contributions"]["boring"] < 0
         and not names["why"].contributions[7:].any()
-        and names["against"].target.label == 1 - names["why"].predicted
+        and names["why"].whole[1] > 0.95
+        and names["why"].decisive.certificate["needed"][0]
+        and names["against"].target.label == 1 - names["mixed"].predicted
+        and Path("explore.html").exists()
     ),
     "a-transformer": lambda names: (
         names["accuracy"] > 0.95

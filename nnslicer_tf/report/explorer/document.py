@@ -348,7 +348,7 @@ class Document:
             # Δ of the inputs of filters' synapses: the input of a synapse is the mean, over all
             # windows, of the value that it multiplies (NNSlicer, Equation 1).
             for o in one.im.operations:
-                if not isinstance(o.params, Synapses):
+                if not isinstance(o.params, Synapses) or isinstance(o.params, Lookup):
                     continue
                 pair = (values[o.inputs[0]], one.means[o.inputs[0]])
                 sheets = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in pair]

@@ -154,6 +154,7 @@ class PartView {
   // What the slice is a set of: synapses, or what the neurons of the document are.
   get unit() {
     if (this.exhibit.level === "synapse") return "synapses";
+    if (this.exhibit.level === "head") return "heads and channels";
     return this.granularity === "channel" ? "channels" : "neurons";
   }
 
@@ -1325,7 +1326,7 @@ class Explorer {
     }
     const operation = this.doc.operations[this.operation];
     const available = this.available();
-    if (!available.some(([what]) => what === this.what)) this.what = "contributions";
+    if (!available.some(([what]) => what === this.what)) this.what = available[0]?.[0] ?? "contributions";
     this.tiles = new Tiles(this);
     this.neuronPart = h("div", { class: "neuron" });
     const pages = Math.ceil(this.tiles.channels / TILES);
@@ -1380,7 +1381,8 @@ class Explorer {
     const found = [["contributions", this.isComparison ? "comparison"
       : this.one.exhibit.theta !== null ? "contributions"
         : this.one.exhibit.level ? "slice" : this.one.exhibit.name]];
-    if (this.right) return found;
+    if (this.isComparison) return found;
+    if (!this.one.contributions(o)) found.pop();
     if (this.one.values(o)) found.push(["activation", "activation"]);
     if (this.one.means(o)) found.push(["mean", "mean"]);
     if (this.one.values(o) && this.one.means(o)) found.push(["change", "change Δ"]);
@@ -1416,7 +1418,10 @@ class Explorer {
       return h("p", { class: "count", "data-count": what, "data-common": common?.common,
         "data-left": common?.left, "data-right": common?.right }, text);
     }
-    if (!kept) return h("p", { class: "count" }, `No ${what} of it are known.`);
+    if (!kept) {
+      return h("p", { class: "count" }, this.one.exhibit.level
+        ? `The slice does not choose among its ${what}.` : `No ${what} of it are known.`);
+    }
     return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
       `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
       + `${of ? `; ${of} together` : ""})`);
@@ -1738,7 +1743,7 @@ class Explorer {
 
   // What was measured of a decisive slice: its size, the answers with and without it, its scope.
   certificate(m, text) {
-    const unit = m.size === 1 ? m.level : `${m.level}s`;
+    const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
     const asked = this.answerName(m, m.answer);
     const row = (title, how, answer, share, of = m.answer) => {
       const own = this.answerName(m, answer).split(" rather than ")[0];
@@ -1878,14 +1883,14 @@ class Tiles {
     return [first, last - first + 1];
   }
 
-  // The words that stand above the columns and beside the rows of a sequence's matrix.
+  // The words, or numbers, that stand above the columns and beside the rows of a sequence's matrix.
   labels() {
     const { explorer, operation: o, shape, heads } = this;
     const { doc, one } = explorer;
     const length = doc.operations[doc.input].shape[0];
-    if (!one.row?.words || this.given !== null || shape.length !== doc.operations[o].shape.length) return [];
-    const axis = (extent, first, count) => (extent !== length ? null
-      : d3.range(first, first + count).map((t) => explorer.wordAt(o, t)));
+    if (this.given !== null || shape.length !== doc.operations[o].shape.length) return [];
+    const axis = (extent, first, count) => d3.range(first, first + count)
+      .map((t) => (extent === length && one.row?.words ? explorer.wordAt(o, t) : `${t}`));
     const across = this.matrix || heads === 1 ? axis(shape[0], this.left, this.width)
       : heads === 0 ? axis(shape[2], this.left, this.width) : null;
     return [across, heads === 0 ? axis(shape[1], this.top, this.height) : null];
@@ -1922,7 +1927,8 @@ class Tiles {
     if (this.scale < LEAST_LABELLED) this.words = [];
     // Words take room above and to the left of each tile, and above heads stand their numbers.
     const [above, beside] = this.words ?? [];
-    this.margin = [beside ? LABEL_WIDTH : 0, above ? LABEL_WIDTH + 14 * (this.heads !== null) : 0];
+    const roomFor = (words) => words ? Math.min(LABEL_WIDTH, 8 + 7 * d3.max(words, (w) => w.length)) : 0;
+    this.margin = [roomFor(beside), roomFor(above) + (above && this.heads !== null ? 14 : 0)];
     this.step = [this.margin[0] + this.width * this.scale + 3, this.margin[1] + this.height * this.tall + 3];
     this.columns = Math.max(1, Math.min(this.shown.length, Math.floor(room / this.step[0])));
     const rows = Math.ceil(this.shown.length / this.columns);
@@ -1956,9 +1962,10 @@ class Tiles {
 
   drawTiles(context) {
     const image = context.createImageData(this.width * this.scale, this.height * this.tall);
-    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--line");
+    const line = getComputedStyle(this.explorer.root).getPropertyValue("--line");
     this.shown.forEach((channel, place) => {
       const [left, top] = this.corner(place);
+      context.fillStyle = line;
       context.fillRect(left, top, image.width + 3, image.height + 3);
       for (let y = 0; y < this.height; y++) {
         for (let x = 0; x < this.width; x++) {
@@ -2225,16 +2232,31 @@ class Picture {
     const toggle = h("input", { type: "checkbox", name: "overlay", checked: explorer.overlay,
       onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
     return h("div", { class: "legend" }, h("label", {}, toggle, " contributions"),
-      scale(diverging, number(-largest), number(largest), `lowers or raises ${explorer.doc.asked || "the answer"}`));
+      scale(diverging, number(-largest), number(largest), `lowers or raises ${this.source()[1]}`));
   }
 
   places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
 
-  // Contributions of the input's places, summed over the channels of an image; null without.
-  overlay() {
+  // Contributions of the input's values, and what they are: those of an explanation, of the slice,
+  // or of another one of the same sample; null without.
+  source() {
     const { doc } = this.explorer;
-    const given = doc.array(doc.features) ?? this.view.contributions(doc.input);
-    if (!given || given.length !== product(this.shape)) return null;
+    const isWhole = (values) => values && values.length === product(this.shape);
+    if (doc.features !== null) return [doc.array(doc.features), doc.asked];
+    const own = this.view.contributions(doc.input);
+    if (isWhole(own)) return [own, "the answer"];
+    for (const [i, { name, parts, theta }] of doc.exhibits.entries()) {
+      const part = theta === null ? -1 : parts.findIndex((one) => one.row === this.view.part.row);
+      const values = part < 0 ? null : this.explorer.view({ exhibit: i, part }).contributions(doc.input);
+      if (isWhole(values)) return [values, `the answer (${name})`];
+    }
+    return null;
+  }
+
+  // The same of the input's places, summed over the channels of an image.
+  overlay() {
+    const [given] = this.source() ?? [];
+    if (!given) return null;
     const places = this.places();
     const channels = given.length / places;
     return Float64Array.from({ length: places }, (_, p) => {
@@ -2308,7 +2330,7 @@ class Picture {
     const largest = d3.max(sums, Math.abs) || 1;
     spans.forEach((span, i) => {
       const name = sums[i] > 0 ? "--positive" : "--negative";
-      const strength = sums[i] ? 15 + 60 * Math.abs(sums[i]) / largest : 0;
+      const strength = 75 * Math.abs(sums[i]) / largest;
       span.style.background = `color-mix(in srgb, var(${name}) ${strength}%, transparent)`;
       span.title = `contribution ${number(sums[i])}`;
       const at = field && field.length >= spans.length ? field[Math.floor(i * field.length / this.shape[0])] : 0;
