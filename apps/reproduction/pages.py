@@ -57,8 +57,38 @@ class Fold:
         return f'<details class="section">{summary}\n{body}\n</details>'
 
 
+_STYLE = """<style>
+nav ul { list-style: none; padding: 0; margin: .5rem 0; columns: 18rem; font-size: .9rem; }
+nav .level2 { font-weight: 600; margin-top: .4rem; break-after: avoid; }
+nav .level3 { padding-left: 1rem; }
+pre { background: var(--soft); padding: .5rem .7rem; border-radius: 4px; font-size: .82rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+.section > summary { font-size: 1rem; color: var(--link); }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A folded list of headings, with links to them."""
+
+    headings: Sequence[Heading]
+
+    def html(self, folder: Path) -> str:
+        """Return the list, with the style of what only these pages have."""
+        links = "".join(
+            f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'
+            for h in self.headings
+        )
+        inside = f"<details><summary>Contents</summary>\n<ul>{links}</ul></details>"
+        return f'{_STYLE}\n<nav aria-label="Contents">{inside}</nav>'
+
+
 class Page(pages.Page):
-    """A page that can also be written as Markdown, and lists the headings inside of blocks."""
+    """A page with a list of its headings, which can also be written as Markdown."""
+
+    def html(self, folder: str | os.PathLike) -> str:
+        """Return the page as HTML; links are relative to `folder`, where the page will be."""
+        return pages.Page(self.title, [Contents(self.headings()), *self.blocks]).html(folder)
 
     def headings(self) -> list[Heading]:
         """Return the headings in order, also those inside blocks; reject two of the same anchor."""

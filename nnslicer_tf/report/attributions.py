@@ -7,11 +7,13 @@ and have one row in all panels; a signal is a line in front of its attributions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from textwrap import fill
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -19,28 +21,15 @@ from matplotlib.ticker import MaxNLocator
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import figures
+from nnslicer_tf.report.results import plot_bars
 
 MAX_COLUMNS = 20  # Number of a table's columns that are drawn
 MAX_LINES = 4  # Number of a signal's channels that are drawn as lines
 PANELS = 4  # Pictures in a row
+TEXT: Any = {"font.size": 9}  # points; a page shows nine as twelve pixels
 WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
-METHODS = {
-    "slice": (figures.BLUE, "o"),
-    "amounts": (figures.BLUE, "o"),
-    "Shapley values": (figures.BLUE, "o"),
-    "DeepLIFT": (figures.SKY, "*"),
-    "gradient × input": (figures.ORANGE, "s"),
-    "SmoothGrad": ("#8f6300", "p"),
-    "expected gradients": ("#4a4ab0", "<"),
-    "RISE": ("#5b2a86", ">"),
-    "integrated gradients": (figures.GREEN, "^"),
-    "integrated gradients, 50 samples": ("#00513b", "v"),
-    "Grad-CAM": (figures.RED, "D"),
-    "occlusion": ("#cc79a7", "P"),
-    "random order": ("#8a8f98", "x"),
-}
-"""Method → colour and marker of its curve."""
+CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,31 +42,8 @@ class InputPanel:
     title: str  # before each method's name; "" for the only input
     usual: np.ndarray | None = None  # the input's mean over data, shown with a table's values
     columns: Sequence[str] = ()  # a table's; indices by default
-    words: Sequence[str] = ()  # of a sentence; the tokens by default
-    is_text: bool = False  # the entries are tokens
+    words: Sequence[str] = ()  # of a sentence, or its tokens
     labels: Sequence[str] = ()  # of a table's lines, in place of its columns and values
-
-    @property
-    def few(self) -> bool:
-        """Whether there are so few methods that each can have more room."""
-        return len(self.maps) <= PANELS // 2
-
-    @property
-    def shown_words(self) -> Sequence[str]:
-        """The words, or the tokens."""
-        return list(self.words) or [str(int(token)) for token in self.sample.ravel()]
-
-    @property
-    def kind(self) -> str:
-        """Whether it is "text", a "table", an "image", a "signal" or another "array"."""
-        shape = self.sample.shape
-        if self.is_text:
-            return "text" if len(shape) < 2 else "array"
-        if len(shape) < 2:
-            return "table"
-        if len(shape) == 3 and shape[-1] in (1, 3):
-            return "image"
-        return "signal" if len(shape) == 2 else "array"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,37 +66,52 @@ def cell_figure(cells: Sequence[Cell], title: str = "") -> Figure:
     heights = [max(cell.height for cell in row) for row in rows]
     figure = Figure(figsize=(WIDTH * PANELS, sum(heights) + 0.4), layout="constrained")
     grid = figure.add_gridspec(len(rows), PANELS, height_ratios=heights)
-    for i, row in enumerate(rows):
-        start = 0
-        for cell in row:
-            cell.draw(figure.add_subplot(grid[i, start : start + cell.span]))
-            start += cell.span
-    figure.suptitle(title, fontsize=11)
+    with rc_context(TEXT):
+        for i, row in enumerate(rows):
+            start = 0
+            for cell in row:
+                cell.draw(figure.add_subplot(grid[i, start : start + cell.span]))
+                start += cell.span
+        figure.suptitle(title)
     return figure
 
 
-def panel_cells(panel: InputPanel) -> list[Cell]:
-    """Return the cells of an input: the sample, unless it is written in all, and each method."""
-    if panel.kind == "text":
-        letters = sum(len(word) + 2 for word in panel.shown_words)
-        height = 0.5 + 0.24 * -(-letters // 36)
-        return [
-            Cell(partial(_draw_words, panel, method), height, span=2 if letters < 90 else PANELS)
-            for method in panel.maps
-        ]
-    if panel.kind == "table":
-        height, span = 0.8 + 0.25 * min(panel.sample.size, MAX_COLUMNS), 2 if panel.few else 1
-        return [Cell(partial(_draw_bars, panel, m), height, span=span) for m in panel.maps]
-    draw = {"image": _draw_image, "signal": _draw_signal}.get(panel.kind, _draw_array)
-    return [Cell(partial(draw, panel, method), WIDTH) for method in (None, *panel.maps)]
+def save_cell(cell: Cell, path: Path) -> None:
+    """Write a cell as a picture of its own."""
+    figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
+    with rc_context(TEXT):
+        cell.draw(figure.subplots())
+    figures.save_figure(figure, path, dpi=200)
+
+
+def panel_cells(panel: InputPanel) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells of the sample and its first method, and those of the other methods."""
+    shape, drawn, draw = panel.sample.shape, list[Any](panel.maps), _draw_bars
+    own, span, height = 1, 1, 0.8 + 0.25 * min(panel.sample.size, MAX_COLUMNS)
+    if panel.words:
+        letters = sum(len(word) + 2 for word in panel.words)
+        draw, height = _draw_words, 0.5 + 0.24 * -(-letters // 36)
+        span = 2 if letters < 90 else PANELS
+    elif len(shape) > 1:
+        draw = _draw_image if len(shape) == 3 and shape[-1] in (1, 3) else _draw_steps
+        own, height, drawn = 2, WIDTH, [None, *drawn]  # the sample is drawn by itself, too
+    else:
+        span = 2 if len(drawn) <= 2 else 1
+    cells = [Cell(partial(draw, panel, method), height, span=span) for method in drawn]
+    return cells[:own], cells[own:]
 
 
 def answer_cell(answers: pd.DataFrame) -> Cell:
-    """Return a cell of a bar for each name and model.
+    """Return a cell of bars: a group for each row, a bar for each column."""
+    values = answers.to_numpy()
+    is_probability = values.min() >= 0 and values.max() <= 1
 
-    `answers` has a column of names, then a column of numbers for each model.
-    """
-    return Cell(partial(_draw_answers, answers), 1.2 + 0.45 * len(answers))
+    def draw(ax: Axes) -> None:
+        plot_bars(answers, ax).set_ylabel("probability" if is_probability else "value")
+        # Above the axes, where it cannot hide a bar.
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+
+    return Cell(draw, WIDTH)
 
 
 def curve_cell(
@@ -140,12 +121,11 @@ def curve_cell(
 
     `verb` is "hidden" or "shown", and `answer` names what the curves show.
     """
-    moral = (
-        "the earlier a curve falls, the better its method found what matters"
-        if verb == "hidden"
-        else "the earlier a curve rises, the better its method found what suffices"
+    moves = "falls" if verb == "hidden" else "rises"
+    caption = (
+        f"The most important features are {verb} first: the earlier a curve {moves}, the better "
+        "its method found what matters."
     )
-    caption = f"The most important features of each method are {verb} first: {moral}."
     return Cell(partial(_draw_curves, of_methods, verb, answer), 3.6, caption)
 
 
@@ -169,12 +149,12 @@ def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
     ax.set_ylim(len(shown) - 0.5, -0.5)
     rest = first.size - len(shown)
     ax.set_xlabel("contribution" + (f"; {rest} smaller ones not shown" if rest else ""))
-    _finish(ax, f"{panel.title}{method}", "right")  # above the names, too
+    ax.set_title(f"{panel.title}{method}", loc="right")  # above the names, too
 
 
 def _draw_words(panel: InputPanel, method: str, ax: Axes) -> None:
-    plot_words(panel.maps[method].ravel(), panel.shown_words, ax)
-    ax.set_title(f"{panel.title}{method}", fontsize=10, loc="left")
+    plot_words(panel.maps[method].ravel(), panel.words, ax)
+    ax.set_title(f"{panel.title}{method}", loc="left")
 
 
 def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
@@ -183,12 +163,13 @@ def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
         ax.set_axis_off()
     else:
         plot_over_image(panel.maps[method], panel.sample, ax)
-    _finish(ax, f"{panel.title}{method or 'the input'}")
+    ax.set_title(f"{panel.title}{method or 'the input'}")
 
 
-def _draw_signal(panel: InputPanel, method: str | None, ax: Axes) -> None:
+def _draw_steps(panel: InputPanel, method: str | None, ax: Axes) -> None:
     """Draw a signal `(steps, channels)` over its attributions: lines, or if many, heat maps."""
-    sample, values = panel.sample, panel.maps[method] if method else None
+    sample = panel.sample.reshape(len(panel.sample), -1)
+    values = panel.maps[method].reshape(len(sample), -1) if method else None
     steps, channels = sample.shape
     if channels > MAX_LINES:
         sheet = sample.T if values is None else figures.overlay(values.T)
@@ -199,7 +180,7 @@ def _draw_signal(panel: InputPanel, method: str | None, ax: Axes) -> None:
         for c in range(channels):
             ax.plot(np.arange(steps), sample[:, c], label=f"channel {c}", color=greys[c])
         if channels > 1:
-            ax.legend(fontsize=9, frameon=False)
+            ax.legend(frameon=False)
         ax.set_ylabel("value")
         if values is not None:
             bottom, top = ax.get_ylim()
@@ -212,35 +193,9 @@ def _draw_signal(panel: InputPanel, method: str | None, ax: Axes) -> None:
             )
             ax.set_ylim(bottom, top)
     ax.set_xlim(-0.5, steps - 0.5)
-    _count_steps(ax)
-    _finish(ax, f"{panel.title}{method or 'the input'}")
-
-
-def _draw_array(panel: InputPanel, method: str | None, ax: Axes) -> None:
-    values = panel.maps[method] if method else panel.sample
-    rows = values.reshape(len(values), -1).T
-    sheet = figures.overlay(rows) if method else rows
-    ax.imshow(sheet, aspect="auto", cmap="gray", interpolation="nearest")
-    _count_steps(ax)
-    _finish(ax, f"{panel.title}{method or 'the input'}")
-
-
-def _draw_answers(table: pd.DataFrame, ax: Axes) -> None:
-    """Draw a bar for each name and model."""
-    height = 0.26
-    for i, name in enumerate(table.columns[1:]):
-        places = np.arange(len(table)) + (i - 1) * height
-        colour = ("#8a8f98", figures.BLUE, figures.ORANGE)[i]
-        ax.barh(places, table[name], height, label=name, color=colour)
-    ax.set_yticks(np.arange(len(table)), table.iloc[:, 0])
-    ax.invert_yaxis()
-    values = table.iloc[:, 1:].to_numpy()
-    ax.set(xlabel="value", ylabel="answer")
-    if values.min() >= 0 and values.max() <= 1:
-        ax.set(xlabel="probability", xlim=(0, 1))
-    # Above the axes, where it cannot hide a bar.
-    ax.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=1, frameon=False)
-    _finish(ax)
+    ax.set_xlabel("step")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_title(f"{panel.title}{method or 'the input'}")
 
 
 def _draw_curves(
@@ -258,27 +213,12 @@ def _draw_curves(
         else:
             curves.append(([name], shares, values))
     for i, (names, shares, values) in enumerate(curves):
-        colour, _ = METHODS.get(names[0], (None, None))
-        width = max(5.0 - 1.5 * i, 0.8)
-        ax.plot(shares, values, label=fill(", ".join(names), 36), color=colour, linewidth=width)
+        label, width = fill(", ".join(names), 36), max(5.0 - 1.5 * i, 0.8)
+        ax.plot(shares, values, label=label, color=CURVES[i % len(CURVES)], linewidth=width)
     ax.set(xlabel=f"share of the features {verb}", ylabel=answer)
     ax.grid(alpha=0.3)
-    ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.45, -0.22), frameon=False)
-    _finish(ax, f"{verb}, largest first")
-
-
-def _finish(ax: Axes, title: str = "", at: Literal["center", "right"] = "center") -> None:
-    """Set the title; all text has at least nine points, which pages show as twelve pixels."""
-    ax.set_title(title, fontsize=10, loc=at)
-    ax.tick_params(labelsize=9)
-    ax.xaxis.label.set_fontsize(9)
-    ax.yaxis.label.set_fontsize(9)
-
-
-def _count_steps(ax: Axes) -> None:
-    """Name the axis of steps, and count them by whole numbers."""
-    ax.set_xlabel("step")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), frameon=False)
+    ax.set_title(f"{verb}, largest first")
 
 
 def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = None) -> Axes:
@@ -329,8 +269,8 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) 
         )
     ax = figures.new_axes(ax)
     ax.imshow(figures.overlay(values.T), aspect="auto", interpolation="nearest")
-    _count_steps(ax)
-    ax.set_ylabel("unit")
+    ax.set(xlabel="step", ylabel="unit")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_title(title or "blue: positive, red: negative", fontsize=9)
     return ax
 

@@ -20,9 +20,10 @@ from nnslicer_tf.report.attributions import (
     cell_figure,
     curve_cell,
     panel_cells,
+    save_cell,
 )
 from nnslicer_tf.report.figures import save_figure
-from nnslicer_tf.report.pages import Heading, Page, Picture, Row, Table, Text
+from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 
 def explanation_figure(one: Any) -> Figure:
@@ -39,8 +40,7 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
         answer = one.question if one.target.label is None else f"probability of {one.question}"
         # The own method, the two best ones, and a random order, which comes last.
         best = one.comparison.to_frame()["method"][:2]
-        shown = dict.fromkeys([one.own_method, *best, *one.comparison.deletion])
-        chosen = [*list(shown)[:3], list(shown)[-1]]
+        chosen = dict.fromkeys([one.own_method, *best, list(one.comparison.deletion)[-1]])
         for verb, of_methods in (
             ("hidden", one.comparison.deletion),
             ("shown", one.comparison.insertion),
@@ -55,21 +55,16 @@ def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
         for name, sample in inputs.items():
             of_input = {m: v[name] if name else v for m, v in maps.items()}
             operation = name or next(iter(one.means))
-            is_text = operation in one.token_inputs
             columns = one.columns if len(one.columns) == np.size(sample) else ()
-            words = one.words if is_text else ()
+            tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
+            words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
             title = f"{name}: " if name else ""
-            panels.append(
-                InputPanel(sample, of_input, title, one.means[operation], columns, words, is_text)
-            )
-    # The sample is drawn in a cell of its own, unless it is written beside the contributions.
+            panels.append(InputPanel(sample, of_input, title, one.means[operation], columns, words))
     first, others = [], curves
-    for panel in panels:
-        cells = panel_cells(panel)
-        own = 1 if panel.kind in ("text", "table") else 2
-        first += cells[:own]
-        others = [*others, *cells[own:]]
-    return [*first, answer_cell(one.to_frame())], others
+    for cells, rest in map(panel_cells, panels):
+        first += cells
+        others += rest
+    return [*first, answer_cell(one.to_frame().set_index("answer"))], others
 
 
 def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
@@ -118,8 +113,12 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     """Return the blocks of a page; the pictures are written to a folder."""
     answer, *rest = map(Text, one.summary().splitlines())
     first, others = _cells(one)
-    blocks: list[Any] = [answer, _row(first, folder, "first")]
-    blocks += [Text("Blue features raise the answer's score, red ones lower it."), *rest]
+    blocks: list[Any] = [
+        answer,
+        *_pictures(first, folder, "first"),
+        Text("Blue features raise the answer's score, red ones lower it."),
+    ]
+    blocks += rest
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
@@ -143,20 +142,17 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
-            _row(others, folder, "other"),
+            *_pictures(others, folder, "other"),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
     return blocks
 
 
-def _row(cells: Sequence[Cell], folder: Path, name: str) -> Row:
-    """Return pictures side by side, each as wide as a phone at most; written to a folder."""
-    pictures = []
-    for i, cell in enumerate(cells):
-        figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
-        cell.draw(figure.subplots())
-        path = folder / f"{name}{i}.png"
-        save_figure(figure, path, dpi=200)
-        pictures.append(Picture(path, cell.caption, round(100 * WIDTH)))
-    return Row(pictures)
+def _pictures(cells: Sequence[Cell], folder: Path, name: str) -> list[Picture]:
+    """Return a picture of each cell, as wide as a phone at most; written to a folder."""
+    paths = [folder / f"{name}{i}.png" for i in range(len(cells))]
+    for cell, path in zip(cells, paths, strict=True):
+        save_cell(cell, path)
+    width = round(100 * WIDTH)
+    return [Picture(path, cell.caption, width) for cell, path in zip(cells, paths, strict=True)]

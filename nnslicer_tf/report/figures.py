@@ -14,8 +14,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 POSITIVE, NEGATIVE = (31, 90, 180), (200, 40, 40)
 """RGB of positive and negative contributions, in pictures and in the explorer."""
 
-_BLUES, _REDS = ((10, 47, 134), (169, 204, 255)), ((122, 12, 12), (255, 179, 171))
-"""The same over an image, dark and bright."""
+_DARK, _BRIGHT = ((122, 12, 12), (10, 47, 134)), ((255, 179, 171), (169, 204, 255))
 
 FIRST_ONLY, SECOND_ONLY = (27, 158, 119), (217, 95, 2)
 """RGB of members of only the first, and of only the second, of two slices."""
@@ -92,17 +91,13 @@ def overlay(values: np.ndarray, light: np.ndarray | None = None) -> np.ndarray:
         )
     if values.ndim == 3:
         values = values.sum(axis=-1)
+    # From dark to bright, for negative and for positive values; without an image, one colour each.
+    dark, bright = ((NEGATIVE, POSITIVE),) * 2 if light is None else (_DARK, _BRIGHT)
+    share = np.zeros((*values.shape, 1)) if light is None else np.asarray(light)[..., None]
+    at = (values > 0).astype(int)
     sheet = np.zeros((*values.shape, 4))
-    for members, colour, (dark, bright) in (
-        (values > 0, POSITIVE, _BLUES),
-        (values < 0, NEGATIVE, _REDS),
-    ):
-        ends = (colour, colour) if light is None else (dark, bright)
-        share = np.zeros(values.shape) if light is None else light
-        mixed = np.outer(1 - share[members], ends[0]) + np.outer(share[members], ends[1])
-        sheet[members, :3] = mixed / 255
-    largest = np.abs(values).max(initial=0)
+    sheet[..., :3] = ((1 - share) * np.array(dark)[at] + share * np.array(bright)[at]) / 255
     least = 0.0 if light is None else 0.2
-    strength = least + (0.9 - least) * np.abs(values) / (largest or 1.0)
+    strength = least + (0.9 - least) * np.abs(values) / (np.abs(values).max(initial=0) or 1.0)
     sheet[..., 3] = np.where(values == 0, 0.0, strength)
     return sheet

@@ -161,7 +161,7 @@ def test_explain_says_why(nnslicer, files, tmp_path):
         datasets.load("digits", "test[13:14]").x
     )
     assert f"{np.count_nonzero(one.to_vector()):,} of 6,032" in out
-    assert "data:image/webp;base64" in page.read_text(encoding="utf-8")
+    assert "data:image/png;base64" in page.read_text(encoding="utf-8")
     contrast = ("--target", 7, "--instead-of", 4, "--background", "digits:train[:20]")
     code, out, _ = nnslicer("explain", *common, *chosen[:4], *contrast, "--output", page)
     assert code == 0 and "Decisive slice for 7 rather than 4" in out

@@ -62,13 +62,12 @@ class Document:
         classes: Sequence[str] = (),  # names, in order; empty for plain numbers
         columns: Sequence[str] = (),  # names of a table's; empty for other inputs
         words: Sequence[Sequence[str]] = (),  # for sequences of tokens, those of each sample
-        features: np.ndarray | None = None,  # contributions of the input's values, of one sample
-        asked: str = "",  # what they contribute to
+        explanation: Any = None,  # of the one sample; its input's contributions are shown
         progress: bool = True,
     ) -> None:
         self._exhibits, self._progress = exhibits, progress
         self._title, self._classes, self._columns, self._words = title, classes, columns, words
-        self._features, self._asked = features, asked
+        self._explanation = explanation
         self._packer = Packer()
         self._rows: list[dict[str, Any]] = []
         self._row_of: dict[tuple, int] = {}
@@ -150,10 +149,7 @@ class Document:
             ],
             "kernels": kernels,
             "classes": list(map(str, self._classes)),
-            "asked": self._asked,
-            "features": None
-            if self._features is None
-            else self._packer.add(np.asarray(self._features, np.float32)),
+            "features": None,
             "models": [self._model(one) for one in self._models],
             "rows": self._rows,
             "exhibits": [
@@ -172,6 +168,10 @@ class Document:
                 for one in self._exhibits
             ],
         }
+        if self._explanation is not None:
+            header["asked"] = self._explanation.question
+            features = np.asarray(self._explanation.contributions, np.float32)
+            header["features"] = self._packer.add(features)
         return self._packer.pack(header)
 
     def _floats(self, values: np.ndarray) -> int:

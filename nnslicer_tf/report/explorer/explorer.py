@@ -118,13 +118,12 @@ def explore(
         ProfileMismatchError: if a slice or a profile belongs to a different model.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
-    means, features, asked = None, None, ""
-    if hasattr(slices, "contrast"):  # an explanation, which has all
+    means, explanation = None, slices if hasattr(slices, "contrast") else None
+    if explanation is not None:  # it has all that is needed
         x = np.asarray(slices.sample)[None] if x is None else x
         classes, columns = classes or slices.classes, columns or slices.columns
         words = words or ([slices.words] if slices.words else ())
-        features, means, asked = slices.contributions, slices.means, slices.question
-        title = title or f"Why {asked}?"
+        means, title = slices.means, title or f"Why {slices.question}?"
     models: dict[int, InstrumentedModel] = {}
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
@@ -177,7 +176,7 @@ def explore(
             f"columns has {len(columns)} names; a sample of the model has shape {inputs}."
         )
     title = title or f"Slices of {first.model.name}"
-    document = Document(exhibits, title, classes, columns, words, features, asked, progress)
+    document = Document(exhibits, title, classes, columns, words, explanation, progress)
     return Explorer(title, document.pack())
 
 
