@@ -18,7 +18,8 @@ WIDE, PHONE = (1366, 768), (390, 844)
 
 _DRAWN = """
     const view = document.querySelector('.nnx');
-    return (!view || Boolean(view.explorer)) && [...document.images].every((one) => one.complete);"""
+    return (!view || Boolean(view.explorer))
+      && [...document.images].every((image) => image.complete);"""
 
 
 @contextmanager
@@ -47,7 +48,7 @@ def picture(
     dark: bool = False,
     clicks: str = "",
 ) -> bytes:
-    """Return a PNG, of 256 colours, of the top of a page after clicks (JavaScript)."""
+    """Return a PNG of the top of a page after clicks (JavaScript)."""
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
@@ -59,8 +60,7 @@ def picture(
             raise TimeoutError(f"The browser does not draw '{page}'.")
         time.sleep(0.05)
     driver.execute_script(f"const explorer = document.querySelector('.nnx')?.explorer;\n{clicks}")
-    with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as image:
-        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
-    few.save(buffer, "PNG", optimize=True)
+    with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as image:
+        image.convert("RGB").save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

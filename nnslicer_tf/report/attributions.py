@@ -107,7 +107,8 @@ def answer_cell(answers: pd.DataFrame) -> Cell:
     is_probability = values.min() >= 0 and values.max() <= 1
 
     def draw(ax: Axes) -> None:
-        plot_bars(answers, ax).set_ylabel("probability" if is_probability else "value")
+        ylabel = "probability" if is_probability else "value"
+        plot_bars(answers, ax).set(xlabel="answer", ylabel=ylabel)
         # Above the axes, where it cannot hide a bar.
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
