@@ -50,9 +50,8 @@ def named_results(slices: Any) -> dict[str, Any]:
     """Return name → result for the argument of `explore`; raise InvalidArgumentError if empty."""
     if hasattr(slices, "contrast"):  # an explanation
         first = "decisive" if slices.contrast is None else slices.question.split(" rather than ")[0]
-        decisive = {first: slices.decisive, slices.question: slices.contrast}
-        found = {name: one for name, one in decisive.items() if one is not None}
-        return {**found, "by counts": slices.slice}
+        by = {first: slices.decisive, slices.question: slices.contrast, "by counts": slices.slice}
+        return {name: one for name, one in by.items() if one is not None}
     if isinstance(slices, Mapping) and not _is_marks(slices):
         results = {str(name): one for name, one in slices.items()}
     else:
