@@ -1744,6 +1744,7 @@ class Explorer {
   // What was measured of a decisive slice: its size, the answers with and without it, its scope.
   certificate(m, text) {
     const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
+    const verb = m.kept ? (m.size === 1 ? "keeps" : "keep") : m.size === 1 ? "does not keep" : "do not keep";
     const asked = this.answerName(m, m.answer);
     const row = (title, how, answer, share, of = m.answer) => {
       const own = this.answerName(m, answer).split(" rather than ")[0];
@@ -1758,7 +1759,7 @@ class Explorer {
       + `${Math.round(100 * m["scope kept"])} % (at least ${Math.round(100 * m["scope bound"])} %, `
       + "with 95 % confidence).");
     return [h("p", { class: "size" }, h("strong", {}, `${number(m.size)} ${unit}`),
-      ` (${+(100 * m.share).toPrecision(3)} %) ${m.kept ? "keep" : "do not keep"} the answer.`),
+      ` (${+(100 * m.share).toPrecision(3)} %) ${verb} the answer.`),
     h("table", { class: "says measured" }, h("thead", {}, h("tr", {}, ["", "answer",
       isNumber ? null : `probability of ${asked}`].map((text) => text === null ? null : h("th", {}, text)))),
     h("tbody", {}, row("whole model", "whole", m.answer, m.probability),
