@@ -120,7 +120,7 @@ class RecipeSettings(Settings):
         "resnet10,resnet18,mobilenet_v3_small,vit"
     )
     learned: Annotated[int, Option(help="Training images that rank layers.", min=1)] = 1000
-    tested: Annotated[int, Option(help="Test images.", min=1)] = 2000
+    tested: Annotated[int, Option(help="Test images.", min=1)] = 1000
     seed: Annotated[int, Option(help="Seed of random orders of layers.", min=0)] = 0
     work: Work = Path("runs/debugging")
     quantisers: tuple[str, ...] = ("dynamic_wi4_afp32", "static_wi8_ai8")
