@@ -7,16 +7,21 @@
 The HTML is that of `nnslicer_tf.report.pages`, with three more kinds of blocks.
 """
 
+import base64
+import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from PIL import Image
+
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import pages
-from nnslicer_tf.report.pages import Block, Heading, Picture, Table, Text
+from nnslicer_tf.report.pages import Block, Heading, Table, Text
 from reproduction.tables import markdown_table
 
 
@@ -41,6 +46,21 @@ class Link:
     def html(self, folder: Path) -> str:
         """Return the link."""
         return f'<p><a href="{escape(_relative(self.path, folder))}">{escape(self.text)}</a></p>'
+
+
+class Picture(pages.Picture):
+    """A picture, embedded as a lossless WebP, a fifth smaller, if that format can hold it."""
+
+    def html(self, folder: Path) -> str:
+        """Return the picture itself."""
+        text = super().html(folder)
+        with Image.open(self.path) as image:
+            if max(image.size) > 16_383:  # the largest side of a WebP
+                return text
+            buffer = io.BytesIO()
+            image.convert("RGBA").save(buffer, "WEBP", lossless=True)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        return re.sub(r"data:image/png;base64,[^\"]+", f"data:image/webp;base64,{data}", text)
 
 
 @dataclass(frozen=True, eq=False)

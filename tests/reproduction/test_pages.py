@@ -67,7 +67,7 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
     reader = Reader()
     reader.feed(html)
     assert not reader.open and not {"script", "link", "iframe"} & set(reader.seen)
-    embedded = [link for link in reader.links if link.startswith("data:image/png;base64,")]
+    embedded = [link for link in reader.links if link.startswith("data:image/webp;base64,")]
     pixels = [_pixels(io.BytesIO(base64.b64decode(e.partition(",")[2]))) for e in embedded]
     np.testing.assert_array_equal(pixels, [_pixels(picture)])
     rest = [link for link in reader.links if link not in embedded]
@@ -76,6 +76,14 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
     assert "http:" not in html and "https:" not in html and "default-src 'none'" in html
     assert "@import" not in html and "url(" not in html
     assert "prefers-color-scheme: dark" in html and 'name="viewport"' in html
+
+
+def test_a_picture_that_is_too_long_for_webp_stays_a_png(tmp_path):
+    Image.new("RGB", (2, 16_384), "red").save(tmp_path / "long.png")
+    page = Page("Long")
+    page.add(Picture(tmp_path / "long.png", "A long plot"))
+    embedded = re.search(r"data:image/png;base64,([^\"]+)", page.html(tmp_path))
+    assert base64.b64decode(embedded[1]) == (tmp_path / "long.png").read_bytes()
 
 
 def test_html_says_everything(tmp_path, page):

@@ -309,7 +309,7 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
         assert "high only below" in text  # the paper's table
         assert "Other results" in text and "unforeseen" in text
         assert "Fresh trials" in text and "nnslicer/table3/slicing (a trial)" in text
-    assert html.count("data:image/png;base64") == 3 and "<script" not in html
+    assert html.count("data:image/webp;base64") == 3 and "<script" not in html
     # The first page: what was reproduced, what was not, and pictures; then sections that fold.
     first = html[html.index("At a glance</h2>") : html.index("How to read what follows</h2>")]
     assert "Of 2 headline figures that can be compared, 1 are at least as good" in first
