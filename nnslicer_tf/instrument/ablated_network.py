@@ -18,6 +18,8 @@ from keras import ops
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.copies import examples
+from nnslicer_tf.instrument.expansion import moved
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
@@ -50,6 +52,28 @@ def maskable(model: ModelLike) -> InstrumentedModel:
             "that stores the computed kernel, such as a Dense layer."
         )
     return im
+
+
+def has_tied_kernels(im: InstrumentedModel) -> bool:
+    """Whether an operation reads another one's kernel, as `matmul(x, transpose(dense.kernel))`."""
+
+    def find() -> bool:
+        others = [
+            o
+            for o in im.operations
+            if o.inputs and not o.kernels and not isinstance(o.keras_layer, keras.layers.Layer)
+        ]
+        x = examples(im.functional, list(im.input_shapes.values())) if others else None
+        if x is None:
+            return False
+        tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
+        values = im.graph.run(tensors, [o.name for o in others])
+        with keras.StatelessScope(moved(k.variable() for k in im.kernels.values())):
+            moved_values = [o.compute(*(values[name] for name in o.inputs)) for o in others]
+        pairs = [(values[o.name], v) for o, v in zip(others, moved_values, strict=True)]
+        return any(not ops.all(ops.cast(v, a.dtype) == a) for a, v in pairs)
+
+    return im.prepared("tied kernels", find)
 
 
 @dataclass(frozen=True, eq=False)
