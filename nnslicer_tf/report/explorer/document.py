@@ -199,7 +199,9 @@ class Document:
             **product_facts(operation),
             **through_time(operation, self._places, self._kernel_places),
         }
-        if isinstance(params, Synapses):
+        if isinstance(params, Synapses) and params.is_constant:
+            data["rule"] = "other"  # the page has no weights for it
+        elif isinstance(params, Synapses):
             data["kernel"] = self._kernel_places[params.name]
         by_position = "activation" in self._granularities and operation.size <= self._max_size
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
@@ -342,13 +344,17 @@ class Document:
             self._places[name]: self._floats(
                 value.reshape(-1, value.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
             )
-            for name, value in values.items()
+            for name, value in zip(values, map(np.atleast_1d, values.values()), strict=True)
         }
         if one.means is not None and len(x) == 1:
             # Δ of the inputs of filters' synapses: the input of a synapse is the mean, over all
             # windows, of the value that it multiplies (NNSlicer, Equation 1).
             for o in one.im.operations:
-                if not isinstance(o.params, Synapses) or isinstance(o.params, Lookup):
+                if (
+                    not o.kernels
+                    or not isinstance(o.params, Synapses)
+                    or isinstance(o.params, Lookup)
+                ):
                     continue
                 pair = (values[o.inputs[0]], one.means[o.inputs[0]])
                 sheets = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in pair]
