@@ -1,6 +1,7 @@
 """Models as functions of symbolic inputs: their form, inputs and shapes."""
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -57,6 +58,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
         with keras.StatelessScope(moved(model.variables)):
             varied = traced() if (values := _constants(functional)) else functional
         if all(map(np.array_equal, values, _constants(varied))):
+            _number_anew(functional)
             return functional
         # A value that is computed from variables would stay what it is now: `call` is expanded as
         # that of a layer, whose values follow the variables.
@@ -71,6 +73,20 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
             "for each layer; or put such steps into a layer and register its operations with "
             "nnslicer_tf.register_layer."
         ) from error
+
+
+def _number_anew(model: keras.Model) -> None:
+    """Number functions such as `add` from 1 in a model: Keras numbers those of a whole process."""
+    functions = [o for o in model.operations if not isinstance(o, keras.layers.Layer)]
+    used = {layer.name for layer in model.layers}
+    for operation in functions:
+        plain = name = re.sub(r"_\d+$", "", operation.name)
+        k = 0
+        while name in used:
+            k += 1
+            name = f"{plain}_{k}"
+        used.add(name)
+        operation.name = name
 
 
 def _constants(model: keras.Model) -> list[np.ndarray]:
