@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, counted
+from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -26,6 +27,7 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
 from nnslicer_tf.slicing.answers import asked_answers
@@ -126,47 +128,59 @@ class Explainer:
         _check_names(names, None if chosen.label is None else len(whole))
         _check_words(words, [np.ravel(values[name]) for name in tokens])
 
-        # The contributions; the slice, alone and removed.
-        against = _against(slicer, batch, chosen, columns, background, groups)
-        faint = ""
-        if against is None:
-            contributions = deeplift(im, sample, means, chosen)
-            faint = _faint(contributions, values[chosen.operation], chosen)
-        else:
-            by_entry = batch_of(im, against.by_entry[None])
-            several = isinstance(by_entry, Inputs)
-            contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
-        criterion = {chosen.operation: list(chosen.neurons)}
+        with progress_bar("Explaining", 4, slicer.progress, unit="step") as bar:
+            # The contributions; the slice, alone and removed.
+            bar.set_description("Explaining: contributions", refresh=False)
+            against = _against(slicer, batch, chosen, columns, background, groups)
+            faint = ""
+            if against is None:
+                contributions = deeplift(im, sample, means, chosen)
+                faint = _faint(contributions, values[chosen.operation], chosen)
+            else:
+                by_entry = batch_of(im, against.by_entry[None])
+                several = isinstance(by_entry, Inputs)
+                contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
+            criterion = {chosen.operation: list(chosen.neurons)}
 
-        def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
-                return by.slice(batch, outputs)
+            def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
+                    return by.slice(batch, outputs)
 
-        one = sliced(slicer)
-        kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
-        frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
+            bar.update()
+            bar.set_description("Explaining: slice", refresh=False)
+            one = sliced(slicer)
+            kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
+            frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
-        def amounts() -> Slice:
-            neurons: dict[str, Any] = {}
-            synapses: dict[str, Any] = {}
-            for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-                if not group:
-                    continue
-                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-                factor = sign * chosen.sign / len(group)
-                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                    for name, array in arrays.items():
-                        sums[name] = sums.get(name, 0) + factor * array
-            return Slice(neurons, synapses, total.info)
+            def amounts() -> Slice:
+                neurons: dict[str, Any] = {}
+                synapses: dict[str, Any] = {}
+                for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
+                    if not group:
+                        continue
+                    total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                    factor = sign * chosen.sign / len(group)
+                    for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
+                        for name, array in arrays.items():
+                            sums[name] = sums.get(name, 0) + factor * array
+                return Slice(neurons, synapses, total.info)
 
-        # What was assumed about the outputs, and why the slice is empty or nearly complete.
-        remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
-        at_zero = partial(sliced, slicer.at_theta(0.0))
-        smallest, contrast, withheld = None, None, ""
-        if decisive:
-            smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+            bar.update()
+            bar.set_description("Explaining: decisive slice", refresh=False)
+            # What was assumed about the outputs, and why the slice is empty or nearly complete.
+            remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
+            at_zero = partial(sliced, slicer.at_theta(0.0))
+            smallest, contrast, withheld = None, None, ""
+            if decisive:
+                smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
+            unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
+            bar.update()
+            bar.set_description("Explaining: other methods", refresh=False)
+            comparison = None
+            if methods:
+                of = (im, sample, means, chosen, methods, contributions, against)
+                comparison = compare_methods(*of)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -186,9 +200,7 @@ class Explainer:
             withheld=withheld,
             finding=" ".join(filter(None, (remark, unusual, faint))),
             frequencies=frequencies,
-            comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
-            if methods
-            else None,
+            comparison=comparison,
             token_inputs=tokens,
             _amounts=amounts,
         )
@@ -263,7 +275,10 @@ def _ablated(
     im: InstrumentedModel, profile: Profile, one: Slice, batch: Any, target: Target
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the answers with only the slice active and with it removed, the rest at its mean."""
-    ablation = Ablation(im, Mean(profile), target=target, of=list(im.kernels))
+    # All kernels: by the default, what is compiled serves the decisive slice, too.
+    has_tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
+    of = list(im.kernels) if has_tables else None
+    ablation = Ablation(im, Mean(profile), target=target, of=of)
     keep = one.synapse_mask()
     is_output = target.answer in im.output_operations
     from_logits = is_output and im.logit_operation_of(target.answer) == target.operation
