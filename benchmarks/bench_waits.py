@@ -38,7 +38,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, detection, exactline, pruning, zoo
 from reproduction.tables import provenance, write_table
 
-LONG = 60.0  # seconds after which a call is not repeated
+LONG = 60.0  # CPU seconds after which a call is not repeated
 
 
 class Action(NamedTuple):
@@ -109,7 +109,7 @@ def measured(row: Row) -> dict[str, Any]:
         return time.perf_counter() - wall, sum(os.times()[:4]) - cpu
 
     first, again = seconds(), (np.nan, np.nan)
-    if first[0] < LONG:
+    if first[1] < LONG:
         again = seconds()
     passes = again[0] / median_seconds(action.forward, 9)[0] if action.forward else np.nan
     return {
@@ -283,6 +283,10 @@ def mobilenet(size: int, alpha: float) -> Made:
     classes = 1000 if size == 224 else 2
     shape = (size, size, 3)
     made = keras.applications.MobileNetV2(shape, alpha, weights=None, classes=classes)
+    rng = np.random.default_rng(0)
+    for variable in made.variables:  # else all classes are equally probable
+        if variable.path.endswith(("gamma", "beta")):
+            variable.assign(rng.uniform(0, 2, variable.shape))
     return with_noise(made, 16)
 
 
