@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from itertools import count
 from typing import Any
 
 from nnslicer_tf._environment import keras
@@ -37,10 +38,13 @@ def check_process() -> None:
         )
 
 
-def compiled_function(function: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
+def compiled_function(
+    function: Callable[..., Any], signature: Any = None, after: int = 0
+) -> Callable[..., Any]:
     """Return a function of tensors, compiled if the backend supports it.
 
-    TensorFlow compiles it once for a `signature`, the shapes of its float32 tensors.
+    TensorFlow compiles it once for a `signature`, the shapes of its float32 tensors, and runs the
+    first calls, those before number `after`, without: compiling takes as long as tens of them.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -56,12 +60,12 @@ def compiled_function(function: Callable[..., Any], signature: Any = None) -> Ca
         compiled = tf.function(function, specs, reduce_retracing=True, autograph=False)
         # TensorFlow counts tracings by the address of a function, which a later one may get.
         compiled._omit_frequent_tracing_warning = True
-        compiled = taking_turns(compiled, tf.errors.AlreadyExistsError)
+        compiled, calls = taking_turns(compiled, tf.errors.AlreadyExistsError), count()
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             check_process()
-            return compiled(*args, **kwargs)
+            return (function if next(calls) < after else compiled)(*args, **kwargs)
 
         return run
     if backend == "jax":
@@ -71,25 +75,6 @@ def compiled_function(function: Callable[..., Any], signature: Any = None) -> Ca
     import torch
 
     return torch.no_grad()(function)
-
-
-def device_name() -> str:
-    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        gpus = tf.config.list_physical_devices("GPU")
-        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-        return details.get("device_name", "GPU") if gpus else "CPU"
-    if backend == "jax":
-        import jax
-
-        device = jax.devices()[0]
-        return "CPU" if device.platform == "cpu" else device.device_kind
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def vector_jacobian_product(

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, counted
-from nnslicer_tf._environment import progress_bar
+from nnslicer_tf._environment import progress_bar, track
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -128,59 +128,48 @@ class Explainer:
         _check_names(names, None if chosen.label is None else len(whole))
         _check_words(words, [np.ravel(values[name]) for name in tokens])
 
-        with progress_bar("Explaining", 4, slicer.progress, unit="step") as bar:
-            # The contributions; the slice, alone and removed.
-            bar.set_description("Explaining: contributions", refresh=False)
+        # The contributions; the slice, alone and removed.
+        with progress_bar("Contributions", 1, slicer.progress):
             against = _against(slicer, batch, chosen, columns, background, groups)
-            faint = ""
-            if against is None:
-                contributions = deeplift(im, sample, means, chosen)
-                faint = _faint(contributions, values[chosen.operation], chosen)
-            else:
-                by_entry = batch_of(im, against.by_entry[None])
-                several = isinstance(by_entry, Inputs)
-                contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
-            criterion = {chosen.operation: list(chosen.neurons)}
+            contributions = deeplift(im, sample, means, chosen) if against is None else None
+        faint = ""
+        if against is None:
+            faint = _faint(contributions, values[chosen.operation], chosen)
+        else:
+            by_entry = batch_of(im, against.by_entry[None])
+            several = isinstance(by_entry, Inputs)
+            contributions = {n: a[0] for n, a in by_entry.items()} if several else by_entry[0]
+        criterion = {chosen.operation: list(chosen.neurons)}
 
-            def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
-                    return by.slice(batch, outputs)
+        def sliced(by: "Slicer", outputs: Any = criterion) -> Slice:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", EMPTY)  # the explanation says why
+                return by.slice(batch, outputs)
 
-            bar.update()
-            bar.set_description("Explaining: slice", refresh=False)
-            one = sliced(slicer)
-            kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
-            frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
+        one = sliced(slicer)
+        kept, removed = _ablated(im, slicer.profile, one, batch, chosen)
+        frequencies = None if usual is None else _frequencies(slicer, usual, criterion)
 
-            def amounts() -> Slice:
-                neurons: dict[str, Any] = {}
-                synapses: dict[str, Any] = {}
-                for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
-                    if not group:
-                        continue
-                    total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
-                    factor = sign * chosen.sign / len(group)
-                    for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
-                        for name, array in arrays.items():
-                            sums[name] = sums.get(name, 0) + factor * array
-                return Slice(neurons, synapses, total.info)
+        def amounts() -> Slice:
+            neurons: dict[str, Any] = {}
+            synapses: dict[str, Any] = {}
+            for group, sign in ((chosen.neurons, 1), (chosen.against, -1)):
+                if not group:
+                    continue
+                total = sliced(slicer.by_amounts, {chosen.operation: list(group)})
+                factor = sign * chosen.sign / len(group)
+                for sums, arrays in ((neurons, total.neurons), (synapses, total.synapses)):
+                    for name, array in arrays.items():
+                        sums[name] = sums.get(name, 0) + factor * array
+            return Slice(neurons, synapses, total.info)
 
-            bar.update()
-            bar.set_description("Explaining: decisive slice", refresh=False)
-            # What was assumed about the outputs, and why the slice is empty or nearly complete.
-            remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
-            at_zero = partial(sliced, slicer.at_theta(0.0))
-            smallest, contrast, withheld = None, None, ""
-            if decisive:
-                smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
-            unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
-            bar.update()
-            bar.set_description("Explaining: other methods", refresh=False)
-            comparison = None
-            if methods:
-                of = (im, sample, means, chosen, methods, contributions, against)
-                comparison = compare_methods(*of)
+        # What was assumed about the outputs, and why the slice is empty or nearly complete.
+        remark = im.classes.remark if chosen.answer == im.output_operations[0] else ""
+        at_zero = partial(sliced, slicer.at_theta(0.0))
+        smallest, contrast, withheld = None, None, ""
+        if decisive:
+            smallest, contrast, withheld = _decisive_for(slicer, chosen, batch, whole, names)
+        unusual = unusual_size(im, one, slicer.theta, values, means, whole, chosen, at_zero)
         return Explanation(
             sample=sample,
             target=chosen,
@@ -200,7 +189,11 @@ class Explainer:
             withheld=withheld,
             finding=" ".join(filter(None, (remark, unusual, faint))),
             frequencies=frequencies,
-            comparison=comparison,
+            comparison=compare_methods(
+                im, sample, means, chosen, methods, contributions, against, slicer.progress
+            )
+            if methods
+            else None,
             token_inputs=tokens,
             _amounts=amounts,
         )
@@ -392,6 +385,7 @@ def compare_methods(
     methods: Iterable[str],
     contributions: Any,
     background: Background | None = None,
+    progress: bool = False,
 ) -> Comparison:
     """Return attributions by other methods, and the curves of all on one sample.
 
@@ -401,7 +395,7 @@ def compare_methods(
     own = DEEPLIFT if background is None else background.method
     values = {own: contributions}
     left_out = {}
-    for name in methods:
+    for name in track(methods, "Other methods", progress=progress):
         try:
             values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
         except UnsupportedLayerError as error:
