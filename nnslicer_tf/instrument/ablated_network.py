@@ -18,6 +18,7 @@ from keras import ops
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.expansion import moved
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
@@ -51,6 +52,33 @@ def maskable(model: ModelLike) -> InstrumentedModel:
             "that stores the computed kernel, such as a Dense layer."
         )
     return im
+
+
+def tied_kernels(im: InstrumentedModel) -> dict[str, str]:
+    """Return the kernels from which another operation's weights are computed: name → operation.
+
+    `matmul(x, transpose(dense.kernel))` is such an operation.
+    """
+
+    def find() -> dict[str, str]:
+        computed = [o for o in im.operations if getattr(o.params, "is_constant", False)]
+        kernels = [k for k in im.kernels.values() if isinstance(k.variable(), keras.Variable)]
+
+        def weights(kernels: Sequence[Synapses] = ()) -> list[np.ndarray]:
+            with keras.StatelessScope(moved(kernel.variable() for kernel in kernels)):
+                return [ops.convert_to_numpy(o.params.variable()) for o in computed]
+
+        plain = weights()
+
+        def readers(kernels: Sequence[Synapses]) -> list[str]:
+            pairs = zip(computed, plain, weights(kernels), strict=True)
+            return [o.name for o, before, after in pairs if not np.array_equal(before, after)]
+
+        if not computed or not readers(kernels):
+            return {}
+        return {kernel.name: names[0] for kernel in kernels if (names := readers([kernel]))}
+
+    return im.prepared("tied kernels", find)
 
 
 @dataclass(frozen=True, eq=False)

@@ -350,6 +350,11 @@ def one_sample(
         if not columns:
             x = aligned(x, im.columns)
             columns = column_names(x)
+        elif len(columns) != im[im.input_operation].size or len(set(columns)) < len(columns):
+            raise InvalidArgumentError(
+                f"columns must be {im[im.input_operation].size} different names, one for each "
+                f"value of a sample. Received: {list(columns)!r}"
+            )
         if not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
             x = as_array(x)[None]
     checked = im.check(x)

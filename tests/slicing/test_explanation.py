@@ -381,6 +381,9 @@ def test_columns_of_a_data_frame_keep_their_names(tmp_path):
     for row in (frame.iloc[[3]], frame.iloc[3]):
         assert slicer.explain(row).columns == ("age", "height", "weight", "income")
     axes = slicer.explain(frame.iloc[3]).figure().axes[0]
+    for names in (["age"], [*frame.columns, "more"], ["age", "age", "weight", "income"]):
+        with pytest.raises(InvalidArgumentError, match="must be 4 different names"):
+            slicer.explain(X[3], columns=names)
     labels = [label.get_text().split(" = ")[0] for label in axes.get_yticklabels()]
     size = np.abs(np.array([1, -2, 0, 1]) * (X[3] - X.mean(axis=0)))
     assert labels == list(frame.columns[np.argsort(-size, kind="stable")])
