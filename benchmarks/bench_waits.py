@@ -82,7 +82,7 @@ def main(
     if here:
         print(json.dumps(measured(every[rows])), flush=True)
         return
-    path = (results or DATA / "results" / "benchmarks") / "waits"
+    path = (results or DATA / "results" / "benchmarks") / "first_calls"
     csv = path.with_suffix(".csv")
     table = {} if not csv.exists() else pd.read_csv(csv, comment="#").set_index("row").T.to_dict()
     options = ["--resnet", str(resnet)] if resnet else []
@@ -96,7 +96,7 @@ def main(
         print(name, table[name], flush=True)
         frame = pd.DataFrame([{"row": row, **table[row]} for row in every if row in table])
         note = "Seconds; each row with the load of the machine and the date of its measurement."
-        write_table(path, "What users wait for", frame, provenance(), note)
+        write_table(path, "First and second calls", frame, provenance(), note)
 
 
 def measured(row: Row) -> dict[str, Any]:
