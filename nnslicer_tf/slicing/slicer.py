@@ -54,7 +54,7 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
-FEW_SAMPLES = 8
+FEW_SAMPLES = 32
 """Samples that a slicer walks at θ = 0 by the kernels, before it compiles the walk."""
 
 _DEFAULT_THETA = 0.3
