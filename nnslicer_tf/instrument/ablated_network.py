@@ -18,6 +18,7 @@ from keras import ops
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.copies import examples
 from nnslicer_tf.instrument.expansion import moved
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
@@ -54,29 +55,24 @@ def maskable(model: ModelLike) -> InstrumentedModel:
     return im
 
 
-def tied_kernels(im: InstrumentedModel) -> dict[str, str]:
-    """Return the kernels from which another operation's weights are computed: name → operation.
+def has_tied_kernels(im: InstrumentedModel) -> bool:
+    """Whether an operation reads another one's kernel, as `matmul(x, transpose(dense.kernel))`."""
 
-    `matmul(x, transpose(dense.kernel))` is such an operation.
-    """
-
-    def find() -> dict[str, str]:
-        computed = [o for o in im.operations if getattr(o.params, "is_constant", False)]
-        kernels = [k for k in im.kernels.values() if isinstance(k.variable(), keras.Variable)]
-
-        def weights(kernels: Sequence[Synapses] = ()) -> list[np.ndarray]:
-            with keras.StatelessScope(moved(kernel.variable() for kernel in kernels)):
-                return [ops.convert_to_numpy(o.params.variable()) for o in computed]
-
-        plain = weights()
-
-        def readers(kernels: Sequence[Synapses]) -> list[str]:
-            pairs = zip(computed, plain, weights(kernels), strict=True)
-            return [o.name for o, before, after in pairs if not np.array_equal(before, after)]
-
-        if not computed or not readers(kernels):
-            return {}
-        return {kernel.name: names[0] for kernel in kernels if (names := readers([kernel]))}
+    def find() -> bool:
+        others = [
+            o
+            for o in im.operations
+            if o.inputs and not o.kernels and not isinstance(o.keras_layer, keras.layers.Layer)
+        ]
+        x = examples(im.functional, list(im.input_shapes.values())) if others else None
+        if x is None:
+            return False
+        tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
+        values = im.graph.run(tensors, [o.name for o in others])
+        with keras.StatelessScope(moved(k.variable() for k in im.kernels.values())):
+            moved_values = [o.compute(*(values[name] for name in o.inputs)) for o in others]
+        pairs = [(values[o.name], v) for o, v in zip(others, moved_values, strict=True)]
+        return any(not ops.all(ops.cast(v, a.dtype) == a) for a, v in pairs)
 
     return im.prepared("tied kernels", find)
 

@@ -21,7 +21,7 @@ from keras import ops
 
 from nnslicer_tf._checks import check_memory, check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.ablated_network import Network, Rows, maskable, tied_kernels
+from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -114,7 +114,7 @@ class Ablation:
             )
             self.im = maskable(self.im)
         by_weight = level == WEIGHT or (level == "synapse" and isinstance(self.reference, Weights))
-        if level == "synapse" and isinstance(self.reference, Zero) and tied_kernels(self.im):
+        if level == "synapse" and isinstance(self.reference, Zero) and has_tied_kernels(self.im):
             # A weight that is zero is zero wherever it is read.
             by_weight = True
             lookups = {o.params.name for o in self.im.operations if isinstance(o.params, Lookup)}

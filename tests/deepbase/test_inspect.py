@@ -421,3 +421,18 @@ def test_other_wrong_input(im, digits):
     stream = (part for part in (x[:20], x[20:]))
     with pytest.raises(InvalidArgumentError, match="gives 0 behaviours for 10 records"):
         inspect(im, stream, {"a": np.arange(20)}, units="relu1", block_size=20, progress=False)
+
+
+def test_operations_of_a_single_value_are_one_channel():
+    inputs = keras.Input((4,))
+    values = [inputs[:, 0] * inputs[:, 1], keras.ops.sum(inputs, axis=-1)]
+    stacked = keras.ops.stack(values, axis=1)
+    model = keras.Model(inputs, keras.layers.Dense(2, name="out")(stacked))
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    product = x[:, 0] * x[:, 1]
+    table = inspect(model, x, {"product": product, "sum": x.sum(axis=1)}, "correlation")
+    best = table[table["hypothesis"] == "product"].nlargest(1, "score").iloc[0]
+    assert best["score"] == pytest.approx(1, abs=1e-5)
+    single = table[(table["hypothesis"] == "sum") & (table["group"] == best["group"])]
+    expected = np.corrcoef(product, x.sum(axis=1))[0, 1]
+    assert single["score"].to_numpy() == pytest.approx([expected], abs=1e-5)

@@ -83,6 +83,21 @@ def test_a_weight_that_is_zero_is_zero_wherever_it_is_read(kind):
     np.testing.assert_array_equal(pruning.masks(pruned)[name], keep)
 
 
+def test_a_number_that_is_computed_from_a_kernel_follows_its_mask():
+    def call(self, x):
+        return self.middle(self.encoder(x)) * ops.mean(self.encoder.kernel)
+
+    keras.utils.set_random_seed(0)
+    model = type("Scaled", (keras.Model,), {"__init__": _built, "call": call})()
+    model(X)
+    im = nns.InstrumentedModel(model, task="regression")
+    (name,) = (name for name in im.kernels if name.endswith("encoder"))
+    keep = np.random.default_rng(1).random((10, 6)) > 0.3
+    found = Ablation(im, "zero").outputs({name: keep.astype(np.float32)}, X)
+    model.encoder.kernel.assign(model.encoder.kernel * keep)
+    np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["model", "layer"])
 def test_masked_weights_inside_stay_zero_in_training(kind):
     model = _model(kind)
