@@ -1,5 +1,6 @@
 """Progress bars: from two seconds on, with the time while nothing advances."""
 
+import re
 import time
 
 from nnslicer_tf import _environment
@@ -11,9 +12,10 @@ def test_a_bar_appears_late_and_tells_the_time_until_it_is_closed(monkeypatch, c
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(_environment, "SHOWN_AFTER", 0.2)
     with _environment.progress_bar("Compiling", 3):
-        time.sleep(2.4)
+        time.sleep(3.1)
     shown = capsys.readouterr().err
-    assert "Compiling" in shown and "00:01" in shown and "00:02" in shown
+    assert "Compiling" in shown
+    assert len(set(re.findall(r"\[00:0\d<", shown))) > 1  # it goes on, once a second
     assert shown.endswith("\r")  # the line is wiped
     time.sleep(1.1)
     assert capsys.readouterr().err == ""
