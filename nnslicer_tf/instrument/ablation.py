@@ -347,7 +347,7 @@ class Ablation:
             values = reference.values(self.im, x, network.bases)
             base = {name: ops.convert_to_tensor(value, "float32") for name, value in values.items()}
             donors = 1 if reference.paired else len(next(iter(values.values())))
-            found = base, network.constants(base), donors
+            found = base, network.sums_of(base), donors
             if reference.paired:
                 return found
             self._kept = found, reference, checksum
