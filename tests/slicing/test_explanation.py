@@ -138,7 +138,7 @@ def test_channels_and_synapses_are_the_largest(slicer, digits, explanation):
 
 def test_other_methods_stand_beside_it(explanation):
     table = explanation.comparison.to_frame()
-    assert {"amounts", "Grad-CAM", "occlusion", "random order"} <= set(table["method"])
+    assert {"amounts", "DeepLIFT", "occlusion", "random order"} <= set(table["method"])
     areas = table.set_index("method")
     difference = areas.iloc[:, 1] - areas.iloc[:, 0]
     assert difference["amounts"] > difference["random order"]
