@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import METHODS, Runs, compare_layers, mend, recipe, repair, suspicious
+from nnslicer_tf.debugging import METHODS, Runs, compare_layers, mend, recipe, suspicious
 from nnslicer_tf.dflare import compress
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -110,20 +110,6 @@ def test_files_of_binary_models(binary, integers):
     assert sum(compared.causes.values()) == pytest.approx(1)
 
 
-def test_a_repair_is_right_for_both_classes(binary, runs):
-    model = binary[0]
-    im = nns.InstrumentedModel(model)
-    chosen = [np.flatnonzero(runs.failing.right == label)[:1] for label in (0, 1)]
-    rows = np.concatenate(chosen)
-    x, y = runs.failing.x[rows], runs.failing.right[rows]
-    repaired = repair(im, "out", x, y, margin=0.1)
-    z = np.log(p / (1 - p)) if (p := repaired.model(x).numpy()[:, 0]).any() else p
-    assert len(rows) == 2 and ((2 * y - 1) * 2 * z >= 0.099).all()
-    two = repair(nns.InstrumentedModel(twin_of(model)), "b", x, y, margin=0.1)
-    one = repair(im, "b", x, y, margin=0.1)
-    assert np.abs(one.change).sum() == pytest.approx(np.abs(two.change).sum(), rel=1e-3)
-
-
 @pytest.mark.parametrize("how", ["mask", "scale", "train"])
 def test_mending_is_that_of_the_twin(binary, runs, how):
     model = binary[0]
@@ -149,7 +135,6 @@ def test_what_is_no_classifier(outputs):
     for call in (
         lambda: Runs.split(im, x, y),
         lambda: compare_layers(im, im.model, x),
-        lambda: repair(im, "a", x, y),
     ):
         with pytest.raises(InvalidArgumentError, match=r"is not a classifier|exclude each other"):
             call()

@@ -201,7 +201,6 @@ def calls(w: World) -> dict[str, Call]:
             {"im": im, "compressed": w.newer, "x": x, **quiet},
         ),
         "recipe": (debugging.recipe, {"comparison": made["layers"]}),
-        "repair": (debugging.repair, {"im": im, "kernel": "logits", "x": x[:2], "y": y[:2]}),
         "Units": (deepbase.Units, {"pattern": "*"}),
         "inspect": (
             deepbase.inspect,

@@ -14,13 +14,14 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.debugging import METHODS, Runs, mend, repair, suspicious
-from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
+from nnslicer_tf.debugging import METHODS, Runs, mend, suspicious
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from reproduction.debugging import settings
 from reproduction.debugging.baselines import register
 from reproduction.debugging.faults import OTHER_KINDS, Fault, FaultyModel, rank
+from reproduction.debugging.provable_repair import InfeasibleRepairError, repair
 from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
 from reproduction.result import (
