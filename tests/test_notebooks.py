@@ -80,7 +80,7 @@ HOLDS = {
         assert abs(mean.sum() - change) < 1e-8
     """,
     "09-causes": """
-        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["contrast"]
+        assert ranks["gradient"] == 1 and ranks["adjustment"] <= 2
         assert right["scale"] > right["broken"] + 0.1 and right["train"] > right["broken"]
     """,
     "10-words-and-time": """

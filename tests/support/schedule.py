@@ -120,7 +120,6 @@ SAMPLED = {
     ),
     3: (
         "attributions/test_deep_explainer.py::test_values_add_up",
-        "debugging/test_localisation.py::test_every_method_scores_everything",
         "instrument/test_expansion.py::test_amounts_add_up_and_counts_agree",
         "semantic/test_recurrent_units.py::test_deeplift_through_time_adds_up",
         "semantic/test_recurrent_units.py::test_taylor_scores_are_slopes_by_factors_of_the_states",
@@ -131,7 +130,6 @@ SAMPLED = {
         "slicing/test_against_oracle.py::test_amounts",
         "slicing/test_against_oracle.py::test_amounts_add_up_at_every_cut",
         "slicing/test_against_oracle.py::test_midpoints_of_products",
-        "debugging/test_binary.py::test_suspicion_is_that_of_the_twin",
         "instrument/test_attention.py::test_a_constant_mask_is_that_of_a_causal_attention",
         "instrument/test_attention.py::test_means_of_a_causal_attention_are_those_of_each_pair",
         "instrument/test_attention.py::test_probabilities_are_those_of_keras",

@@ -44,7 +44,7 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     methods = s.methods.split(",")
     register()
     for method in methods:
-        check_name("method", method.removesuffix(":amount"), METHODS)
+        check_name("method", method, METHODS)
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
@@ -59,11 +59,7 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
             register(fault.seed)
             made = []
             for method in methods:
-                options: dict = {"progress": False}
-                by, _, contribution = method.partition(":")
-                if contribution:  # amounts are of all neurons
-                    options |= {"contribution": contribution, "theta": 0.0}
-                found = suspicious(faulty.im, failing, passing, by, **options)
+                found = suspicious(faulty.im, failing, passing, method, progress=False)
                 hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
                 row = {"fault": index, "method": method, **asdict(fault), "cost": cost}
                 del row["seed"]
@@ -227,6 +223,7 @@ def provable_repair(s: settings.RepairSettings) -> ExperimentResult:
     """Repair images that a model gets wrong by the least change of each of its dense layers."""
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
+    register()
     test = datasets.load(dataset, "test")
     kept = first(datasets.load(dataset, "train"), 10 * s.train)
     right = im.logits(kept.x).argmax(axis=1) == kept.y
