@@ -347,7 +347,6 @@ def calls(w: World) -> dict[str, Call]:
             {"im": im, "x": x, **quiet},
         ),
         "brightness": (deepbase.brightness, {"x": w.images}),
-        "hue": (deepbase.hue, {"degrees": 30.0}),
         "edge_direction": (deepbase.edge_direction, {"degrees": 30.0}),
         "per_record": (deepbase.per_record, {"behaviour": lambda row: row}),
         "best_units": (deepbase.best_units, {"frame": made["inspected"]}),
