@@ -293,7 +293,7 @@ def _parts(operation: Operation, sweep: str) -> list[tuple[dict[str, int], np.nd
     if sweep == "operation":
         return [({}, index.ravel())]
     if sweep == "channel":
-        by_channel = index.reshape(-1, operation.shape[-1]).T
+        by_channel = index.reshape(-1, (operation.shape or (1,))[-1]).T
         return [({"channel": i}, members) for i, members in enumerate(by_channel)]
     heads = operation.heads
     together = heads.axes if heads is not None else ()

@@ -151,7 +151,7 @@ def test_other_methods_stand_beside_it(explanation):
 def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
     explanation.save(tmp_path / "why.html")
     page = (tmp_path / "why.html").read_text(encoding="utf-8")
-    assert "data:image/webp;base64," in page and "What is left" in page
+    assert "data:image/png;base64," in page and "What is left" in page
     assert explanation.summary().splitlines()[1] in page
     assert "<h2" in explanation._repr_html_()
     explanation.save(tmp_path / "why.png")
