@@ -80,12 +80,13 @@ def wrong_minus_right(
     """Return contributions to the wrong class's rise minus those to the right one's.
 
     Contributions to an output below the profile's mean are negative: counts are multiplied by −1,
-    amounts have this sign already.
+    amounts have this sign already, but for class 0 of one sigmoid, whose score is −z.
     """
     samples, slicer = runs.failing, slicer_of(im, runs, progress, **options)
     mean = slicer.profile.means[im.logit_operation]
     changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
-    signs = np.sign(changes) if slicer.contribution == "count" else np.ones_like(changes)
+    of_scores = [im.classes.neuron(label)[1] for label in range(changes.shape[1])]
+    signs = np.sign(changes) if slicer.contribution == "count" else 0 * changes + of_scores
     rose = signs[np.arange(len(samples)), samples.predicted] / len(samples)
     neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
     for label, rows in samples.by_class():
