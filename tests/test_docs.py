@@ -59,10 +59,7 @@ FOUND = {
         and names["accuracy"](names["repair"].model, names["test"].x)
         > names["accuracy"](names["new"], names["test"].x) + 0.1
     ),
-    "causes": lambda names: (
-        names["repaired"].points == 3
-        and not (names["always"] - names["somewhere"]).to_vector().any()
-    ),
+    "causes": lambda names: not (names["always"] - names["somewhere"]).to_vector().any(),
     "patching": lambda names: (
         names["best"]["head"] == 3
         and names["best"]["effect"] > 0.5

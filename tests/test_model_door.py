@@ -211,7 +211,6 @@ CALLS = {
     "shrink": lambda s: pruning.shrink(s.im, s.x, s.y, classes=[0, 1], ratio=0.3, progress=False),
     **{f"suspicious, {method}": suspicious(method) for method in debugging.METHODS},
     **{f"mend, {how}": mend(how) for how in ("mask", "scale", "train")},
-    "repair": lambda s: debugging.repair(s.im, next(reversed(s.im.kernels), ""), s.x, s.y),
     "compare_layers": lambda s: debugging.compare_layers(s.im, s.other, s.x, progress=False),
     "restructure": lambda s: semantic.restructure(s.model, s.critical()),
     "readapt": lambda s: semantic.readapt(s.model, s.critical(), s.x, s.y, s.x, epochs=1),

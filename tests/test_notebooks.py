@@ -80,10 +80,8 @@ HOLDS = {
         assert abs(mean.sum() - change) < 1e-8
     """,
     "09-causes": """
-        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["contrast"]
+        assert ranks["gradient"] == 1 and ranks["adjustment"] <= 2
         assert right["scale"] > right["broken"] + 0.1 and right["train"] > right["broken"]
-        assert np.array_equal(answers, labels) and after > before - 0.02
-        assert classes[1] == [label] and len(classes[0]) > 1
     """,
     "10-words-and-time": """
         assert right > 0.97 and share > 0.9
