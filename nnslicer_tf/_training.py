@@ -12,6 +12,7 @@ import numpy as np
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import track, without_retracing_warnings
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
@@ -25,6 +26,15 @@ def classification_loss(from_logits: bool, binary: bool = False) -> keras.losses
     if binary:
         return keras.losses.BinaryCrossentropy(from_logits=from_logits)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+
+
+def loss_of(kind: OutputClasses) -> keras.losses.Loss:
+    """Return the loss of an output: of numbers their mean squared error, else the cross-entropy."""
+    if kind.is_number:
+        return keras.losses.MeanSquaredError()
+    if kind.task == "multiclass":
+        return keras.losses.SparseCategoricalCrossentropy(kind.are_logits, axis=kind.axis)
+    return keras.losses.BinaryCrossentropy(kind.are_logits)
 
 
 def compile_classifier(
@@ -44,13 +54,15 @@ def compile_classifier(
             labels = keras.ops.one_hot(labels, outputs.shape[-1])
             return keras.losses.binary_crossentropy(labels, outputs, from_logits=from_logits)
 
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles_steps())
+    compile_loss(model, optimizer, loss)
+
+
+def compile_loss(model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: Any) -> None:
+    """Compile for a loss, or one for each output, and create the optimiser's state."""
+    # XLA's convolutions are slower than TensorFlow's.
+    compiles = False if keras.backend.backend() == "tensorflow" else "auto"
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles)
     build_optimizer(model.optimizer, model.trainable_variables)
-
-
-def compiles_steps() -> bool | str:
-    """Return `jit_compile` for `compile`: XLA's convolutions are slower than TensorFlow's."""
-    return False if keras.backend.backend() == "tensorflow" else "auto"
 
 
 def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:

@@ -65,7 +65,7 @@ class Costs:
             return float("nan")
         file = LiteRTModel(self._litert)
         file.fit(self._batch.shape[1:])
-        entry, _ = file.ends()
+        entry = file.entry()
         batch = self._batch.astype(entry["dtype"])  # tokens are integers
         file.interpreter.set_tensor(entry["index"], batch)
         return self._median_ms(file.interpreter.invoke)
@@ -102,7 +102,7 @@ def to_litert(model: keras.Model) -> bytes:
         warnings.simplefilter("ignore")
         try:
             return tf.lite.TFLiteConverter.from_keras_model(model).convert()
-        except (ConverterError, ValueError) as error:
+        except (ConverterError, TypeError, ValueError) as error:
             raise UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT: {error}"
             ) from error
