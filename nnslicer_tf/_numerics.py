@@ -3,6 +3,7 @@
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -243,11 +244,23 @@ class OutputClasses:
         if not self.is_map:
             return {"accuracy": share}
         shared = answers[answers == truth]
-        both, *each = (np.bincount(np.ravel(v), minlength=self.count) for v in (shared, answers, truth))
+        both, *each = (
+            np.bincount(np.ravel(v), minlength=self.count) for v in (shared, answers, truth)
+        )
         either = each[0] + each[1] - both
         of_class = {f"IoU of class {c}": both[c] / either[c] for c in np.flatnonzero(either)}
         mean = np.mean(list(of_class.values())) if of_class else np.nan
         return {"mean IoU": float(mean), "accuracy": share, **of_class}
+
+    def both_qualities(
+        self, answers: Sequence[np.ndarray], truth: np.ndarray
+    ) -> dict[str, tuple[float, float]]:
+        """Return figure → its values for two models' answers; NaN where one has no such figure."""
+        first, second = (self.quality(each, truth) for each in answers)
+        return {
+            name: (first.get(name, np.nan), second.get(name, np.nan))
+            for name in {**first, **second}
+        }
 
     def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""

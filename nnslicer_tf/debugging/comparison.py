@@ -51,7 +51,9 @@ class _HeldErrors:
         self.counterpart = counterpart
         self.by_labels = by_labels
         self.names = tuple(place.operation for place in counterpart.places)
-        read = im.output_operations[0] if by_labels else im.logit_operation
+        # Scores are logits, or numbers as they are; labels are read from the output.
+        scored = im.output_operations[0] if im.classes.is_number else im.logit_operation
+        read = im.output_operations[0] if by_labels else scored
 
         def run(x: Any, errors: Sequence[Any], wanted: str) -> Any:
             added = dict(zip(self.names, errors, strict=True))
@@ -65,10 +67,10 @@ class _HeldErrors:
             return run(x, [error * keep[i] for i, error in enumerate(errors)], read)
 
         def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
-            def logits(*parts: Any) -> Any:
-                return run(x, parts, im.logit_operation)
+            def scores(*parts: Any) -> Any:
+                return run(x, parts, scored)
 
-            return vector_jacobian_product(logits, [error * share for error in errors], direction)
+            return vector_jacobian_product(scores, [error * share for error in errors], direction)
 
         self._outputs = compiled_function(switched)
         self._gradients = compiled_function(gradients)
@@ -403,6 +405,6 @@ def compare_layers(
             both = (im.predict(batch), counterpart.values(batch)[name])
             parts.append(np.stack([kind.from_outputs(values) for values in both], axis=1))
         labels = np.concatenate(parts)
-    exclude = kind.task in ("binary", "multiclass") and labels is not None
-    by_labels = exclude and by == "labels" and bool((labels[:, 0] != labels[:, 1]).any())
+    differ = labels is not None and bool((labels[:, 0] != labels[:, 1]).any())
+    by_labels = differ and by == "labels" and not kind.is_multi_label
     return LayerComparison(_HeldErrors(counterpart, by_labels), x, labels, batch_size, progress)

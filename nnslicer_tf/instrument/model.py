@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, check_count, check_name, counted, did_you_mean
+from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table

@@ -177,8 +177,11 @@ class NNSlicerRanker(ClassRanker):
         neurons, sign = im.classes.neurons(target)
         outputs: Any = {im.logit_operation: neurons.tolist()}
         is_vector = len(im.outputs) == 1 and len(neurons) == 1 and not im.classes.is_number
-        predicted = im.classes.from_logits(im.logits(x)) if is_vector else None
-        if is_vector and not im.classes.is_binary and (predicted == target).all():
+        if (
+            is_vector
+            and not im.classes.is_binary
+            and (im.classes.from_logits(im.logits(x)) == target).all()
+        ):
             outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses

@@ -180,8 +180,8 @@ def shrink(
     test_x, test_y = (x, y) if test is None else im.labelled(test)
     if len(im.output_names) > 1 and not isinstance(y, Mapping):
         raise InvalidArgumentError(
-            f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a dict "
-            "by name, or choose one output: keras.Model(model.inputs, model.outputs[0])."
+            f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "
+            "dict by name, or choose one output: keras.Model(model.inputs, model.outputs[0])."
         )
     truth, test_truth = (
         part if isinstance(part, Mapping) else {im.output_names[0]: part} for part in (y, test_y)
@@ -267,11 +267,9 @@ def shrink(
             wanted = np.isin(right, head)
             right, of_head = right[wanted], (kind.by_class(before)[..., head], after)
             both = [np.take(head, values.argmax(axis=-1))[wanted] for values in of_head]
-        figures = [kind.quality(answers, right) for answers in both]
         prefix = f"{name}: " if len(im.output_names) > 1 else ""
-        for figure in {**figures[0], **figures[1]}:
-            first_value, second_value = (values.get(figure, np.nan) for values in figures)
-            quality[prefix + figure] = first_value, second_value
+        figures = kind.both_qualities(both, right)
+        quality |= {prefix + figure: values for figure, values in figures.items()}
     return Shrunk(
         model=small,
         classes=tuple(targets),
