@@ -15,4 +15,5 @@ app = experiments(
     ("program", "ProgramSettings", "program:program"),
     ("readings", "ReadingSettings", "program:readings"),
     ("shrink", "ShrinkSettings", "pruning:shrink"),
+    ("shrink-maps", "MapSettings", "maps:shrink_maps"),
 )
