@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from support.outputs import autoencoder, images, noisy, regression, two_outputs, u_net
 
 import nnslicer_tf as nns
 from nnslicer_tf import debugging, dflare
 from nnslicer_tf.debugging import compare_layers
 from nnslicer_tf.errors import InvalidArgumentError
+from support.outputs import autoencoder, images, noisy, regression, two_outputs, u_net
 
 ROWS = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
 

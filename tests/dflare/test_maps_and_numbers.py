@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from keras import layers
 from sklearn.metrics import jaccard_score, r2_score
-from support.outputs import autoencoder, images, noisy, regression, u_net
 
 import nnslicer_tf as nns
 from nnslicer_tf import dflare
 from nnslicer_tf.errors import InvalidArgumentError
+from support.outputs import autoencoder, images, noisy, regression, u_net
 
 ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 SEARCH = dflare.DFlare(max_queries=150, timeout=60)

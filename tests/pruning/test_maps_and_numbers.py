@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 from sklearn.metrics import jaccard_score, mean_squared_error, r2_score
-from support.outputs import autoencoder, images, regression, two_outputs, u_net
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning
 from nnslicer_tf.errors import InvalidArgumentError
+from support.outputs import autoencoder, images, regression, two_outputs, u_net
 
 ROWS = np.random.default_rng(0).normal(size=(80, 6)).astype(np.float32)
 QUIET = {"ratio": 0.4, "by": "weight", "progress": False}
