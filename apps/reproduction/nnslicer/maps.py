@@ -19,7 +19,7 @@ from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 SIDE, CLASSES = 32, 11
-METHODS = ("contributions", "weight", "channel", "random")
+METHODS = ("contributions", "weight", "random")
 _INK = 0.4  # brightness from which on a pixel belongs to the digit
 _KEYS = ("seed", "method")
 
@@ -122,7 +122,7 @@ def shrink_maps(s: MapSettings) -> ExperimentResult:
     means["least of a class"] = groups[classes].mean().min(axis=1)
     head = {
         "network": f"U-Net, {s.width} filters at its top, softmax of {CLASSES} classes per pixel",
-        "maps": f"{s.images:,} to train, score, fit and tune, {s.tested:,} of {s.split} to measure",
+        "maps": f"{s.images:,} to train, score, fit and tune, {s.tested:,} {s.split} maps to measure",
         "epochs": f"{s.epochs} of the whole network, {s.tuned} of fine-tuning",
         "ratio": f"{s.ratio} of the parameters, the same share of every layer",
         "seeds": ", ".join(map(str, range(s.seeds))),
