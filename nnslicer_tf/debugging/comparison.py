@@ -8,8 +8,6 @@ The deviation that errors explain is one of labels (of maps, at the positions wh
 of values: the squared difference of the logits or numbers.
 """
 
-import functools
-import operator
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,9 +25,7 @@ from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Plac
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.results import errors_figure
-from nnslicer_tf.slicing import Profile, Slice, Slicer
 
 _LEVELS = ("layer", "channel")
 _KINDS = {"enters": "in", "made": "out", "passed": "out", "leaves": "out"}
@@ -265,34 +261,6 @@ class LayerComparison(ShownAsTable):
                 self._held.deviation(self._held.answers(x, made, off), right) for off in switched
             ]
         return 1 - after / before
-
-    def slices(
-        self, data: DataLike, theta: float = 0.3, most: int = 50, progress: bool = True
-    ) -> tuple[Slice, Slice]:
-        """Return the slices of the original and of `twin` for the original's labels.
-
-        `first - second` is the evidence that compression removed, `second - first` what it added.
-        `data` are samples of the profile, `theta` is θ of the exclusion; at most the `most` first
-        deviating samples are sliced. Raises InvalidArgumentError for maps and numbers.
-        """
-        labels = self.labels
-        if labels is None or labels.ndim > 2:
-            raise InvalidArgumentError(
-                f"Slices are compared for labels of samples; '{self.im.model.name}' has a map or "
-                "numbers. Slice neurons of it: Slicer.slice(x, outputs={name: [indices]})."
-            )
-        twin = self.im.like(self.twin)
-        found = []
-        for im in (self.im, twin):
-            profile = Profile.from_data(im, data, progress=progress)
-            slicer = Slicer(im, profile, theta, progress=progress)
-            x, first = self.x[:most], labels[:most, 0]
-            parts = [
-                slicer.slice(x[first == label], [im.classes.neuron(int(label))[0]])
-                for label in np.unique(first)
-            ]
-            found.append(functools.reduce(operator.add, parts))
-        return found[0], found[1]
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> pd.DataFrame:
         """Return a table of at most `most` rows, ranked by the share of the deviation.

@@ -11,7 +11,6 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import counted
@@ -20,7 +19,6 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import NO_LABEL, Answers, Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import new_axes, show_image
 
 _FORMAT = "nnslicer_tf deviations 1"
 _WINDOW = 11  # pixels of the window of the structural similarity
@@ -72,15 +70,6 @@ class Deviation(ShownAsTable):
         """Return a table with one row per mutation of the trace."""
         rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
         return pd.DataFrame(rows)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw an image, titled with the two models' labels, if it has any."""
-        ax = new_axes(ax)
-        show_image(ax, self.image)
-        ax.set_axis_off()
-        if NO_LABEL not in self.labels:
-            ax.set_title("{} for the original, {} compressed".format(*self.labels), fontsize=9)
-        return ax
 
     def __repr__(self) -> str:
         steps = "" if self.trace is None else f", {len(self.trace)} mutations"
@@ -318,20 +307,6 @@ class DeviationSet(ShownAsTable):
             columns[name] = np.full(len(self), np.nan)
             columns[name][self.found] = values
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a histogram of successful searches' queries, on a logarithmic scale (Figure 4).
-
-        Raises InvalidArgumentError if nothing was found.
-        """
-        queries = self.queries[self.found]
-        if not len(queries):
-            raise InvalidArgumentError("There is nothing to draw: no deviation was found.")
-        ax = new_axes(ax, (4, 2.6))
-        ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
-        ax.set(xscale="log", xlabel="queries", ylabel="searches")
-        ax.set_title(f"mean {queries.mean():.1f}, median {np.median(queries):.0f}", fontsize=9)
-        return ax
 
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])

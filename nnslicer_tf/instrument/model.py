@@ -283,11 +283,7 @@ class InstrumentedModel(ShownAsTable):
                 f"Model '{self.model.name}' needs one output of shape (positions, classes) with "
                 f"position {position}. Its outputs are {list(self.outputs)}, the first {shape}."
             )
-        inputs, outputs = self.functional.input, keras.tree.flatten(self.functional.output)
-        # Before a softmax at the end, which concerns each position
-        model = keras.Model(inputs, outputs[0][:, position], name=self.model.name)
-        several = len(self.graph.inputs) > 1
-        return InstrumentedModel(model, self.input_shapes if several else self.input_shape)
+        return self._ending_in(self.functional.outputs[0][:, position])
 
     def of_output(self, output: str | None) -> "InstrumentedModel":
         """Return the model with one of its outputs, itself if it has no other; weights are shared.
@@ -297,13 +293,14 @@ class InstrumentedModel(ShownAsTable):
         name = self.output_operation_of(output)
         if len(self.graph.outputs) == 1:
             return self
-        place = self.graph.outputs.index(name)
-        model = keras.Model(
-            self.functional.input, self.functional.outputs[place], name=self.model.name
-        )
+        end = self.functional.outputs[self.graph.outputs.index(name)]
+        return self._ending_in(end, bounds=self.bounds, task=self.classes_of(name).task)
+
+    def _ending_in(self, end: Any, **options: Any) -> "InstrumentedModel":
+        """Return the model from the inputs to a symbolic tensor."""
+        model = keras.Model(self.functional.input, end, name=self.model.name)
         shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
-        task = self.classes_of(name).task
-        return InstrumentedModel(model, shape, bounds=self.bounds, task=task)
+        return InstrumentedModel(model, shape, **options)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""

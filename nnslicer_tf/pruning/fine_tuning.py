@@ -10,16 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import (
-    ArrayLike,
-    as_class_indices,
-    as_generator,
-    check_count,
-    check_labels,
-)
+from nnslicer_tf._checks import ArrayLike, as_class_indices, as_generator, check_count
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._training import (
     adam,
-    compile_classifier,
     compile_loss,
     draw_dropout_seeds,
     loss_of,
@@ -71,12 +65,12 @@ def fine_tune(
     given = model
     model, functional, x = _opened(model, x, batch_size)
     generator = as_generator(rng)
-    truth: list[np.ndarray]
-    is_vector = len(functional.outputs) == 1 and len(functional.outputs[0].shape) == 2
+    shapes = [tuple(tensor.shape[1:]) for tensor in functional.outputs]
+    is_vector = len(shapes) == 1 and len(shapes[0]) == 1
     if is_vector and not isinstance(y, Mapping) and as_class_indices(y).dtype.kind in "iu":
-        truth = [check_labels(y, len(x), max(2, functional.outputs[0].shape[1]))]
-        compile_classifier(model, adam(learning_rate), from_logits)
-        structure = functional.outputs[0]
+        task = "binary" if shapes[0] == (1,) else "multiclass"
+        kinds = [OutputClasses("" if from_logits else "distribution", shapes[0], task=task)]
+        truth = [kinds[0].truth(y, len(x))]
     else:
         im = instrumented(given, x)
         _, labels = im.labelled(x, y if isinstance(y, Mapping) else {im.output_names[0]: y})
@@ -86,10 +80,11 @@ def fine_tune(
                 f"y must be a dict with the right answers for each output of '{model.name}': "
                 f"{', '.join(im.output_names)}. Missing: {', '.join(missing)}"
             )
+        kinds = [im.classes_of(name) for name in im.output_names]
         truth = [labels[name] for name in im.output_names]
-        losses = [loss_of(im.classes_of(name)) for name in im.output_names]
-        structure = structure_of(functional, "output")
-        compile_loss(model, adam(learning_rate), keras.tree.pack_sequence_as(structure, losses))
+    structure = structure_of(functional, "output")
+    losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
+    compile_loss(model, adam(learning_rate), losses)
     draw_dropout_seeds(model, generator)
 
     def step(rows: np.ndarray, _: object) -> float:

@@ -190,18 +190,6 @@ def test_a_badly_rounded_layer_of_a_file(im, samples):
     np.testing.assert_array_equal(twin.logits(found.x).argmax(axis=1), found.labels[:, 1])
 
 
-def test_slices_of_both_models(im, samples):
-    """A copy whose channel is cut off has nothing of it in its slices."""
-
-    def cut(weights):
-        return weights * np.array([0, 1, 1, 1, 1, 1, 1, 1], np.float32)
-
-    found = compare_layers(im, changed(im.model, "hidden", cut), samples, progress=False)
-    first, second = found.slices(samples[:50], theta=0.0, most=10, progress=False)
-    assert not second.synapses["hidden"][:, 0].any() and first.synapses["hidden"][:, 0].any()
-    assert not (second - first).synapses["hidden"][:, 0].any()
-
-
 def test_what_cannot_be_compared(im, samples, linear, tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"compute the same on all 300 samples"):
         compare_layers(im, copy_model(im.model), samples, progress=False)

@@ -33,8 +33,6 @@ def test_of_a_linear_network_the_shares_are_those_of_the_errors():
     assert table.loc["two", "SNR, dB"] == pytest.approx(ratio, abs=1e-3)
     assert found.labels is None and not found.by_labels and "compared by values" in repr(found)
     assert debugging.recipe(found, 1.0).mended == pytest.approx(1)
-    with pytest.raises(InvalidArgumentError, match="Slices are compared for labels"):
-        found.slices(ROWS)
 
 
 def test_a_map_deviates_where_its_labels_do():

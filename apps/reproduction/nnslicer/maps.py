@@ -122,7 +122,7 @@ def shrink_maps(s: MapSettings) -> ExperimentResult:
     means["least of a class"] = groups[classes].mean().min(axis=1)
     head = {
         "network": f"U-Net, {s.width} filters at its top, softmax of {CLASSES} classes per pixel",
-        "maps": f"{s.images:,} to train, score, fit and tune, {s.tested:,} {s.split} maps to measure",
+        "maps": f"{s.images:,} to train, score, fit and tune, {s.tested:,} {s.split} to measure",
         "epochs": f"{s.epochs} of the whole network, {s.tuned} of fine-tuning",
         "ratio": f"{s.ratio} of the parameters, the same share of every layer",
         "seeds": ", ".join(map(str, range(s.seeds))),
