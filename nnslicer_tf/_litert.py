@@ -71,21 +71,14 @@ class LiteRTModel:
 
     def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the details of the only input and output, with their current shapes."""
-        entry, outputs = self.entry(), self.interpreter.get_output_details()
-        if len(outputs) != 1:
-            raise InvalidArgumentError(
-                f"The TFLite model in {self.name} must have one output. Received: {len(outputs)}"
-            )
-        return entry, outputs[0]
-
-    def entry(self) -> dict[str, Any]:
-        """Return the details of the only input, with its current shape."""
         inputs = self.interpreter.get_input_details()
-        if len(inputs) != 1:
+        outputs = self.interpreter.get_output_details()
+        if len(inputs) != 1 or len(outputs) != 1:
             raise InvalidArgumentError(
-                f"The TFLite model in {self.name} must have one input. Received: {len(inputs)}"
+                f"The TFLite model in {self.name} must have one input and one output. "
+                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
             )
-        return inputs[0]
+        return inputs[0], outputs[0]
 
     @cached_property
     def tensors(self) -> dict[int, dict[str, Any]]:
@@ -94,7 +87,7 @@ class LiteRTModel:
 
     def fit(self, shape: tuple[int, ...]) -> None:
         """Make the interpreter ready for one sample of a shape, by resizing free axes."""
-        tensor = self.entry()
+        tensor, _ = self.ends()
         signature = tensor["shape_signature"]
         expected = tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
         if not shape_fits(shape, expected):

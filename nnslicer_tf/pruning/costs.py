@@ -65,7 +65,7 @@ class Costs:
             return float("nan")
         file = LiteRTModel(self._litert)
         file.fit(self._batch.shape[1:])
-        entry = file.entry()
+        entry, _ = file.ends()
         batch = self._batch.astype(entry["dtype"])  # tokens are integers
         file.interpreter.set_tensor(entry["index"], batch)
         return self._median_ms(file.interpreter.invoke)
