@@ -9,7 +9,9 @@ app = experiments(
     ("acas", "AcasSettings", "advice_maps:boundaries"),
     ("attributions", "AttributionSettings", "attributions:attributions"),
     ("linearity", "LinearitySettings", "linearities:linearities"),
+    ("integrals", "PathIntegralSettings", "path_integrals:path_integrals"),
     ("program", "ProgramSettings", "linearities:linearities_by_program"),
     ("program-attributions", "ProgramAttributionSettings", "attributions:attributions_by_program"),
+    ("properties", "PropertySettings", "properties:properties"),
     ("train", "TrainingSettings", "networks:train"),
 )

@@ -11,4 +11,5 @@ app = experiments(
     ("mending", "MendingSettings", "localisation:mending"),
     ("repair", "RepairSettings", "localisation:provable_repair"),
     ("compression", "CompressionSettings", "compression:compression"),
+    ("recipes", "RecipeSettings", "recipes:recipes"),
 )

@@ -16,4 +16,5 @@ app = experiments(
     ("readings", "ReadingSettings", "program:readings"),
     ("shrink", "ShrinkSettings", "pruning:shrink"),
     ("shrink-maps", "MapSettings", "maps:shrink_maps"),
+    ("attribute", "AttributeSettings", "attribute:attribute"),
 )

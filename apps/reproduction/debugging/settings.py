@@ -108,3 +108,20 @@ class CompressionSettings(Settings):
     ] = Path(".")
     work: Work = Path("runs/debugging")
     shares: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)  # of the weights' errors
+
+
+@dataclass(frozen=True)
+class RecipeSettings(Settings):
+    """Leave layers in float by several rankings, quantise again, and run the files."""
+
+    trial: ClassVar = {"networks": "resnet10", "learned": 300, "tested": 100, "budgets": (0.1,)}
+    kept = "debugging"
+    networks: Annotated[str, Option(help="Networks of the zoo, separated by commas.")] = (
+        "resnet10,plainnet20,mobilenet_v3_small,vit"
+    )
+    learned: Annotated[int, Option(help="Training images that rank layers.", min=1)] = 1000
+    tested: Annotated[int, Option(help="Test images.", min=1)] = 1000
+    seed: Annotated[int, Option(help="Seed of random orders of layers.", min=0)] = 0
+    work: Work = Path("runs/debugging")
+    quantisers: tuple[str, ...] = ("dynamic_wi4_afp32",)  # settings of ai-edge-quantizer
+    budgets: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)  # largest shares of the weights in float

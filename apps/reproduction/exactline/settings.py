@@ -28,6 +28,18 @@ class AcasSettings(_LineSettings):
 
 
 @dataclass(frozen=True)
+class PropertySettings(_LineSettings):
+    """Search for violations of ACAS Xu's properties 1 to 4 by lines, points and gradients."""
+
+    trial: ClassVar = {"every": 9, "seconds": 0.2}
+    networks: Annotated[Path, Option(help="Folder of .nnet files.")]
+    seconds: Annotated[float, Option(help="Processor time of each search.")] = 1.0
+    seed: Annotated[int, Option(min=0)] = 0
+    every: int = 1  # use only every n-th network of the folder
+    work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/exactline")
+
+
+@dataclass(frozen=True)
 class AdviceSettings(_LineSettings):
     """Draw exact decision maps of ACAS Xu networks, and measure what samples miss."""
 
@@ -76,6 +88,19 @@ class AttributionSettings(_LineSettings):
     ] = None
     work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/exactline")
     most: Annotated[int, Option(min=10, help="Largest number of samples to try.")] = 1_000
+
+
+@dataclass(frozen=True)
+class PathIntegralSettings(_LineSettings):
+    """Count the samples that integrals along lines need, uniform and not; exact conductance."""
+
+    trial: ClassVar = {"images": 3}
+    images: Annotated[int, Option(min=1, help="Test images for each network.")] = 30
+    network: Annotated[
+        list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
+    ] = None
+    work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/exactline")
+    most: Annotated[int, Option(min=10, help="Largest number of samples to try.")] = 500
 
 
 @dataclass(frozen=True)

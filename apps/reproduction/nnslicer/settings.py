@@ -274,6 +274,17 @@ class FineTuningSettings(RatioSettings):
 
 
 @dataclass(frozen=True)
+class AttributeSettings(Settings):
+    """Slice an attribute, the tint of digits, out of a network; attackers train anew."""
+
+    trial: ClassVar = {"images": 1000, "seeds": 1}
+    kept = "pruning"
+    images: Annotated[int, Option(help="Training images, also of attackers.", min=500)] = 6_000
+    seeds: Annotated[int, Option(help="Networks, each from other images.", min=1)] = 3
+    work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/attribute")
+
+
+@dataclass(frozen=True)
 class AblationSettings(RatioSettings):
     """Compare choices that the paper leaves open, and our changes, on held-out training images."""
 
