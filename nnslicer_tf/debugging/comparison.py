@@ -178,7 +178,6 @@ class LayerComparison(ShownAsTable):
         self.x, self.labels = x, labels = x[self.rows], labels
         squares = {kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
-        whole_deviation, left = 0.0, np.zeros(len(self.places))
         for rows in track(list(self._batches()), "Comparing", progress=progress):
             values, computed, made = held.made(x[rows])
             original = self.im.forward(x[rows], held.names)
@@ -192,19 +191,12 @@ class LayerComparison(ShownAsTable):
                 for name, part in parts.items():
                     squares[kind][name] += float(np.square(part, dtype=np.float64).sum())
             right, wrong = self._ends(rows, made)
-            whole_deviation += held.deviation(wrong, right)
             direction = held.direction(right, wrong)
             for name, part in held.attributions(x[rows], made, direction).items():
                 by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
                 shares[name] = shares.get(name, 0) + by_channel
-            left += [
-                held.deviation(held.answers(x[rows], made, {name}), right) for name in held.names
-            ]
-        if not whole_deviation:
-            raise InvalidArgumentError(
-                f"The two models compute the same on all {counted(len(x), 'sample')}: there is no "
-                "deviation to explain."
-            )
+        alone = self.mended([{name} for name in held.names])
+        self.alone = dict(zip(held.names, alone.tolist(), strict=True))
         # The inputs of a place are the nearest places before it.
         nearest: dict[str, set[str]] = {}
         for operation in self.im.operations:
@@ -224,7 +216,6 @@ class LayerComparison(ShownAsTable):
         fall = sum(float(values.sum()) for values in shares.values())
         self.channels = {name: values / fall for name, values in shares.items()}
         self.causes = {name: float(values.sum()) for name, values in self.channels.items()}
-        self.alone = dict(zip(held.names, (1 - left / whole_deviation).tolist(), strict=True))
 
     @cached_property
     def ranking(self) -> tuple[Place, ...]:
@@ -260,6 +251,11 @@ class LayerComparison(ShownAsTable):
             after += [
                 self._held.deviation(self._held.answers(x, made, off), right) for off in switched
             ]
+        if not before:
+            raise InvalidArgumentError(
+                f"The two models compute the same on all {counted(self.given, 'sample')}: there is "
+                "no deviation to explain."
+            )
         return 1 - after / before
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> pd.DataFrame:
