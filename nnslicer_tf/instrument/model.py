@@ -343,13 +343,16 @@ class InstrumentedModel(ShownAsTable):
         """Return a float32 array `(samples, *input_shape)`, or `Inputs`; errors as in `samples`."""
         return self.samples(x).array()
 
-    def labelled(self, data: DataLike, y: Any = None) -> tuple[np.ndarray, Any]:
+    def labelled(
+        self, data: DataLike, y: Any = None, by_output: bool = False
+    ) -> tuple[np.ndarray, Any]:
         """Return samples `(samples, *input_shape)` float32 and the right answers to them.
 
         Args:
             data: Samples in one of the forms of `DataLike`.
             y: Their classes, integers or one-hot, for maps at each position, or numbers; of the
                 first output, or, in a dict by name, of several. None if `data` has them.
+            by_output: Whether the analysis takes a dict.
 
         Returns:
             The samples, and classes `(samples, …)` int64 or numbers `(samples, …)` float64, in a
@@ -366,6 +369,11 @@ class InstrumentedModel(ShownAsTable):
                 check_class_order(self, data)
 
         def check(y: Any, samples: int) -> Any:
+            if isinstance(y, Mapping) and not by_output:
+                raise InvalidArgumentError(
+                    f"This analysis takes the labels of one output, '{self.output_names[0]}', as "
+                    f"an array. Received: a dict of {', '.join(map(str, y))}"
+                )
             if isinstance(y, Mapping):
                 by_operation = {self.output_operation_of(name): part for name, part in y.items()}
                 return {

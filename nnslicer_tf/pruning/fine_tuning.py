@@ -73,7 +73,8 @@ def fine_tune(
         truth = [kinds[0].truth(y, len(x))]
     else:
         im = instrumented(given, x)
-        _, labels = im.labelled(x, y if isinstance(y, Mapping) else {im.output_names[0]: y})
+        given_y = y if isinstance(y, Mapping) else {im.output_names[0]: y}
+        _, labels = im.labelled(x, given_y, by_output=True)
         missing = [name for name in im.output_names if name not in labels]
         if missing:
             raise InvalidArgumentError(

@@ -176,8 +176,8 @@ def shrink(
     im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
-    x, y = im.labelled(x, y)
-    test_x, test_y = (x, y) if test is None else im.labelled(test)
+    x, y = im.labelled(x, y, by_output=True)
+    test_x, test_y = (x, y) if test is None else im.labelled(test, by_output=True)
     if len(im.output_names) > 1 and not isinstance(y, Mapping):
         raise InvalidArgumentError(
             f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "

@@ -146,7 +146,6 @@ def test_what_is_no_classifier(outputs):
     x, y = np.zeros((4, 10), np.float32), np.zeros(4, int)
     for call in (
         lambda: Runs.split(im, x, y),
-        lambda: compare_layers(im, im.model, x),
         lambda: repair(im, "a", x, y),
     ):
         with pytest.raises(InvalidArgumentError, match=r"is not a classifier|exclude each other"):

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import jaccard_score, mean_squared_error, r2_score
 
 import nnslicer_tf as nns
-from nnslicer_tf import pruning
+from nnslicer_tf import debugging, pruning
 from nnslicer_tf.errors import InvalidArgumentError
 from support.outputs import autoencoder, images, regression, two_outputs, u_net
 
@@ -110,6 +110,8 @@ def test_several_outputs_are_shrunk_by_name():
     both = pruning.scores(model, "nnslicer", ROWS, y)
     np.testing.assert_array_equal(both["shared"], parts[0]["shared"] + parts[1]["shared"])
     np.testing.assert_array_equal(both["of_kind"], parts[0]["of_kind"])
+    with pytest.raises(InvalidArgumentError, match="labels of one output, 'kind', as an array"):
+        debugging.Runs.split(nns.InstrumentedModel(model), ROWS, y)
     with pytest.raises(InvalidArgumentError, match="Pass y as a dict by name"):
         pruning.shrink(model, ROWS, y["kind"], **QUIET)
 
@@ -129,11 +131,11 @@ def test_fine_tuning_lowers_each_kind_of_loss():
     assert ((one.predict(x, verbose=0)[..., 0] > 0.5) == y).mean() > 0.9
     line = regression()
     values = ROWS[:, 0] - ROWS[:, 1]
-    pruning.fine_tune(line, ROWS, values, 60, **options)
+    pruning.fine_tune(line, ROWS, values, 40, **options)
     assert r2_score(values, line.predict(ROWS, verbose=0)[:, 0]) > 0.9
     two = two_outputs()
     truth = {"kind": (ROWS[:, 0] > 0).astype(int), "size": values}
-    pruning.fine_tune(two, ROWS, truth, 60, **options)
+    pruning.fine_tune(two, ROWS, truth, 40, **options)
     outputs = two.predict(ROWS, verbose=0)
     assert r2_score(values, outputs["size"][:, 0]) > 0.9
     assert (outputs["kind"].argmax(axis=1) == truth["kind"]).mean() > 0.95
