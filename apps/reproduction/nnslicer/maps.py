@@ -62,7 +62,7 @@ def u_net(width: int) -> keras.Model:
 
 def train(model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int, seed: int) -> None:
     """Train a model in place, with a learning rate that falls to zero."""
-    batch = 64
+    batch = 32
     steps = max(1, epochs * (len(x) // batch))
     rate = keras.optimizers.schedules.CosineDecay(2e-3, steps)
     options = {"learning_rate": rate, "batch_size": batch, "rng": seed, "progress": False}
