@@ -15,5 +15,6 @@ app = experiments(
     ("program", "ProgramSettings", "program:program"),
     ("readings", "ReadingSettings", "program:readings"),
     ("shrink", "ShrinkSettings", "pruning:shrink"),
+    ("shrink-maps", "MapSettings", "maps:shrink_maps"),
     ("attribute", "AttributeSettings", "attribute:attribute"),
 )

@@ -110,13 +110,14 @@ def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool
     )
 
 
-def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels (columns, one-hot rows, tensors, bools) as `(samples,)`; others unchanged."""
+def as_class_indices(y: ArrayLike, positions: tuple[int, ...] = ()) -> np.ndarray:
+    """Return labels (columns, one-hot, tensors, bools) as `(samples, *positions)`, others as is."""
     labels = as_array(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    one_hot = labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
-    labels = labels.argmax(axis=1) if one_hot else labels
+    if labels.ndim == len(positions) + 2 and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    is_deep = labels.ndim == len(positions) + 2
+    one_hot = is_deep and np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all()
+    labels = labels.argmax(axis=-1) if one_hot else labels
     return labels.astype(np.int64) if labels.dtype.kind == "b" else labels
 
 
@@ -139,15 +140,21 @@ def as_array(x: object) -> np.ndarray:
         ) from error
 
 
-def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.ndarray:
-    """Return class labels, possibly one-hot, as `(samples,)` int64 in 0 … `classes` - 1."""
+def check_labels(
+    y: ArrayLike, samples: int, classes: int | None = None, positions: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Return class labels, possibly one-hot, as int64 in 0 … `classes` - 1.
+
+    They are `(samples,)`, or `(samples, *positions)` of a map with a class at each position.
+    """
     if not samples:
         raise InvalidArgumentError("The data set is empty: pass at least one sample.")
-    labels = as_class_indices(y)
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+    labels = as_class_indices(y, positions)
+    if labels.shape != (samples, *positions) or labels.dtype.kind not in "iu":
+        where = f" at each of {positions} positions" if positions else ""
         raise InvalidArgumentError(
-            f"y must hold one class index for each of {samples} samples: integers of shape "
-            f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
+            f"y must hold one class index for each of {samples} samples{where}: integers of shape "
+            f"{(samples, *positions)}. Received: {labels.dtype} of shape {labels.shape}"
         )
     if labels.min() < 0 or labels.max() >= (MAX_CLASSES if classes is None else classes):
         expected = "0 or more" if classes is None else f"in 0 … {classes - 1}"

@@ -1,13 +1,14 @@
-"""Numbers that many analyses compute: classes, probabilities, margins, the largest values.
+"""Numbers that many analyses compute: answers, their distances and quality, margins, the largest.
 
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._checks import counted
+from nnslicer_tf._checks import ArrayLike, as_array, check_labels, counted
 from nnslicer_tf.errors import InvalidArgumentError
 
 FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sparsemax", "sigmoid")
@@ -76,7 +77,7 @@ TASKS = ("binary", "multiclass", "multilabel", "regression")
 
 @dataclass(frozen=True)
 class OutputClasses:
-    """The meaning of a model's output in terms of classes.
+    """The meaning of a model's output: classes or numbers, and what makes two answers agree.
 
     By its task, the output has one value for two classes ("binary"), one for each of several
     classes ("multiclass"), one for each of several independent labels ("multilabel"), or numbers
@@ -119,6 +120,11 @@ class OutputClasses:
     def is_number(self) -> bool:
         """Whether the output is a number, or several, and no class."""
         return self.task == "regression"
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the output has classes at several positions, as a segmentation has."""
+        return not self.is_number and len(self.shape) > 1
 
     @property
     def by_softmax(self) -> bool:
@@ -172,6 +178,89 @@ class OutputClasses:
                 f"The model has {counted(self.count, 'class')}, from 0. Received: class {label}"
             )
         return (0, 2 * label - 1) if self.is_binary else (label, 1)
+
+    def neurons(self, label: int) -> tuple[np.ndarray, int]:
+        """Return a class's logits at all positions, row-major indices, and their sign (`neuron`).
+
+        Numbers have no classes: whatever the label, they are all returned.
+        """
+        index, shape = np.arange(int(np.prod(self.shape))), self.shape or (1,)
+        if self.is_number:
+            return index, 1
+        neuron, sign = self.neuron(label)
+        return np.take(index.reshape(shape), neuron, axis=self.axis).ravel(), sign
+
+    def truth(self, y: ArrayLike, samples: int) -> np.ndarray:
+        """Return the right answers to some samples, in the form of `answers`.
+
+        Classes may be one-hot, and numbers may lack axes of size 1. Raises InvalidArgumentError for
+        another shape, unknown classes, or numbers that are not finite.
+        """
+        if not self.is_number:
+            axis = self.axis % max(1, len(self.shape))
+            return check_labels(y, samples, self.count, self.shape[:axis] + self.shape[axis + 1 :])
+        numbers = as_array(y)
+        shapes = [tuple(n for n in shape if n != 1) for shape in (numbers.shape[1:], self.shape)]
+        is_numeric = numbers.dtype.kind in "biuf" and np.isfinite(numbers).all()
+        if len(numbers) != samples or shapes[0] != shapes[1] or not is_numeric:
+            raise InvalidArgumentError(
+                f"y must hold the right numbers for each of {samples} samples, finite and of shape "
+                f"{(samples, *self.shape)}. Received: {numbers.dtype} of shape {numbers.shape}. "
+                f"{self.remark}"
+            )
+        return numbers.astype(np.float64).reshape(samples, *self.shape)
+
+    def answers(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the most probable classes `(samples, …)` int64, or numbers float64 as they are."""
+        if self.is_number:
+            return np.asarray(outputs, np.float64).reshape(len(outputs), *self.shape)
+        return self.from_outputs(outputs)
+
+    def distances(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return how far two models' answers are apart, `(samples,)` float64.
+
+        Of classes it is the share of positions (for a vector, 0 or 1) where they differ, of numbers
+        the root mean square of their differences, in their own unit.
+        """
+        if self.is_number:
+            changes = np.square(np.asarray(first, np.float64) - second)
+            return np.sqrt(changes.reshape(len(changes), -1).mean(axis=1))
+        return (first != second).reshape(len(first), -1).mean(axis=1)
+
+    def quality(self, answers: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+        """Return figures of answers, compared with the right ones, by name.
+
+        Classes have an "accuracy". Maps have the mean of the "IoU of class …", and these: the
+        positions of all samples where both answers are the class, as a share of those where either
+        is, for the classes that occur. Numbers have "R²", the explained share of the variance of
+        all values, and "RMSE". What cannot be computed is NaN.
+        """
+        if self.is_number:
+            squares = float(np.square(answers - truth).sum()), np.square(truth - truth.mean(axis=0))
+            total = float(squares[1].sum())
+            rmse = np.sqrt(squares[0] / truth.size) if truth.size else np.nan
+            return {"R²": 1 - squares[0] / total if total else np.nan, "RMSE": float(rmse)}
+        share = accuracy(answers, truth) if truth.size else np.nan
+        if not self.is_map:
+            return {"accuracy": share}
+        shared = answers[answers == truth]
+        both, *each = (
+            np.bincount(np.ravel(v), minlength=self.count) for v in (shared, answers, truth)
+        )
+        either = each[0] + each[1] - both
+        of_class = {f"IoU of class {c}": both[c] / either[c] for c in np.flatnonzero(either)}
+        mean = np.mean(list(of_class.values())) if of_class else np.nan
+        return {"mean IoU": float(mean), "accuracy": share, **of_class}
+
+    def both_qualities(
+        self, answers: Sequence[np.ndarray], truth: np.ndarray
+    ) -> dict[str, tuple[float, float]]:
+        """Return figure → its values for two models' answers; NaN where one has no such figure."""
+        first, second = (self.quality(each, truth) for each in answers)
+        return {
+            name: (first.get(name, np.nan), second.get(name, np.nan))
+            for name in {**first, **second}
+        }
 
     def by_class(self, values: np.ndarray) -> np.ndarray:
         """Return values `(samples, …, units)`, with one unit for each class on the last axis."""

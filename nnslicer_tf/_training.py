@@ -12,6 +12,7 @@ import numpy as np
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._environment import track, without_retracing_warnings
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
@@ -20,37 +21,33 @@ TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 _STATE = "seed_generator_state"
 
 
-def classification_loss(from_logits: bool, binary: bool = False) -> keras.losses.Loss:
-    """Return the cross-entropy with integer labels; `binary` for a single sigmoid."""
-    if binary:
-        return keras.losses.BinaryCrossentropy(from_logits=from_logits)
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+def loss_of(kind: OutputClasses) -> Any:
+    """Return the loss of an output: of numbers their mean squared error, else the cross-entropy.
+
+    Labels are class indices, also of independent labels, of which each sample then has one.
+    """
+    from_logits = kind.are_logits
+    if kind.is_number:
+        return keras.losses.MeanSquaredError()
+    if not kind.is_multi_label:
+        if kind.is_binary:
+            return keras.losses.BinaryCrossentropy(from_logits)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits, axis=kind.axis)
+
+    def loss(y: Any, outputs: Any) -> Any:
+        labels = keras.ops.cast(keras.ops.reshape(y, (-1,)), "int32")
+        labels = keras.ops.one_hot(labels, outputs.shape[-1])
+        return keras.losses.binary_crossentropy(labels, outputs, from_logits=from_logits)
+
+    return loss
 
 
-def compile_classifier(
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    from_logits: bool = True,
-    binary: bool = False,
-    multi_label: bool = False,
-) -> None:
-    """Compile for cross-entropy; for `binary` and `multi_label` see `OutputClasses`."""
-    shape = getattr(model, "output_shape", (None,))  # subclassed models do not know it
-    loss: Any = classification_loss(from_logits, binary or shape[-1] == 1)
-    if multi_label:
-
-        def loss(y: Any, outputs: Any) -> Any:
-            labels = keras.ops.cast(keras.ops.reshape(y, (-1,)), "int32")
-            labels = keras.ops.one_hot(labels, outputs.shape[-1])
-            return keras.losses.binary_crossentropy(labels, outputs, from_logits=from_logits)
-
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles_steps())
+def compile_loss(model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: Any) -> None:
+    """Compile for a loss, or one for each output, and create the optimiser's state."""
+    # XLA's convolutions are slower than TensorFlow's.
+    compiles = False if keras.backend.backend() == "tensorflow" else "auto"
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=compiles)
     build_optimizer(model.optimizer, model.trainable_variables)
-
-
-def compiles_steps() -> bool | str:
-    """Return `jit_compile` for `compile`: XLA's convolutions are slower than TensorFlow's."""
-    return False if keras.backend.backend() == "tensorflow" else "auto"
 
 
 def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nnslicer_tf._checks import check_labels
-from nnslicer_tf._numerics import largest, smallest
-from nnslicer_tf._training import compile_classifier, train_epoch, train_epochs
+from nnslicer_tf._numerics import OutputClasses, largest, smallest
+from nnslicer_tf._training import compile_loss, loss_of, train_epoch, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -54,7 +54,8 @@ def test_a_step_may_draw_from_the_generator():
 @pytest.mark.parametrize("from_logits", [True, False])
 def test_classifiers_are_compiled_for_cross_entropy(from_logits):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Activation("linear")])
-    compile_classifier(model, keras.optimizers.SGD(0.0), from_logits)
+    kind = OutputClasses("" if from_logits else "softmax", (3,))
+    compile_loss(model, keras.optimizers.SGD(0.0), loss_of(kind))
     x = np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]], np.float32)
     y = np.array([0, 2])
     p = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) if from_logits else x

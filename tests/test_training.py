@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, pruning, semantic
-from nnslicer_tf._training import compile_classifier
+from nnslicer_tf._training import compile_loss
 from nnslicer_tf.pruning.fine_tuning import imitate
 
 
@@ -57,8 +57,8 @@ def test_steps_are_those_of_keras(data, frozen):
     ours, theirs = _dense(0), _dense(0)
     for model in (ours, theirs):
         model.get_layer("hidden").trainable = not frozen
-    compile_classifier(ours, keras.optimizers.Adam(0.01))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    compile_loss(ours, keras.optimizers.Adam(0.01), loss)
     theirs.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
     start = ours.get_weights()
     for model in (ours, theirs):

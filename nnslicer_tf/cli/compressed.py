@@ -32,6 +32,13 @@ ScaleOption = Annotated[
         "or 1 if the original scales its own input.",
     ),
 ]
+ToleranceOption = Annotated[
+    float | None,
+    Option(
+        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
+        "share of a map's positions.",
+    ),
+]
 DeviationsOption = Annotated[
     Path | None,
     Option("--deviations", help="Deviations from 'nnslicer deviations', instead of --data."),
@@ -44,13 +51,15 @@ def agreement(
     data: inputs.DataOption,
     output: inputs.TableOption = None,
     scale: ScaleOption = None,
+    tolerance: ToleranceOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     im, model, other = _load(original, compressed)
     x, y, scale, _ = _samples(data, im, scale)
     from nnslicer_tf import dflare
 
-    result = dflare.agreement(dflare.ModelPair(model, other, _divided(scale)), x, y)
+    options: Any = {"task": im.classes.task, "tolerance": tolerance}
+    result = dflare.agreement(dflare.ModelPair(model, other, _divided(scale), **options), x, y)
     frame = result.to_frame()
     inputs.write(output, lambda file: frame.to_csv(file, index=False))
     if result.differs.any():
@@ -71,6 +80,7 @@ def deviations(
         Path | None, Option(help="Folder for a test suite for future compressed models.")
     ] = None,
     scale: ScaleOption = None,
+    tolerance: ToleranceOption = None,
     max_distance: Annotated[
         float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,
@@ -97,7 +107,7 @@ def deviations(
 
     if columns and seeds.ndim == 2 and len(columns) == seeds.shape[1]:
         seeds = pd.DataFrame(seeds, columns=list(columns))
-    pair = dflare.ModelPair(model, other, preprocess)
+    pair = dflare.ModelPair(model, other, preprocess, task=im.classes.task, tolerance=tolerance)
     search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
     result = dflare.find_deviations(pair, seeds, y, search=search, rng=seed, checkpoint=checkpoint)
     if minimise:

@@ -3,11 +3,12 @@
 At place l the compressed model has the value q_l; f_l(q) is its value from the earlier ones in
 floating point, and e_l = q_l − f_l(q) the error made there. Adding all errors to the original
 yields the compressed model's values, and each place's or channel's can be switched off separately.
+
+The deviation that errors explain is one of labels (of maps, at the positions where they differ), or
+of values: the squared difference of the logits or numbers.
 """
 
-import functools
-import operator
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +25,7 @@ from nnslicer_tf.debugging.counterparts import CompressedLike, Counterpart, Plac
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
-from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.report.results import errors_figure
-from nnslicer_tf.slicing import Profile, Slice, Slicer
 
 _LEVELS = ("layer", "channel")
 _KINDS = {"enters": "in", "made": "out", "passed": "out", "leaves": "out"}
@@ -39,13 +37,19 @@ Arrays = dict[str, np.ndarray]
 
 
 class _HeldErrors:
-    """The original with the errors of a compressed model, which can be added selectively."""
+    """The original with the errors of a compressed model, which can be added selectively.
 
-    def __init__(self, counterpart: Counterpart) -> None:
-        self.im = counterpart.im
+    `by_labels` says which deviation they explain.
+    """
+
+    def __init__(self, counterpart: Counterpart, by_labels: bool) -> None:
+        self.im = im = counterpart.im
         self.counterpart = counterpart
+        self.by_labels = by_labels
         self.names = tuple(place.operation for place in counterpart.places)
-        im = counterpart.im
+        # Scores are logits, or numbers as they are; labels are read from the output.
+        scored = im.output_operations[0] if im.classes.is_number else im.logit_operation
+        read = im.output_operations[0] if by_labels else scored
 
         def run(x: Any, errors: Sequence[Any], wanted: str) -> Any:
             added = dict(zip(self.names, errors, strict=True))
@@ -56,14 +60,13 @@ class _HeldErrors:
             return im.graph.run(x, [wanted], change)[wanted]
 
         def switched(x: Any, errors: Sequence[Any], keep: Any) -> Any:
-            kept = [error * keep[i] for i, error in enumerate(errors)]
-            return run(x, kept, im.output_operations[0])
+            return run(x, [error * keep[i] for i, error in enumerate(errors)], read)
 
         def gradients(x: Any, errors: Sequence[Any], direction: Any, share: Any) -> Any:
-            def logits(*parts: Any) -> Any:
-                return run(x, parts, im.logit_operation)
+            def scores(*parts: Any) -> Any:
+                return run(x, parts, scored)
 
-            return vector_jacobian_product(logits, [error * share for error in errors], direction)
+            return vector_jacobian_product(scores, [error * share for error in errors], direction)
 
         self._outputs = compiled_function(switched)
         self._gradients = compiled_function(gradients)
@@ -82,34 +85,47 @@ class _HeldErrors:
         self.im.graph.run(ops.convert_to_tensor(x), self.names, change)
         return values, computed, {name: values[name] - computed[name] for name in self.names}
 
-    def mended(
-        self, x: np.ndarray, made: Arrays, labels: np.ndarray, switched: Iterable[Collection[str]]
-    ) -> list[int]:
-        """Count the samples with the original's label, once for each set of errors switched off."""
-        x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
-        counts = []
-        for off in switched:
-            keep = np.array([name not in off for name in self.names], np.float32)
-            outputs = self._outputs(x, errors, ops.convert_to_tensor(keep))
-            answers = self.im.classes.from_outputs(ops.convert_to_numpy(outputs))
-            counts.append(int((answers == labels[:, 0]).sum()))
-        return counts
+    def answers(self, x: np.ndarray, made: Arrays, off: Collection[str]) -> np.ndarray:
+        """Return labels `(batch, …)`, or logits float64, with all errors but some places'."""
+        keep = np.array([name not in off for name in self.names], np.float32)
+        errors = [ops.convert_to_tensor(error) for error in made.values()]
+        outputs = self._outputs(ops.convert_to_tensor(x), errors, ops.convert_to_tensor(keep))
+        values = ops.convert_to_numpy(outputs)
+        return self.im.classes.from_outputs(values) if self.by_labels else values.astype(np.float64)
 
-    def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
-        """Return each error's contribution to the fall of the margin: operation → `(batch, …)`.
+    def deviation(self, answers: np.ndarray, original: np.ndarray) -> float:
+        """Return the number of different labels, or the squared difference of the values."""
+        if self.by_labels:
+            return float((answers != original).sum())
+        return float(np.square(answers - original).sum())
 
-        The margin is the score of the original's label minus that of the compressed model's, in
-        `labels` `(batch, 2)`. The integral of gradient × error, as all errors grow to full size,
-        divides its fall among the elements; positive contributions favour the compressed label.
+    def direction(self, original: np.ndarray, compressed: np.ndarray) -> np.ndarray:
+        """Return the weights of the logits in the score that falls by the deviation, `(batch, …)`.
+
+        By labels, it is the margin: the original label's score minus the compressed one's, which
+        weighs nothing where they are the same. By values, it is the logits' own difference.
         """
-        # Scores are linear in the logits, also those of one sigmoid: −z and z.
-        units = self.im[self.im.logit_operation].size
-        by_class = self.im.classes.scores(np.eye(units, dtype=np.float32)).T
-        direction = ops.convert_to_tensor(by_class[labels[:, 0]] - by_class[labels[:, 1]])
+        if not self.by_labels:
+            return (original - compressed).astype(np.float32)
+        kind = self.im.classes
+        if kind.is_binary:  # scores are −z and z
+            weights = (2 * (original - compressed))[..., None]
+        else:
+            weights = np.eye(kind.count)[original] - np.eye(kind.count)[compressed]
+        axis = kind.axis % len(kind.shape) + 1
+        return np.moveaxis(weights, -1, axis).astype(np.float32)
+
+    def attributions(self, x: np.ndarray, made: Arrays, direction: np.ndarray) -> Arrays:
+        """Return each error's contribution to the fall of a score: operation → `(batch, …)`.
+
+        The score is the product of logits and `direction`. The integral of gradient × error, as all
+        errors grow to full size, divides its fall among the elements.
+        """
+        towards = ops.convert_to_tensor(direction)
         x, errors = ops.convert_to_tensor(x), [ops.convert_to_tensor(e) for e in made.values()]
         sums = {name: np.zeros_like(made[name]) for name in self.names}
         for share in (np.arange(_STEPS, dtype=np.float32) + 0.5) / _STEPS:
-            slopes = self._gradients(x, errors, direction, ops.convert_to_tensor(share))
+            slopes = self._gradients(x, errors, towards, ops.convert_to_tensor(share))
             for name, slope in zip(self.names, slopes, strict=True):
                 sums[name] -= ops.convert_to_numpy(slope) * made[name] / _STEPS
         return sums
@@ -125,39 +141,43 @@ class LayerComparison(ShownAsTable):
         im: The original.
         counterpart: The compressed model.
         places: The places, in topological order.
-        x: The deviating samples `(samples, *input_shape)`.
+        by_labels: Whether the deviation is that of labels (of maps, of all positions that differ),
+            or the squared difference of the logits or numbers.
+        x: The compared samples `(samples, *input_shape)`: by labels, those that deviate.
         rows: Their indices among the samples passed. (LiteRT's reference kernels, which expose
             inner values, round differently, so a few samples may no longer deviate.)
         given: Number of samples passed.
-        labels: The original's and the compressed model's label on them, `(samples, 2)`.
+        labels: The original's and the compressed model's label on them, `(samples, 2, …)`; None for
+            numbers.
         errors: Kind of error → operation of a place → its relative size: "enters", the error of
             the place's inputs; "passed", its effect on the output; "made", the place's own error;
             "leaves", the sum of the last two, which add up element by element.
-        causes: Operation of a place → share of its error in the fall of the margin, the original
-            label's logit minus the compressed one's. Shares add up to 1; negative ones support the
-            original's label.
+        causes: Operation of a place → share of its error in the deviation: in the fall of the
+            margin, the original label's logit minus the compressed one's, or in the change of the
+            values, along it. Shares add up to 1; negative ones make the deviation smaller.
         channels: Operation of a place → the same for each channel, `(channels,)`.
-        alone: Operation of a place → share of the samples that get the original's label if only
-            the place's own error is removed, with all others fixed.
+        alone: Operation of a place → share of the deviation that is gone if only the place's own
+            error is removed, with all others fixed; of labels, that of those that are mended.
     """
 
     def __init__(
         self,
         held: "_HeldErrors",
         x: np.ndarray,
-        labels: np.ndarray,
+        labels: np.ndarray | None,
         batch_size: int,
         progress: bool,
     ) -> None:
         self._held, self._batch_size = held, batch_size
-        self.im, self.counterpart = held.im, held.counterpart
+        self.im, self.counterpart, self.by_labels = held.im, held.counterpart, held.by_labels
         self.places: tuple[Place, ...] = held.counterpart.places
-        deviating = labels[:, 0] != labels[:, 1]
-        self.rows, self.given = np.flatnonzero(deviating), len(x)
-        self.x, self.labels = x, labels = x[deviating], labels[deviating]
+        self.rows, self.given = np.arange(len(x)), len(x)
+        if labels is not None and self.by_labels:
+            differs = (labels[:, 0] != labels[:, 1]).reshape(len(x), -1).any(axis=1)
+            self.rows, labels = np.flatnonzero(differs), labels[differs]
+        self.x, self.labels = x, labels = x[self.rows], labels
         squares = {kind: dict.fromkeys(held.names, 0.0) for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
-        mended = np.zeros(len(self.places))
         for rows in track(list(self._batches()), "Comparing", progress=progress):
             values, computed, made = held.made(x[rows])
             original = self.im.forward(x[rows], held.names)
@@ -170,10 +190,13 @@ class LayerComparison(ShownAsTable):
             for kind, parts in changes.items():
                 for name, part in parts.items():
                     squares[kind][name] += float(np.square(part, dtype=np.float64).sum())
-            for name, part in held.attributions(x[rows], made, labels[rows]).items():
+            right, wrong = self._ends(rows, made)
+            direction = held.direction(right, wrong)
+            for name, part in held.attributions(x[rows], made, direction).items():
                 by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
                 shares[name] = shares.get(name, 0) + by_channel
-            mended += held.mended(x[rows], made, labels[rows], [{name} for name in held.names])
+        alone = self.mended([{name} for name in held.names])
+        self.alone = dict(zip(held.names, alone.tolist(), strict=True))
         # The inputs of a place are the nearest places before it.
         nearest: dict[str, set[str]] = {}
         for operation in self.im.operations:
@@ -193,7 +216,6 @@ class LayerComparison(ShownAsTable):
         fall = sum(float(values.sum()) for values in shares.values())
         self.channels = {name: values / fall for name, values in shares.items()}
         self.causes = {name: float(values.sum()) for name, values in self.channels.items()}
-        self.alone = dict(zip(held.names, (mended / len(x)).tolist(), strict=True))
 
     @cached_property
     def ranking(self) -> tuple[Place, ...]:
@@ -205,47 +227,43 @@ class LayerComparison(ShownAsTable):
         """A copy of the original with the compressed weights; its activations are not rounded."""
         return self.counterpart.twin()
 
+    def _ends(self, rows: slice, made: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Return the original's and the compressed model's labels, or logits, of some samples."""
+        if self.by_labels and self.labels is not None:
+            return self.labels[rows, 0], self.labels[rows, 1]
+        x = self.x[rows]
+        return self._held.answers(x, made, self._held.names), self._held.answers(x, made, ())
+
     def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
-        """Return `(results,)` shares of samples that get the original's label without some errors.
+        """Return `(results,)` shares of the deviation that are gone without some errors.
 
         `switched` has, for each result, the operations of places whose errors are removed, with all
-        others fixed. Raises InvalidArgumentError if there is no such place.
+        others fixed. Of labels, the share is that of those that are mended. Raises
+        InvalidArgumentError if there is no such place.
         """
         for name in {name for names in switched for name in names}:
             check_name("place", name, self._held.names)
-        right = np.zeros(len(switched))
+        before, after = 0.0, np.zeros(len(switched))
         for rows in self._batches():
-            x, labels = self.x[rows], self.labels[rows]
-            right += self._held.mended(x, self._held.made(x)[2], labels, switched)
-        return right / len(self.x)
-
-    def slices(
-        self, data: DataLike, theta: float = 0.3, most: int = 50, progress: bool = True
-    ) -> tuple[Slice, Slice]:
-        """Return the slices of the original and of `twin` for the original's labels.
-
-        `first - second` is the evidence that compression removed, `second - first` what it added.
-        `data` are samples of the profile, `theta` is θ of the exclusion; at most the `most` first
-        deviating samples are sliced.
-        """
-        twin = self.im.like(self.twin)
-        found = []
-        for im in (self.im, twin):
-            profile = Profile.from_data(im, data, progress=progress)
-            slicer = Slicer(im, profile, theta, progress=progress)
-            x, labels = self.x[:most], self.labels[:most, 0]
-            parts = [
-                slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]])
-                for label in np.unique(labels)
+            x, (_, _, made) = self.x[rows], self._held.made(self.x[rows])
+            right, wrong = self._ends(rows, made)
+            before += self._held.deviation(wrong, right)
+            after += [
+                self._held.deviation(self._held.answers(x, made, off), right) for off in switched
             ]
-            found.append(functools.reduce(operator.add, parts))
-        return found[0], found[1]
+        if not before:
+            raise InvalidArgumentError(
+                f"The two models compute the same on all {counted(self.given, 'sample')}: there is "
+                "no deviation to explain."
+            )
+        return 1 - after / before
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> pd.DataFrame:
         """Return a table of at most `most` rows, ranked by the share of the deviation.
 
         The level is "layer" (one row per place: kernel, its storage and share of the weights,
-        errors) or "channel"; others raise InvalidArgumentError.
+        errors, and the ratio of the original's value to the error that leaves, "SNR, dB") or
+        "channel"; others raise InvalidArgumentError.
         """
         check_name("level", level, _LEVELS)
         if level == "channel":
@@ -263,6 +281,7 @@ class LayerComparison(ShownAsTable):
                     "stored": place.stored,
                     "weights": place.weights / total,
                     **{kind: self.errors[kind][place.operation] for kind in _KINDS},
+                    "SNR, dB": _decibels(self.errors["leaves"][place.operation]),
                     "cause": self.causes[place.operation],
                     "mended alone": self.alone[place.operation],
                 }
@@ -280,7 +299,8 @@ class LayerComparison(ShownAsTable):
 
     def __repr__(self) -> str:
         first = self.ranking[0].operation
-        count = f"{len(self.x)} of {self.given} samples deviate, {len(self.places)} places"
+        of = "deviate" if self.by_labels else "compared by values"
+        count = f"{len(self.x)} of {self.given} samples {of}, {len(self.places)} places"
         return f"LayerComparison({count}; '{first}' causes {self.causes[first]:.0%})"
 
     def _batches(self) -> Iterator[slice]:
@@ -288,46 +308,67 @@ class LayerComparison(ShownAsTable):
             yield slice(start, start + self._batch_size)
 
 
+def _decibels(error: float) -> float:
+    """Return the signal-to-noise ratio of a relative error."""
+    return float(-20 * np.log10(error)) if error else float("inf")
+
+
 def compare_layers(
     im: InstrumentedModel,
     compressed: CompressedLike,
     x: np.ndarray,
     *,
+    by: str = "labels",
+    output: str | None = None,
     batch_size: int = 32,
     progress: bool = True,
 ) -> LayerComparison:
     """Compare a model with its compressed copy, layer by layer, where the two deviate.
 
     Args:
-        im: The original, a classifier.
+        im: The original: a classifier, a segmentation, or a model of numbers or images.
         compressed: The path or the content of a LiteRT file (8-bit weights, 8-bit integers
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
             with the original's layers and other weights.
         x: Preprocessed samples `(samples, *input_shape)`, such as the results of
-            `dflare.find_deviations`; those on which the models agree are skipped.
+            `dflare.find_deviations`.
+        by: "labels": samples on which the labels differ (of maps, at some position); where none
+            do, and for numbers and independent labels, "values": all samples, by the squared
+            difference of the logits or numbers.
+        output: Name of the output that is compared; needed if there are several.
         batch_size: Samples at once; several copies of all their activations are in memory.
-        progress: Show a progress bar.
+        progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: if the original is not a classifier of two or more classes, the
-            models agree on all samples, or a layer, named in the message, has no counterpart.
+        InvalidArgumentError: if the models compute the same on all samples, there are several
+            outputs and none is named, or a layer, named in the message, has no counterpart.
         CorruptFileError: if a LiteRT file is damaged.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_count("batch_size", batch_size)
-    check_classifier(im, exclusive=True)
+    check_name("deviation", by, ("labels", "values"))
+    if len(im.output_names) > 1:
+        if output is None:
+            raise InvalidArgumentError(
+                f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Name one: "
+                f"output={im.output_names[0]!r}."
+            )
+        if isinstance(compressed, keras.Model):
+            place = im.output_operations.index(im.output_operation_of(output))
+            compressed = keras.Model(compressed.inputs, compressed.outputs[place])
+        elif isinstance(compressed, InstrumentedModel):
+            compressed = compressed.of_output(output)
+    im, kind = im.of_output(output), im.classes_of(output)
     x = im.check(x)
-    held = _HeldErrors(counterpart_of(im, compressed, x))
-    output, labels = im.output_operations[0], []
-    for start in range(0, len(x), batch_size):
-        batch = x[start : start + batch_size]
-        outputs = (im.predict(batch), held.counterpart.values(batch)[output])
-        labels.append(np.stack([im.classes.from_outputs(values) for values in outputs], axis=1))
-    both = np.concatenate(labels)
-    if (both[:, 0] == both[:, 1]).all():
-        raise InvalidArgumentError(
-            f"The two models give the same labels on all {counted(len(x), 'sample')}: there is no "
-            "deviation to explain. Pass inputs found by dflare.find_deviations, preprocessed. (A "
-            "LiteRT file runs with the reference kernels here, which round differently.)"
-        )
-    return LayerComparison(held, x, both, batch_size, progress)
+    counterpart, name = counterpart_of(im, compressed, x), im.output_operations[0]
+    labels = None
+    if not kind.is_number:
+        parts = []
+        for start in range(0, len(x), batch_size):
+            batch = x[start : start + batch_size]
+            both = (im.predict(batch), counterpart.values(batch)[name])
+            parts.append(np.stack([kind.from_outputs(values) for values in both], axis=1))
+        labels = np.concatenate(parts)
+    differ = labels is not None and bool((labels[:, 0] != labels[:, 1]).any())
+    by_labels = differ and by == "labels" and not kind.is_multi_label
+    return LayerComparison(_HeldErrors(counterpart, by_labels), x, labels, batch_size, progress)

@@ -8,9 +8,9 @@ from nnslicer_tf._checks import as_generator, check_count, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf._training import (
     adam,
-    classification_loss,
-    compile_classifier,
+    compile_loss,
     draw_dropout_seeds,
+    loss_of,
     selective_optimizer,
     train_epochs,
 )
@@ -149,14 +149,13 @@ def mend(
     masks = suspicious_synapses(im, suspicion, channels)
     copy = im.copy()
     model, kernels = copy.model, copy.kernels
-    from_logits = im.classes.are_logits
     if how == "train":
         for layer in model.layers:  # statistics stay fixed
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.trainable = False
         free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
         optimizer = selective_optimizer(adam(learning_rate), free)
-        compile_classifier(model, optimizer, from_logits, binary=im.classes.is_binary)
+        compile_loss(model, optimizer, loss_of(im.classes))
         generator = as_generator(rng)
         draw_dropout_seeds(model, generator)
 
@@ -172,7 +171,7 @@ def mend(
             kernels[name].variable().assign(np.where(mask, factor * weights, weights))
 
     factors = (0.0,) if how == "mask" else _FACTORS
-    loss = classification_loss(from_logits, im.classes.is_binary)
+    loss = loss_of(im.classes)
     losses = []
     for factor in factors:
         scale(factor)

@@ -1,5 +1,5 @@
 from . import attacks
-from .detector import Detector, LogitMargin
+from .detector import Detector, LogitMargin, ReconstructionError
 from .evaluation import evaluate
 from .evidence import Evidence
 from .scorers import Scorer
@@ -11,6 +11,7 @@ __all__ = [
     "Detector",
     "Evidence",
     "LogitMargin",
+    "ReconstructionError",
     "Scorer",
     "SliceDetector",
     "Vote",

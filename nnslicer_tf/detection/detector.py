@@ -3,7 +3,7 @@
 import os
 from abc import abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import check_classifier
-from nnslicer_tf.instrument.plausibility import check_logits
+from nnslicer_tf.instrument.plausibility import check_logits, warn
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
@@ -52,6 +52,8 @@ class Detector(BaseEstimator):
 
     #: Name of the constructor's first argument.
     source: ClassVar[str] = "im"
+    #: Whether the model must be a classifier, and each of its classes have normal inputs.
+    needs_classes: ClassVar[bool] = True
 
     im: InstrumentedModel = field(init=False)
     false_positive_rate: float = 0.05
@@ -110,7 +112,7 @@ class Detector(BaseEstimator):
         self.check_parameters()
         rate = check_number("false_positive_rate", self.false_positive_rate, "(0, 1)")
         share = check_number("held_out", self.held_out, "(0, 1)")
-        count = check_classifier(self.im, exclusive=True)
+        count = check_classifier(self.im, exclusive=True) if self.needs_classes else 0
         _ = self.im.input_shape  # raises an error for several inputs
         x = self.im.check(X)
         x = x if y is None else x[check_labels(y, len(x), 2) == 0]
@@ -121,14 +123,15 @@ class Detector(BaseEstimator):
         if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
         evidence = self.evidence(x)
-        check_logits(evidence.logits)
-        counts = np.bincount(evidence.predicted[learned], minlength=count)
-        if counts.min() < MIN_SAMPLES_OF_A_CLASS:
-            raise InvalidArgumentError(
-                f"The model predicts class {counts.argmin()} for {counts.min()} of the "
-                f"{len(learned)} normal inputs to learn from; at least {MIN_SAMPLES_OF_A_CLASS} "
-                "of each class are needed. Fit on more normal inputs."
-            )
+        if self.needs_classes:
+            check_logits(evidence.logits)
+            counts = np.bincount(evidence.predicted[learned], minlength=count)
+            if counts.min() < MIN_SAMPLES_OF_A_CLASS:
+                raise InvalidArgumentError(
+                    f"The model predicts class {counts.argmin()} for {counts.min()} of the "
+                    f"{len(learned)} normal inputs to learn from; at least "
+                    f"{MIN_SAMPLES_OF_A_CLASS} of each class are needed. Fit on more normal inputs."
+                )
         self.learn(evidence.rows(learned), rng)
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
         self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
@@ -243,3 +246,48 @@ class LogitMargin(Detector):
     def anomaly_scores(self, evidence: Evidence) -> Any:
         """Return the margins of the predictions."""
         return evidence.margins
+
+
+@dataclass(eq=False, repr=False)
+class ReconstructionError(Detector):
+    """Flags inputs that an autoencoder reconstructs badly, by the root mean square error.
+
+    The arguments are those of `Detector`, and:
+
+    Args:
+        im: A model with an output of the inputs' shape and scale, such as an autoencoder.
+        output: Name of that output, if there are several.
+    """
+
+    needs_classes: ClassVar[bool] = False
+
+    im: InstrumentedModel
+    _: KW_ONLY
+    output: str | None = None
+
+    def check_parameters(self) -> None:
+        """Reject a model whose output has another shape than its inputs."""
+        shape = self.im[self.im.output_operation_of(self.output)].shape
+        if shape != self.im.input_shape:
+            raise InvalidArgumentError(
+                "A reconstruction has the shape of the inputs. Received: inputs of shape "
+                f"{self.im.input_shape}, an output of shape {shape}"
+            )
+
+    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Warn if the reconstructions are farther from the inputs than their mean is."""
+        mean = np.broadcast_to(evidence.x.mean(axis=0), evidence.x.shape)
+        if self.anomaly_scores(evidence).mean() > _root_mean_squares(evidence.x - mean).mean():
+            warn(
+                "The model's outputs are farther from the normal inputs than these are from their "
+                "own mean. Check that it reconstructs its inputs, in the scale passed to fit."
+            )
+
+    def anomaly_scores(self, evidence: Evidence) -> Any:
+        """Return the root mean square differences of inputs and reconstructions."""
+        return _root_mean_squares(self.im.predict(evidence.x, output=self.output) - evidence.x)
+
+
+def _root_mean_squares(values: np.ndarray) -> np.ndarray:
+    squares = np.square(values, dtype=np.float64)
+    return np.sqrt(squares.reshape(len(values), -1).mean(axis=1))

@@ -181,9 +181,9 @@ class FunctionClassifier(Classifier):
         outputs = as_array(self.function(inputs))
         if outputs.shape == (len(inputs),):
             outputs = outputs[:, None]
-        if outputs.ndim != 2 or len(outputs) != len(inputs):
+        if outputs.ndim < 2 or len(outputs) != len(inputs):
             raise InvalidArgumentError(
-                f"A model must give (batch, classes), here {len(inputs)} rows. "
+                f"A model must give (batch, classes) or (batch, …), here {len(inputs)} rows. "
                 f"Received an array of shape {outputs.shape}."
             )
         return outputs

@@ -7,25 +7,23 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.dflare.domain import Mutation
+from nnslicer_tf.dflare.domain import NO_LABEL, Answers, Mutation
 from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import new_axes, show_image
 
 _FORMAT = "nnslicer_tf deviations 1"
 _WINDOW = 11  # pixels of the window of the structural similarity
 _MAX_CHANGES = 12  # changed values of a table's row that are drawn
-_KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
+_KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2", "apart": "found"}
 
 
 def structural_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -42,6 +40,14 @@ def structural_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return tf.image.ssim(x, y, max_val=255, filter_size=_WINDOW).numpy()
 
 
+def certainties(answers: Answers) -> dict[str, Any]:
+    """Return `confidences` and `apart` of a `DeviationSet`, by both models' answers to it."""
+    if (answers.labels == NO_LABEL).any():
+        return {"confidences": None, "apart": answers.apart}
+    tops = answers.original.max(axis=1), answers.compressed.max(axis=1)
+    return {"confidences": np.stack(tops, axis=1), "apart": None}
+
+
 @dataclass(frozen=True, repr=False)
 class Deviation(ShownAsTable):
     """An input on which the compressed model deviates from the original.
@@ -50,7 +56,7 @@ class Deviation(ShownAsTable):
         image: The triggering input, of the seed's shape and dtype.
         queries: Number of inputs put to both models, including the seed.
         seconds: The search's share of the time of all concurrent searches.
-        labels: The original's and the compressed model's label.
+        labels: The original's and the compressed model's label; −1 for maps and numbers.
         trace: The mutations from the seed, see `Domain.replay`; None if there is no such chain.
     """
 
@@ -65,18 +71,11 @@ class Deviation(ShownAsTable):
         rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
         return pd.DataFrame(rows)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw an image, titled with the two models' labels."""
-        ax = new_axes(ax)
-        show_image(ax, self.image)
-        ax.set_axis_off()
-        ax.set_title("{} for the original, {} compressed".format(*self.labels), fontsize=9)
-        return ax
-
     def __repr__(self) -> str:
         steps = "" if self.trace is None else f", {len(self.trace)} mutations"
-        labels = "{} for the original, {} for the compressed model".format(*self.labels)
-        return f"Deviation({labels}, {self.queries} queries, {self.seconds:.3g} s{steps})"
+        labels = "{} for the original, {} for the compressed model, ".format(*self.labels)
+        labels = "" if NO_LABEL in self.labels else labels
+        return f"Deviation({labels}{self.queries} queries, {self.seconds:.3g} s{steps})"
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,13 @@ class DeviationSet(ShownAsTable):
         seeds: The seeds `(seeds, ...)`, for distances and figures; None if unknown.
         truth: Their true labels `(seeds,)`, if known.
         confidences: For each deviation found, each model's probability of its own label,
-            `(found, 2)`; None if unknown.
+            `(found, 2)`; None if unknown, or for maps and numbers.
         max_distance: The search's limit on the change of a value, which `verify` needs; None: no
             limit. Set it after `load` of a file that lacks it.
         features: Names of a table's columns, if known.
         scale: What the models expect images of 0 … 255 divided by, if known.
+        apart: For each deviation found of maps and numbers, how far the two answers are apart, see
+            `ModelPair`, `(found,)`; None for others.
     """
 
     outcomes: Sequence[SearchOutcome]
@@ -112,6 +113,7 @@ class DeviationSet(ShownAsTable):
     max_distance: float | None = None
     features: Sequence[str] = ()
     scale: float | None = None
+    apart: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -168,11 +170,13 @@ class DeviationSet(ShownAsTable):
         return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
 
     def _of_found(self) -> dict[str, np.ndarray]:
-        """Return the known confidences and distances of the deviations."""
+        """Return what is known of the deviations: confidences or distances, and changes."""
         known = {}
         if self.confidences is not None:
             first, second = self.confidences.T
             known = {"confidence": first, "compressed confidence": second}
+        if self.apart is not None:
+            known["apart"] = self.apart
         if self.seeds is not None:
             a, b = self.seeds[self.found], self.images
             if _are_sentences(self.seeds):
@@ -217,6 +221,8 @@ class DeviationSet(ShownAsTable):
                     ("compressed", "compressed confidence"),
                 )
             ]
+            if "apart" in row:
+                answers = [f"answers apart by {row['apart']:.3g}"]
             true = f", a {row['true label']}" if "true label" in row else ""
             if are_images:
                 for axis, picture in zip(line, (seed, image), strict=False):
@@ -287,33 +293,20 @@ class DeviationSet(ShownAsTable):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
-        With known seeds it adds the true label, the confidences, and the distances L∞, L2 and SSIM
-        (for images), or the number of edited words.
+        It adds what is known: the true label, the confidences, how far maps or numbers are apart,
+        and of the seeds the distances L∞, L2 and SSIM (for images), or the number of edited words.
         """
         labels = [o.deviation.labels if o.deviation else (None, None) for o in self.outcomes]
         columns = {"status": self.status, "queries": self.queries, "seconds": self.seconds}
         for which, name in enumerate(("original", "compressed")):
-            columns[name] = pd.array([pair[which] for pair in labels], dtype="Int64")
+            labelled = [None if pair[which] == NO_LABEL else pair[which] for pair in labels]
+            columns[name] = pd.array(labelled, dtype="Int64")
         if self.truth is not None:
             columns["true label"] = self.truth
         for name, values in self._of_found().items():
             columns[name] = np.full(len(self), np.nan)
             columns[name][self.found] = values
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a histogram of successful searches' queries, on a logarithmic scale (Figure 4).
-
-        Raises InvalidArgumentError if nothing was found.
-        """
-        queries = self.queries[self.found]
-        if not len(queries):
-            raise InvalidArgumentError("There is nothing to draw: no deviation was found.")
-        ax = new_axes(ax, (4, 2.6))
-        ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
-        ax.set(xscale="log", xlabel="queries", ylabel="searches")
-        ax.set_title(f"mean {queries.mean():.1f}, median {np.median(queries):.0f}", fontsize=9)
-        return ax
 
     def __repr__(self) -> str:
         queries = _or_nan(np.mean, self.queries[self.found])
@@ -346,9 +339,10 @@ class DeviationSet(ShownAsTable):
             named = all(isinstance(name, str) for name in features)
             file.check(named, "its 'features' are no list of names")
             result = cls(outcomes, **known, max_distance=limit, features=features, scale=scale)
-            if result.confidences is not None:
-                fits = len(result.confidences) == result.found.sum()
-                file.check(fits, "it has not as many 'confidences' as deviations")
+            for name in ("confidences", "apart"):
+                values = getattr(result, name)
+                fits = values is None or len(values) == result.found.sum()
+                file.check(fits, f"it has not as many '{name}' as deviations")
             return result
 
 

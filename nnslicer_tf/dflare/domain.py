@@ -1,19 +1,20 @@
-"""Domains: the mutation operators for a kind of input, and the comparison of outputs.
+"""Domains: the mutation operators for a kind of input; and the comparison of outputs, `judge`.
 
-To add a domain, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are not
-class probabilities, `check_outputs` and `judge`. A mutation is first drawn, then applied: `apply`
-uses only the drawn parameters, such as a noise seed, so that a trace can be replayed.
+To add a domain, subclass `Domain` with its operators and `check_seeds`. A mutation is first drawn,
+then applied: `apply` uses only the drawn parameters, such as a noise seed, so that a trace can be
+replayed.
 """
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
 from nnslicer_tf._checks import check_name
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Parameters = dict[str, int | float]
@@ -23,6 +24,9 @@ _HALVINGS = 8  # bisection steps on the way back to a seed
 LABEL_MARGIN = 1e-5
 """A top-1 label counts only if its probability leads by this much: more than the batch size changes
 in a float32 probability (1e-6). A tie, common with 8-bit outputs, is no label."""
+
+NO_LABEL = -1
+"""The label of maps, independent labels and numbers, which do not have a single one."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +57,39 @@ class MutationOperator:
 class Answers:
     """The outputs of the two models for a batch, and their comparison."""
 
-    original: np.ndarray  # the original's probabilities `(batch, classes) float32`
+    original: np.ndarray  # the original's probabilities `(batch, …, classes)`, or numbers, float32
     compressed: np.ndarray  # likewise of the compressed model
-    labels: np.ndarray  # top-1 labels `(batch, 2) int64`, original then compressed
+    labels: np.ndarray  # top-1 labels `(batch, 2) int64`, original then compressed; or `NO_LABEL`
     deviates: np.ndarray  # `(batch,) bool`
-    distance: np.ndarray  # difference of the top-1 probabilities, `(batch,) float64`
+    distance: np.ndarray  # mean difference of the top-1 probabilities, or as `apart`, `(batch,)`
+    apart: np.ndarray | None = None  # see `OutputClasses.distances`, `(batch,) float64`; no ties
+    are_numbers: bool = False
 
     def part(self, start: int, stop: int) -> "Answers":
         """Return the answers for the inputs `start … stop - 1`."""
-        return Answers(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+        arrays: Any = {name: getattr(self, name)[start:stop] for name in self._arrays()}
+        return replace(self, **arrays)
 
     @classmethod
     def joined(cls, parts: Sequence["Answers"]) -> "Answers":
         """Concatenate the answers for several batches."""
-        fields_of = ([getattr(p, field.name) for p in parts] for field in fields(cls))
-        return cls(*map(np.concatenate, fields_of))
+        names = parts[0]._arrays()
+        arrays: Any = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
+        return replace(parts[0], **arrays)
+
+    @property
+    def kind(self) -> OutputClasses:
+        """The meaning of `original` and `compressed`."""
+        task = "regression" if self.are_numbers else "multiclass"
+        return OutputClasses("distribution", self.original.shape[1:], task=task)
+
+    def _arrays(self) -> list[str]:
+        names = [field.name for field in fields(self)]
+        return [name for name in names if isinstance(getattr(self, name), np.ndarray)]
 
 
 class Domain(ABC):
-    """The mutation operators of one kind of input, and the comparison of outputs.
+    """The mutation operators of one kind of input.
 
     Args:
         operators: The pool, with distinct names.
@@ -175,72 +193,138 @@ class Domain(ABC):
         """Return the parts of an input that `smaller` resets; none by default."""
         return ()
 
-    def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
-        """Reject outputs that are not probabilities of two or more classes.
-
-        Args:
-            outputs: One model's outputs, `(batch, classes)`, or `(batch, 1)` of a sigmoid.
-            resolution: The step between two output values, see `Classifier`.
-            whose: The argument that the model was passed as, for the message.
-
-        Raises:
-            InvalidArgumentError: if they have another shape, or are logits.
-            NonFiniteActivationError: if they are NaN or infinite.
-        """
-        if outputs.ndim != 2 or not outputs.shape[1]:
-            raise InvalidArgumentError(
-                f"`{whose}` must return probabilities (batch, classes), or (batch, 1) of class 1. "
-                f"Received outputs of shape {outputs.shape}."
-            )
-        if not np.isfinite(outputs).all():
-            row = int(np.flatnonzero(~np.isfinite(outputs).all(axis=1))[0])
-            raise NonFiniteActivationError(
-                f"`{whose}` returns NaN or infinite outputs (row {row} of the batch: "
-                f"{outputs[row]}). Check its weights and the preprocessing."
-            )
-        # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
-        classes, sums = outputs.shape[1], outputs.sum(axis=1, dtype=np.float64)
-        tolerance = 1e-3 + resolution * (1 if classes == 1 else classes / 2 + 2)
-        low, high = float(outputs.min()), float(outputs.max())
-        are_shares = low >= -1e-6 and high <= 1 + tolerance
-        if are_shares and (classes == 1 or np.abs(sums - 1).max() <= tolerance):
-            return
-        remedy = (
-            "If they are logits, add a softmax or sigmoid: dflare.with_softmax(model). If they "
-        )
-        remedy += (
-            "are numbers, as an autoencoder's, pass a Domain whose `judge` compares them: by a "
-        )
-        remedy += "distance, with a tolerance."
-        if are_shares:
-            remedy = "If they are independent labels, pass a Domain whose `judge` compares them."
-        expected = "the probability of class 1" if classes == 1 else "probabilities of classes"
-        raise InvalidArgumentError(
-            f"`{whose}` returns values that are not {expected}: from {low:.4g} to {high:.4g}, with "
-            f"sums {sums.min():.4g} … {sums.max():.4g}. {remedy}"
-        )
-
-    def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
-        """Compare `(batch, classes)` probabilities, or `(batch, 1)` (paper, 3.1 and 3.3.2)."""
-        original, compressed = class_probabilities(original), class_probabilities(compressed)
-        labels, tops, leads = [], [], []
-        for outputs in (original, compressed):
-            second, first = np.partition(outputs, -2, axis=1)[:, -2:].astype(np.float64).T
-            labels.append(outputs.argmax(axis=1))
-            tops.append(first)
-            leads.append(first - second)
-        clear = (leads[0] > LABEL_MARGIN) & (leads[1] > LABEL_MARGIN)
-        deviates, distance = (labels[0] != labels[1]) & clear, np.abs(tops[0] - tops[1])
-        return Answers(original, compressed, np.stack(labels, axis=1), deviates, distance)
-
     def _within(self, mutant: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the valid input nearest to a mutant, within the limits of `near`."""
         mutant = self.valid(mutant, x)
         return mutant if self._limits is None else np.clip(mutant, *self._limits).astype(x.dtype)
 
 
+def kind_of(
+    outputs: np.ndarray,
+    resolution: float,
+    task: str | None,
+    tolerance: float | None,
+    of_loss: str = "",
+) -> OutputClasses:
+    """Return what a model's outputs `(batch, …)` are, by their task, or else by their values.
+
+    Several values that add up to 1 are probabilities of classes. Others are numbers if there is a
+    tolerance, unless the loss is for classes (`of_loss` is its task), or if it is for numbers and
+    they are maps; else they ought to be probabilities. Independent labels become a map with two
+    classes for each label. Other arguments are those of `ModelPair` and `check_outputs`.
+
+    Raises InvalidArgumentError if the outputs have no axis of values, or another than the task's.
+    """
+    shape = outputs.shape[1:]
+    if not shape or not outputs.size or (task == "binary" and shape[-1] != 1):
+        raise InvalidArgumentError(
+            "A model must return outputs (batch, …), such as probabilities (batch, classes), with "
+            f"one value at the end for two classes. Received outputs of shape {outputs.shape}."
+        )
+    if task is None:
+        by_loss = of_loss == "regression" and len(shape) > 1
+        numbers = by_loss or (tolerance is not None and of_loss in ("", "regression"))
+        task = "binary" if shape[-1] == 1 else "multiclass"
+        task = "regression" if numbers and not _are_shares(outputs, resolution) else task
+    if task == "multilabel":
+        return OutputClasses("distribution", (*shape, 1), task="binary")
+    return OutputClasses("distribution", shape, task=task)
+
+
+def _are_shares(outputs: np.ndarray, resolution: float) -> bool:
+    """Whether the values at the end are several probabilities that add up to 1."""
+    # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
+    tolerance = 1e-3 + resolution * (outputs.shape[-1] / 2 + 2)
+    sums = outputs.sum(axis=-1, dtype=np.float64)
+    within = outputs.min() >= -1e-6 and outputs.max() <= 1 + tolerance
+    return bool(outputs.shape[-1] > 1 and within and np.abs(sums - 1).max() <= tolerance)
+
+
+def check_outputs(
+    outputs: np.ndarray, kind: OutputClasses, resolution: float, whose: str, tolerance: float | None
+) -> None:
+    """Reject outputs that are not of their kind.
+
+    Args:
+        outputs: One model's outputs, `(batch, …)`.
+        kind: What they are.
+        resolution: The step between two output values, see `Classifier`.
+        whose: The argument that the model was passed as, for the message.
+        tolerance: That of `ModelPair`, which numbers need.
+
+    Raises:
+        InvalidArgumentError: if they are not probabilities, as of logits, or numbers have no
+            tolerance.
+        NonFiniteActivationError: if they are NaN or infinite.
+    """
+    flat = outputs.reshape(len(outputs), -1)
+    if not np.isfinite(flat).all():
+        row = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
+        raise NonFiniteActivationError(
+            f"`{whose}` returns NaN or infinite outputs (row {row} of the batch: "
+            f"{str(outputs[row])[:200]}). Check its weights and the preprocessing."
+        )
+    remedy = (
+        "pass ModelPair(…, tolerance=), the largest distance of two answers that agree: the root "
+        "mean square of their differences, in their own unit."
+    )
+    if kind.is_number:
+        if tolerance is None:
+            raise InvalidArgumentError(f"`{whose}` returns numbers; {remedy}")
+        return
+    low, high = float(outputs.min()), float(outputs.max())
+    within = low >= -1e-6 and high <= 1 + 1e-3 + resolution
+    if _are_shares(outputs, resolution) or (kind.is_binary and within):
+        return
+    sums = outputs.sum(axis=-1, dtype=np.float64)
+    remedy = (
+        "If they are logits, add a softmax or sigmoid: dflare.with_softmax(model). If they are "
+        f"numbers, as an autoencoder's, {remedy}"
+    )
+    if within:
+        remedy = "If they are independent labels, pass ModelPair(…, task='multilabel')."
+    expected = "the probability of class 1" if kind.is_binary else "probabilities of classes"
+    raise InvalidArgumentError(
+        f"`{whose}` returns values that are not {expected}: from {low:.4g} to {high:.4g}, with "
+        f"sums {sums.min():.4g} … {sums.max():.4g}. {remedy}"
+    )
+
+
+def judge(
+    original: np.ndarray, compressed: np.ndarray, kind: OutputClasses, tolerance: float | None
+) -> Answers:
+    """Compare two models' outputs `(batch, …)` (paper, 3.1 and 3.3.2; maps and numbers are ours).
+
+    Two answers deviate if they are farther apart than the tolerance, without one at all: by the
+    share of their positions whose classes differ, or the root mean square difference of numbers.
+    """
+    if kind.is_number:
+        apart = kind.distances(original, compressed)
+        none, deviates = np.full((len(apart), 2), NO_LABEL), apart > (tolerance or 0.0)
+        return Answers(original, compressed, none, deviates, apart, apart, are_numbers=True)
+    # Values with their classes last, those of one sigmoid as two.
+    first, second = (
+        class_probabilities(values.reshape(len(values), *kind.shape))
+        for values in (original, compressed)
+    )
+    labels, tops, leads = [], [], []
+    for outputs in (first, second):
+        flat = outputs.reshape(len(outputs), -1, outputs.shape[-1])
+        runner_up, best = np.moveaxis(np.partition(flat, -2, axis=-1)[..., -2:], -1, 0)
+        labels.append(flat.argmax(axis=-1))
+        tops.append(best.astype(np.float64))
+        leads.append(tops[-1] - runner_up)
+    clear = (leads[0] > LABEL_MARGIN) & (leads[1] > LABEL_MARGIN)
+    apart = ((labels[0] != labels[1]) & clear).mean(axis=1)
+    distance = np.abs(tops[0] - tops[1]).mean(axis=1)
+    both = np.stack([one[:, 0] for one in labels], axis=1)
+    if kind.is_map:
+        both = np.full_like(both, NO_LABEL)
+    return Answers(first, second, both, apart > (tolerance or 0.0), distance, apart)
+
+
 def class_probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Return `(batch, classes)` probabilities; `(batch, 1)` sigmoids become two classes."""
-    if outputs.shape[1] > 1:
+    """Return `(batch, …, classes)` probabilities; `(batch, …, 1)` sigmoids become two classes."""
+    if outputs.shape[-1] > 1:
         return outputs
-    return np.concatenate([1 - outputs, outputs], axis=1)
+    return np.concatenate([1 - outputs, outputs], axis=-1)

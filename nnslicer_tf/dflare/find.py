@@ -24,8 +24,15 @@ from nnslicer_tf._environment import announce, progress_bar
 from nnslicer_tf._files import digest
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare.classifiers import rows_within_memory
-from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, SearchOutcome, pack, unpack
-from nnslicer_tf.dflare.domain import LABEL_MARGIN, class_probabilities
+from nnslicer_tf.dflare.deviations import (
+    Deviation,
+    DeviationSet,
+    SearchOutcome,
+    certainties,
+    pack,
+    unpack,
+)
+from nnslicer_tf.dflare.domain import LABEL_MARGIN, NO_LABEL, class_probabilities
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.search import DFlare, SearchAlgorithm, SearchSteps
@@ -88,8 +95,8 @@ def find_deviations(
 
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if the outputs differ in size or are not probabilities, or an argument
-            is out of range.
+        InvalidArgumentError: if the outputs differ in size, are neither probabilities nor numbers
+            with a tolerance (see `ModelPair`), or an argument is out of range.
         CorruptFileError: if the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
@@ -184,13 +191,12 @@ def find_deviations(
                 _write(store, outcomes, unwritten)
 
     results = [outcomes[index] for index in range(len(seeds))]
-    confidences = np.zeros((0, 2))
+    known: dict[str, Any] = {"confidences": np.zeros((0, 2))}
     images = [o.deviation.image for o in results if o.status == "found" and o.deviation]
     if images:
-        answers = pair.ask(np.stack(images))
-        tops = answers.original.max(axis=1), answers.compressed.max(axis=1)
-        confidences = np.stack(tops, axis=1)
-    return DeviationSet(results, seeds, truth, confidences, search.max_distance, features)
+        known = certainties(pair.ask(np.stack(images)))
+    limit = search.max_distance
+    return DeviationSet(results, seeds, truth, max_distance=limit, features=features, **known)
 
 
 def _checked(
@@ -226,7 +232,8 @@ def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
     seeds = seeds[: max(MIN_SAMPLES, rows_within_memory(seeds.shape[1:], _MAX_SEEDS))]
     truth = None if truth is None else truth[: len(seeds)]
     answers = pair.ask(seeds)
-    if isinstance(pair.domain, ImageDomain):
+    has_labels = not (answers.labels == NO_LABEL).any()
+    if has_labels and isinstance(pair.domain, ImageDomain):
         prepare = None if pair.preprocess is None else pair.inputs
         original = class_probabilities(answers.original)
         warn_of_scale(
@@ -242,9 +249,10 @@ def _warn_of_seeds(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
         is_image = isinstance(pair.domain, ImageDomain)
         scaling = "x.astype('float32') / 255" if is_image else "(x - mean) / std"
         remedy = f"Scale them as for training, for example with preprocess=lambda x: {scaling}."
-    # Ties are no labels, so that they are no disagreement.
-    labels = np.where(answers.deviates[:, None], answers.labels, answers.labels[:, :1])
-    warn_of_answers(labels, truth, ["The original model"], remedy)
+    if has_labels:
+        # Ties are no labels, so that they are no disagreement.
+        labels = np.where(answers.deviates[:, None], answers.labels, answers.labels[:, :1])
+        warn_of_answers(labels, truth, ["The original model"], remedy)
     identical = np.abs(answers.original - answers.compressed).max() < LABEL_MARGIN
     if len(seeds) >= MIN_SAMPLES and identical:
         warn(

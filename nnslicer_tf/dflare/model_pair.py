@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_name, check_number
 from nnslicer_tf._files import digest
+from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.dflare.classifiers import (
     KerasClassifier,
     ModelLike,
     as_classifier,
     rows_within_memory,
 )
-from nnslicer_tf.dflare.domain import Answers, Domain
+from nnslicer_tf.dflare.domain import Answers, Domain, check_outputs, judge, kind_of
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.outputs import tasks_of_losses
 
 MAX_CHUNK = 1024  # inputs preprocessed and queried at once, if they fit into memory
 _MIN_STEPS = 1000  # columns from which on rows are signals, not rows of a table
@@ -35,6 +39,13 @@ class ModelPair:
             sentences as they are.
         domain: The kind of input; None: chosen by the seeds, see `for_seeds`.
         batch_size: Fixed batch size for Keras models; reduced where memory requires it.
+        task: What the outputs are, as for `InstrumentedModel`: "binary", "multiclass" (in maps at
+            each position), "multilabel" or "regression" (numbers). None: that of an instrumented
+            original, or as a Keras model's loss and the outputs' values say: numbers are those that
+            are no probabilities.
+        tolerance: How far two answers may be apart and still agree. Numbers need it: the root mean
+            square of their differences, in their own unit. Of maps and independent labels it is the
+            share of positions that may differ; None: no position.
 
     Raises:
         InvalidArgumentError, CorruptFileError: as `as_classifier`.
@@ -49,7 +60,16 @@ class ModelPair:
         *,
         domain: Domain | None = None,
         batch_size: int = 32,
+        task: str | None = None,
+        tolerance: float | None = None,
     ) -> None:
+        if task is not None:
+            check_name("task", task, TASKS)
+        if tolerance is not None:
+            check_number("tolerance", tolerance, "[0, inf)")
+        if task is None and isinstance(original, InstrumentedModel):
+            task = original.classes.task
+        self.task, self.tolerance = task, tolerance
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)
         self.preprocess = preprocess
@@ -121,16 +141,23 @@ class ModelPair:
         parts = []
         for inputs in self._chunks(batch):
             original = self.original.probabilities(inputs)
-            self.domain.check_outputs(original, self.original.resolution, "original")
+            step, limit = self.original.resolution, self.tolerance
+            kind = kind_of(original, step, self.task, limit, self._of_loss())
+            check_outputs(original, kind, step, "original", limit)
             compressed = self.compressed.probabilities(inputs)
             if original.shape != compressed.shape:
                 raise InvalidArgumentError(
                     "The two models must give outputs of the same shape. Received: original "
                     f"{original.shape}, compressed {compressed.shape}"
                 )
-            self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")
-            parts.append(self.domain.judge(original, compressed))
+            check_outputs(compressed, kind, self.compressed.resolution, "compressed", limit)
+            parts.append(judge(original, compressed, kind, limit))
         return parts[0] if len(parts) == 1 else Answers.joined(parts)
+
+    def _of_loss(self) -> str:
+        """Return the task of the loss with which a Keras original was compiled, or ""."""
+        model = getattr(self.original, "model", None)
+        return "" if model is None else tasks_of_losses(model, {"": ""})[""][0]
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
         """Return digests of the models and of their inputs; of a function, of all its outputs."""

@@ -14,6 +14,7 @@ from sklearn.neural_network import MLPClassifier
 from nnslicer_tf._checks import check_count
 from nnslicer_tf.dflare.classifiers import Classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -78,6 +79,8 @@ def repair_data(
     """
     if not found.found.any():
         raise InvalidArgumentError("A repair needs triggering inputs, but none was found.")
+    if (found.labels == NO_LABEL).any():
+        raise InvalidArgumentError("Labels are repaired, and these models have maps or numbers.")
     pair = pair.for_seeds(found.known_seeds())
     before, after = pair.ask(found.known_seeds()[found.found]), pair.ask(found.images)
     return before.compressed, after.compressed, before.labels[:, 0], after.labels[:, 0]

@@ -13,7 +13,8 @@ import numpy as np
 
 from nnslicer_tf._environment import track
 from nnslicer_tf._files import as_path, atomic_path, check_writable
-from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.deviations import DeviationSet, certainties
+from nnslicer_tf.dflare.domain import NO_LABEL
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -104,18 +105,18 @@ def minimise(pair: ModelPair, found: DeviationSet, progress: bool = True) -> Dev
     def deviates(x: np.ndarray) -> bool:
         return bool(pair.ask(x[None]).deviates[0])
 
-    outcomes, confidences = [], []
+    outcomes = []
     for seed, outcome in track(zip(seeds, found, strict=True), "Minimising", len(found), progress):
         if outcome.status == "found" and outcome.deviation is not None:
             image = pair.domain.smaller(seed, outcome.deviation.image, deviates)
-            answers = pair.ask(image[None])
-            first, second = answers.labels[0].tolist()
+            first, second = pair.ask(image[None]).labels[0].tolist()
             smaller = replace(outcome.deviation, image=image, labels=(first, second), trace=None)
             outcome = replace(outcome, deviation=smaller)
-            confidences.append([answers.original[0].max(), answers.compressed[0].max()])
         outcomes.append(outcome)
-    known = np.array(confidences).reshape(-1, 2)
-    return DeviationSet(outcomes, seeds, found.truth, known, found.max_distance, found.features)
+    smallest = replace(found, outcomes=outcomes)
+    if not found.found.any():
+        return smallest
+    return replace(smallest, **certainties(pair.ask(smallest.images)))
 
 
 def export_suite(
@@ -133,10 +134,16 @@ def export_suite(
         The test file.
 
     Raises:
-        InvalidArgumentError: if nothing was found, or the folder cannot be written.
+        InvalidArgumentError: if nothing was found, the models have maps or numbers, or the folder
+            cannot be written.
     """
     if not found.found.any():
         raise InvalidArgumentError("There are no deviations to export: none was found.")
+    if (found.labels == NO_LABEL).any():
+        raise InvalidArgumentError(
+            "The tests compare labels, and these deviations are of maps or numbers. Save them with "
+            "found.save, and compare later models with dflare.agreement(pair, found.images)."
+        )
     test = check_writable(as_path(folder) / "test_deviations.py")
     inputs = found.images
     if preprocess is not None:

@@ -6,7 +6,7 @@ reads labels.
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -325,15 +325,15 @@ def read_labelled(
     shape: Shape,
     bounds: Bounds | None = None,
     columns: Sequence[str] = (),
-    classes: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
+    check: Callable[[Any, int], Any] = check_labels,
+) -> tuple[np.ndarray, Any]:
+    """Return samples `(samples, *shape)` float32 and their labels, as `check` returns them.
 
-    `y` are integers or one-hot; without it, `data` must have labels: a `Dataset`, a pair `(x, y)`,
-    a name that `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
+    Without `y`, `data` must have labels: a `Dataset`, a pair `(x, y)`, a name that
+    `datasets.load_data` knows, or an iterable of pairs. For `columns` see `aligned`.
 
-    Raises InvalidArgumentError unless there is a label, below the number of `classes` if that is
-    known, for each sample, and errors of `Samples`.
+    Raises InvalidArgumentError if labels are missing, and errors of `Samples` and of `check`, which
+    takes the labels and the number of samples.
     """
     samples = Samples(data, shape, bounds, columns=columns, labelled=y is None)
     x = samples.array()
@@ -345,7 +345,7 @@ def read_labelled(
                 f"{type(data).__name__}"
             )
         y = np.concatenate(samples.labels) if len(samples.labels) > 1 else samples.labels[0]
-    return x, check_labels(y, len(x), classes)
+    return x, check(y, len(x))
 
 
 def check_class_order(im: "InstrumentedModel", data: Dataset, option: str = "") -> bool:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from typing_extensions import TypeAliasType
 
-from nnslicer_tf._checks import ArrayLike, check_count, check_name, counted, did_you_mean
+from nnslicer_tf._checks import check_count, check_name, counted, did_you_mean
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable, text_table
@@ -196,6 +196,12 @@ class InstrumentedModel(ShownAsTable):
         by_place = keras.tree.pack_sequence_as(structure, list(self.graph.outputs))
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """One name of each output, in the order of the model's outputs; see `outputs`."""
+        names = {operation: name for name, operation in self.outputs.items()}
+        return tuple(names.values())
+
     def output_operation_of(self, output: str | None) -> str:
         """Return the operation that computes an output.
 
@@ -277,11 +283,24 @@ class InstrumentedModel(ShownAsTable):
                 f"Model '{self.model.name}' needs one output of shape (positions, classes) with "
                 f"position {position}. Its outputs are {list(self.outputs)}, the first {shape}."
             )
-        inputs, outputs = self.functional.input, keras.tree.flatten(self.functional.output)
-        # Before a softmax at the end, which concerns each position
-        model = keras.Model(inputs, outputs[0][:, position], name=self.model.name)
-        several = len(self.graph.inputs) > 1
-        return InstrumentedModel(model, self.input_shapes if several else self.input_shape)
+        return self._ending_in(self.functional.outputs[0][:, position])
+
+    def of_output(self, output: str | None) -> "InstrumentedModel":
+        """Return the model with one of its outputs, itself if it has no other; weights are shared.
+
+        Arguments and errors are those of `output_operation_of`.
+        """
+        name = self.output_operation_of(output)
+        if len(self.graph.outputs) == 1:
+            return self
+        end = self.functional.outputs[self.graph.outputs.index(name)]
+        return self._ending_in(end, bounds=self.bounds, task=self.classes_of(name).task)
+
+    def _ending_in(self, end: Any, **options: Any) -> "InstrumentedModel":
+        """Return the model from the inputs to a symbolic tensor."""
+        model = keras.Model(self.functional.input, end, name=self.model.name)
+        shape = self.input_shapes if len(self.graph.inputs) > 1 else self.input_shape
+        return InstrumentedModel(model, shape, **options)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`; raise InvalidArgumentError if there is none."""
@@ -324,15 +343,23 @@ class InstrumentedModel(ShownAsTable):
         """Return a float32 array `(samples, *input_shape)`, or `Inputs`; errors as in `samples`."""
         return self.samples(x).array()
 
-    def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
+    def labelled(
+        self, data: DataLike, y: Any = None, by_output: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """Return samples `(samples, *input_shape)` float32 and the right answers to them.
 
         Args:
             data: Samples in one of the forms of `DataLike`.
-            y: Their labels, integers or one-hot; None if `data` has them.
+            y: Their classes, integers or one-hot, for maps at each position, or numbers; of the
+                first output, or, in a dict by name, of several. None if `data` has them.
+            by_output: Whether the analysis takes a dict.
+
+        Returns:
+            The samples, and classes `(samples, …)` int64 or numbers `(samples, …)` float64, in a
+            dict by output if `y` is one.
 
         Raises:
-            InvalidArgumentError: if labels are missing, or of classes that a classifier lacks.
+            InvalidArgumentError: if labels are missing, or do not fit an output.
             InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         if y is None:
@@ -340,10 +367,24 @@ class InstrumentedModel(ShownAsTable):
                 data = load_data(data, labels=True, shape=self.input_shape)
             if isinstance(data, Dataset):
                 check_class_order(self, data)
+
+        def check(y: Any, samples: int) -> Any:
+            if isinstance(y, Mapping) and not by_output:
+                raise InvalidArgumentError(
+                    f"This analysis takes the labels of one output, '{self.output_names[0]}', as "
+                    f"an array. Received: a dict of {', '.join(map(str, y))}"
+                )
+            if isinstance(y, Mapping):
+                by_operation = {self.output_operation_of(name): part for name, part in y.items()}
+                return {
+                    name: self.classes_of(name).truth(by_operation[self.outputs[name]], samples)
+                    for name in self.output_names
+                    if self.outputs[name] in by_operation
+                }
+            return self.classes.truth(y, samples)
+
         bounds = self._bounds[self.input_operation]
-        is_vector = len(self[self.logit_operation].shape) == 1
-        classes = self.classes.count if is_vector and not self.classes.is_number else None
-        return read_labelled(data, y, self.input_shape, bounds, self.columns, classes)
+        return read_labelled(data, y, self.input_shape, bounds, self.columns, check)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None

@@ -191,7 +191,7 @@ def classes_of(
             task, remark = "regression", _REMARKS["constant"]
         elif excludes:
             task = "multiclass"
-        elif of_loss == "regression" and function not in ("sigmoid", "hard_sigmoid"):
+        elif of_loss == "regression" and (len(shape) > 1 or "sigmoid" not in function):
             task, remark = "regression", _REMARKS["loss"]
         elif function or of_loss == "multilabel":
             task = single

@@ -15,6 +15,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.class_scores import check_classes, subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
@@ -218,6 +219,7 @@ def simulate_attacks(
         InvalidArgumentError, SeveralInputsError: as `steal`, or for classes out of range.
     """
     im = instrumented(model)
+    check_classifier(im)
     samples, (x, y) = im.labelled(train), im.labelled(test)
     targets = check_classes(im, y, targets)
     for budget in budgets:

@@ -7,7 +7,6 @@ import numpy as np
 from nnslicer_tf._checks import as_array, check_labels, is_int
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.outputs import check_classifier
 
 Scores = dict[str, np.ndarray]
 
@@ -15,16 +14,26 @@ Scores = dict[str, np.ndarray]
 def check_classes(
     im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
 ) -> list[int]:
-    """Return the target classes in order, by default all of `y`; reject unknown and unseen ones."""
-    count = check_classifier(im)
-    present = np.unique(check_labels(y, len(as_array(y)), count))
+    """Return the target classes in order, by default all of `y`; reject unknown and unseen ones.
+
+    Numbers have no classes: one target, 0, stands for all of them.
+    """
+    kind = im.classes
+    present = np.unique(kind.truth(y, len(as_array(y))))
+    if kind.is_number:
+        if classes is not None:
+            raise InvalidArgumentError(
+                f"Model '{im.model.name}' predicts numbers, which have no classes: omit `classes`. "
+                f"{kind.remark}"
+            )
+        return [0]
     targets = present.tolist() if classes is None else sorted(set(classes))
     if not targets:
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")
     for target in targets:
-        if not is_int(target) or not 0 <= target < count:
+        if not is_int(target) or not 0 <= target < kind.count:
             raise InvalidArgumentError(
-                f"The model has no class {target!r}: its classes are 0 … {count - 1}."
+                f"The model has no class {target!r}: its classes are 0 … {kind.count - 1}."
             )
         if target not in present:
             raise InvalidArgumentError(f"There are no samples of class {target}.")

@@ -102,7 +102,7 @@ def to_litert(model: keras.Model) -> bytes:
         warnings.simplefilter("ignore")
         try:
             return tf.lite.TFLiteConverter.from_keras_model(model).convert()
-        except (ConverterError, ValueError) as error:
+        except (ConverterError, TypeError, ValueError) as error:
             raise UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT: {error}"
             ) from error

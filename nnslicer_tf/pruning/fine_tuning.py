@@ -4,28 +4,31 @@ Training with labels follows NNSlicer, sections 6.2.2 and 6.3.2; training with o
 Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import ArrayLike, as_generator, check_count, check_labels
+from nnslicer_tf._checks import ArrayLike, as_class_indices, as_generator, check_count
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._training import (
     adam,
-    build_optimizer,
-    compile_classifier,
-    compiles_steps,
+    compile_loss,
     draw_dropout_seeds,
+    loss_of,
     train_epochs,
 )
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike
+from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.data import Samples
-from nnslicer_tf.instrument.functional import as_functional
+from nnslicer_tf.instrument.functional import as_functional, structure_of
 
 
 def fine_tune(
     model: ModelLike,
     x: DataLike,
-    y: ArrayLike,
+    y: ArrayLike | Mapping[str, ArrayLike],
     epochs: int = 1,
     *,
     learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-3,
@@ -34,41 +37,60 @@ def fine_tune(
     progress: bool = True,
     from_logits: bool = True,
 ) -> keras.Model:
-    """Train a classifier in place with Adam, and return the Keras model; masks stay in effect.
+    """Train a model in place with Adam, and return the Keras model; masks stay in effect.
+
+    Classes are trained by their cross-entropy, those of maps at each position, numbers by their
+    mean squared error; the losses of several outputs are added.
 
     Args:
-        model: A model with logits `(samples, classes)`, or probabilities; one output stands for two
-            classes.
+        model: The model. Of its outputs `(samples, classes)` one stands for two classes; what maps,
+            numbers and several outputs are, `InstrumentedModel` recognises, or its `task` says.
         x: Samples `(samples, *input_shape)`.
-        y: Their classes, `(samples,)` integers, or one-hot.
+        y: Their classes, `(samples,)` integers, or one-hot; of a map, at each position; or numbers.
+            Of several outputs, a dict by name.
         epochs: Number of passes over the samples.
         learning_rate: Learning rate of Adam, or its schedule.
         batch_size: Samples per step; an incomplete last batch is left out, unless it is the only
             one.
         rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
-        from_logits: Whether the outputs are logits.
+        from_logits: Whether the outputs are logits; only of a single output `(samples, classes)`.
 
     Raises:
         InvalidArgumentError: if there are no samples, not one label for each, or no output for a
-            label.
+            label, or an output lacks labels.
         InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
+    given = model
     model, functional, x = _opened(model, x, batch_size)
     generator = as_generator(rng)
-    shape = functional.output_shape
-    if not isinstance(shape, tuple) or len(shape) != 2:
-        raise InvalidArgumentError(
-            "Fine-tuning needs a classifier with one output, of shape (samples, classes). "
-            f"'{model.name}' has outputs of shape {shape}."
-        )
-    y = check_labels(y, len(x), max(2, shape[1]))
+    shapes = [tuple(tensor.shape[1:]) for tensor in functional.outputs]
+    is_vector = len(shapes) == 1 and len(shapes[0]) == 1
+    if is_vector and not isinstance(y, Mapping) and as_class_indices(y).dtype.kind in "iu":
+        task = "binary" if shapes[0] == (1,) else "multiclass"
+        kinds = [OutputClasses("" if from_logits else "distribution", shapes[0], task=task)]
+        truth = [kinds[0].truth(y, len(x))]
+    else:
+        im = instrumented(given, x)
+        given_y = y if isinstance(y, Mapping) else {im.output_names[0]: y}
+        _, labels = im.labelled(x, given_y, by_output=True)
+        missing = [name for name in im.output_names if name not in labels]
+        if missing:
+            raise InvalidArgumentError(
+                f"y must be a dict with the right answers for each output of '{model.name}': "
+                f"{', '.join(im.output_names)}. Missing: {', '.join(missing)}"
+            )
+        kinds = [im.classes_of(name) for name in im.output_names]
+        truth = [labels[name] for name in im.output_names]
+    structure = structure_of(functional, "output")
+    losses = keras.tree.pack_sequence_as(structure, [loss_of(kind) for kind in kinds])
+    compile_loss(model, adam(learning_rate), losses)
     draw_dropout_seeds(model, generator)
-    compile_classifier(model, adam(learning_rate), from_logits)
 
     def step(rows: np.ndarray, _: object) -> float:
-        return model.train_on_batch(x[rows], y[rows])
+        targets = keras.tree.pack_sequence_as(structure, [part[rows] for part in truth])
+        return _loss(model.train_on_batch(x[rows], targets))
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
     train_epochs(step, len(x), epochs, batch, generator, **options)
@@ -102,9 +124,7 @@ def imitate(
         )
     generator = as_generator(rng)
     draw_dropout_seeds(model, generator)
-    optimizer = keras.optimizers.Adam(learning_rate)
-    model.compile(optimizer, "mse", jit_compile=compiles_steps())
-    build_optimizer(optimizer, model.trainable_variables)
+    compile_loss(model, adam(learning_rate), "mse")
     embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     layers = functional._flatten_layers(include_self=False)
     takes_tokens = "int" in keras.backend.standardize_dtype(functional.inputs[0].dtype)
@@ -116,11 +136,16 @@ def imitate(
             share = generator.uniform(0, 0.5, (len(batch), *[1] * (batch.ndim - 1)))
             share = share.astype(batch.dtype)
             batch = (1 - share) * batch + share * batch[generator.permutation(len(batch))]
-        return model.train_on_batch(batch, teacher.predict_on_batch(batch))
+        return _loss(model.train_on_batch(batch, teacher.predict_on_batch(batch)))
 
     batch, options = min(batch_size, len(x)), {"drop_last": True, "progress": progress}
     train_epochs(step, len(x), epochs, batch, generator, **options)
     return model
+
+
+def _loss(value: Any) -> float:
+    """Return the total loss of a step; several outputs' follow it."""
+    return float(np.ravel(value)[0])
 
 
 def _opened(

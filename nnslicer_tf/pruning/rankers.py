@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._checks import as_generator, check_labels, check_name
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._environment import progress_bar
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
@@ -48,8 +48,9 @@ class Ranker(ABC):
         Args:
             im: The model.
             x: Samples `(samples, *input_shape)`, for rankers that need some.
-            y: Their classes, `(samples,)` integers, or one-hot.
-            classes: The target classes; all of `y` by default.
+            y: Their classes, `(samples,)` integers, or one-hot; of a map, at each position; or
+                their numbers.
+            classes: The target classes; all of `y` by default. Numbers have none.
 
         Raises:
             InvalidArgumentError: for samples, labels or classes that do not fit.
@@ -68,7 +69,7 @@ class ClassRanker(Ranker):
 
     @abstractmethod
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        """Return the scores for one class, given its samples."""
+        """Return the scores for one class, given its samples; of numbers, `target` is 0."""
 
     def by_class(
         self, im: InstrumentedModel, x: np.ndarray, y: np.ndarray, classes: Classes = None
@@ -76,13 +77,15 @@ class ClassRanker(Ranker):
         """Return the scores of each class, as `scores` does, to be summed for any set of them."""
         targets = check_classes(im, y, classes)
         x = im.check(x)
-        y = check_labels(y, len(x))
-        right = np.ones(len(x), bool)
+        if im.classes.is_number:
+            return {target: self.class_scores(im, x, target) for target in targets}
+        y = im.classes.truth(y, len(x))
+        right: Any = True
         if self.correct_only:
             right = im.classes.from_logits(im.logits(x)) == y
         scores = {}
-        for target in targets:
-            rows = right & (y == target)
+        for target in targets:  # a map belongs to all classes that it shows
+            rows = (right & (y == target)).reshape(len(x), -1).any(axis=1)
             if not rows.any():
                 raise InvalidArgumentError(
                     f"There are no samples of class {target} that the model classifies "
@@ -111,7 +114,8 @@ class ClassRanker(Ranker):
 class NNSlicerRanker(ClassRanker):
     """Contributions of the synapses to the target classes, by slicing (section 6.2.1).
 
-    The slice of each class is computed from its samples, for its own output.
+    The slice of each class is computed from its samples, for its own output, of a map at all
+    positions; that of numbers for all of them.
 
     Attributes:
         profile: The model's profile, or a dict with one for each class; by default, that of the
@@ -170,11 +174,14 @@ class NNSlicerRanker(ClassRanker):
             options: Any = {"workers": self.workers, "progress": self.progress, **self._readings}
             self._slicers[key] = Slicer(im, profile, self.theta, self.granularity, **options)
         slicer = self._slicers[key]
-        neuron, sign = im.classes.neuron(target)
-        outputs: Any = {im.logit_operation: [neuron]}
-        predicted = im.classes.from_logits(im.logits(x))
-        one_vector = len(im.outputs) == 1 and len(im[im.logit_operation].shape) == 1
-        if one_vector and not im.classes.is_binary and (predicted == target).all():
+        neurons, sign = im.classes.neurons(target)
+        outputs: Any = {im.logit_operation: neurons.tolist()}
+        is_vector = len(im.outputs) == 1 and len(neurons) == 1 and not im.classes.is_number
+        if (
+            is_vector
+            and not im.classes.is_binary
+            and (im.classes.from_logits(im.logits(x)) == target).all()
+        ):
             outputs = PREDICTED  # the same slices, whose walk is compiled once for all classes
         if self.collect == "netted":
             synapses = slicer.slice(x, outputs=outputs).synapses
@@ -206,7 +213,7 @@ def scores(
     im: ModelLike,
     method: str | Ranker,
     x: np.ndarray | None = None,
-    y: np.ndarray | None = None,
+    y: np.ndarray | Mapping[str, np.ndarray] | None = None,
     classes: Iterable[int] | None = None,
     *,
     rng: int | np.random.Generator = 0,
@@ -220,8 +227,9 @@ def scores(
             "channel" (the mean magnitude of the neuron's incoming weights), "random" (0 … 1), or a
             ranker.
         x: Samples `(samples, *input_shape)`; "nnslicer" needs them.
-        y: Their classes, `(samples,)` integers, or one-hot.
-        classes: The target classes; by default all of `y` ("NNSlicer all").
+        y: Their classes, `(samples,)` integers, or one-hot; of a map, at each position; or their
+            numbers. Of several outputs, a dict by name, whose scores are added.
+        classes: The target classes; by default all of `y` ("NNSlicer all"). Numbers have none.
         rng: Draws the scores of "random"; the same seed gives the same scores.
         **options: For "nnslicer": attributes of `NNSlicerRanker`.
 
@@ -229,11 +237,17 @@ def scores(
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do not fit.
     """
     im = instrumented(im, x)
+    if not isinstance(method, Ranker):
+        check_name("ranker", method, RANKERS)
+        method = NNSlicerRanker(**options) if method == "nnslicer" else method
     if isinstance(method, Ranker):
-        return method.scores(im, x, y, classes)
-    check_name("ranker", method, RANKERS)
-    if method == "nnslicer":
-        return NNSlicerRanker(**options).scores(im, x, y, classes)
+        if not isinstance(y, Mapping):
+            return method.scores(im, x, y, classes)
+        total = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
+        for output, truth in y.items():
+            for name, values in method.scores(im.of_output(output), x, truth, classes).items():
+                total[name] += values
+        return total
     if options:
         raise InvalidArgumentError(
             f"Only 'nnslicer' has options, not {method!r}. Received: {', '.join(options)}"

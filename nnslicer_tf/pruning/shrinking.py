@@ -1,6 +1,7 @@
-"""`shrink`: a physically smaller model for the classes that are needed (ours, not the paper's).
+"""`shrink`: a physically smaller model for the answers that are needed (ours, not the paper's).
 
-1. Units and filters are scored by their contributions to the classes, or by any ranker.
+1. Units and filters are scored by their contributions to the classes, numbers or outputs, or by any
+ranker.
 2. The least important are removed from every layer, until enough parameters are gone.
 3. The head keeps only the wanted classes, or these and "other".
 4. `reconstruct` fits the rest of each layer to the outputs of the whole layer; if requested, the
@@ -10,7 +11,7 @@ Cost: slices of a few hundred samples, two forward passes and a linear system fo
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,12 @@ import pandas as pd
 from nnslicer_tf._checks import as_generator, check_number, is_int
 from nnslicer_tf._environment import without_retracing_warnings
 from nnslicer_tf._files import as_path, atomic_path, check_writable
-from nnslicer_tf._numerics import OutputClasses, accuracy
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
 from nnslicer_tf.instrument.copies import check_copyable
-from nnslicer_tf.instrument.outputs import check_classifier
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.costs import Costs, to_litert
@@ -52,16 +52,19 @@ _COSTS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shrunk(ShownAsTable):
-    """A smaller model, with its costs and accuracy compared to the original.
+    """A smaller model, with its costs and quality compared to the original.
 
     Attributes:
         model: The smaller model, made of ordinary Keras layers: it loads without this package.
-        classes: The classes of its outputs, in order; a last output may represent all others.
+        classes: The classes of its outputs, in order; a last output may represent all others. Empty
+            if no classes were chosen.
         other: Whether its last output represents all other classes.
         before: Costs of the original; latencies and file sizes are measured when they are read.
         after: Costs of the smaller model.
-        accuracy: Accuracy of the original and of the smaller model on the test samples, if only the
-            wanted classes (and "other") can be predicted.
+        quality: Name of a figure → its value for the original and for the smaller model on the test
+            samples: "accuracy"; of maps also "mean IoU" and "IoU of class …"; of numbers "R²" and
+            "RMSE"; of several outputs after their name, as in "depth: R²". Where only some classes
+            are wanted, the others (or positions of others) are left out, and cannot be predicted.
     """
 
     model: keras.Model
@@ -69,15 +72,20 @@ class Shrunk(ShownAsTable):
     other: bool
     before: Costs
     after: Costs
-    accuracy: tuple[float, float]
+    quality: dict[str, tuple[float, float]]
+
+    @property
+    def accuracy(self) -> tuple[float, float]:
+        """The accuracy in `quality`; NaN if there is none."""
+        return self.quality.get("accuracy", (float("nan"), float("nan")))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return costs and accuracy before and after, and the remaining share of each cost."""
+        """Return costs and quality before and after, and the remaining share of each cost."""
         rows = []
         for label, name in _COSTS.items():
             before, after = (getattr(costs, name) for costs in (self.before, self.after))
             rows.append((label, before, after, after / before if before else float("nan")))
-        rows.append(("accuracy", *self.accuracy, float("nan")))
+        rows += [(name, *values, float("nan")) for name, values in self.quality.items()]
         return pd.DataFrame(rows, columns=["what", "before", "after", "left"])
 
     def save(self, path: str | os.PathLike) -> None:
@@ -115,10 +123,12 @@ class Shrunk(ShownAsTable):
 
     def __repr__(self) -> str:
         left = self.after.parameters / self.before.parameters
+        classes = f"classes {', '.join(map(str, self.classes))}{' and other' * self.other}, "
+        name, (before, after) = next(iter(self.quality.items()))
+        form = ".3f" if name.endswith("R²") else ".1%"
         return (
-            f"Shrunk(classes {', '.join(map(str, self.classes))}{' and other' * self.other}, "
-            f"{left:.1%} of {self.before.parameters:,} parameters, accuracy "
-            f"{self.accuracy[0]:.1%} before, {self.accuracy[1]:.1%} after)"
+            f"Shrunk({classes if self.classes else ''}{left:.1%} of {self.before.parameters:,} "
+            f"parameters, {name} {before:{form}} before, {after:{form}} after)"
         )
 
 
@@ -126,9 +136,9 @@ class Shrunk(ShownAsTable):
 def shrink(
     model: ModelLike,
     x: DataLike,
-    y: np.ndarray | None = None,
+    y: Any = None,
     *,
-    classes: Iterable[int],
+    classes: Iterable[int] | None = None,
     ratio: float = 0.75,
     by: str | Ranker = CONTRIBUTIONS,
     other: bool = False,
@@ -137,20 +147,23 @@ def shrink(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> Shrunk:
-    """Return a smaller model for some classes.
+    """Return a smaller model, perhaps for some classes only.
 
     Args:
-        model: A classifier; one sigmoid counts as two classes.
+        model: A classifier (one sigmoid counts as two classes), a segmentation, a regression, an
+            autoencoder, or a model with several outputs of these kinds.
         x: Training samples, in any form of `DataLike`.
-        y: Their classes; None if `x` has them.
-        classes: The classes that are needed, at least two; at least one if `other`.
+        y: The right answers: classes, of maps at each position, or numbers; for several outputs a
+            dict by name. None if `x` has them.
+        classes: The classes of a single output that are needed, at least two, or one if `other`; by
+            default all outputs stay as they are.
         ratio: Share of the parameters to remove, 0 < ratio < 1.
-        by: "contributions" (to the classes, times the weights), the name of a method of `scores`,
+        by: "contributions" (to the outputs, times the weights), the name of a method of `scores`,
             or a ranker.
         other: Add an output for all other classes. The model then outputs probabilities.
         epochs: Number of epochs of imitating the original after the fit; 0 for none.
-        test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
-            whose accuracy says little about new samples.
+        test: Labelled samples, such as a pair (x, y), for the quality; by default `x` and `y`,
+            whose quality says little about new samples.
         rng: Draws the samples to use and the order of training.
         progress: Show progress bars.
 
@@ -163,20 +176,30 @@ def shrink(
     im = maskable(instrumented(model, x))
     check_copyable(im.functional)
     targets = _check(im, classes, ratio, other)
-    x, y = im.labelled(x, y)
-    check_classes(im, y, targets)
-    test_x, test_y = (x, y) if test is None else im.labelled(test)
-    tested = np.arange(len(test_x)) if other else np.flatnonzero(np.isin(test_y, targets))
-    if not len(tested):
-        raise InvalidArgumentError(f"The test samples have none of the classes {targets}.")
+    x, y = im.labelled(x, y, by_output=True)
+    test_x, test_y = (x, y) if test is None else im.labelled(test, by_output=True)
+    if len(im.output_names) > 1 and not isinstance(y, Mapping):
+        raise InvalidArgumentError(
+            f"'{im.model.name}' has several outputs: {', '.join(im.output_names)}. Pass y as a "
+            "dict by name, or choose one output: keras.Model(model.inputs, model.outputs[0])."
+        )
+    truth, test_truth = (
+        part if isinstance(part, Mapping) else {im.output_names[0]: part} for part in (y, test_y)
+    )
     generator = as_generator(rng)
-    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, targets))
+    used = np.arange(len(x))
+    if targets:
+        check_classes(im, y, targets)
+        if not other:
+            used = np.flatnonzero(np.isin(y, targets).reshape(len(x), -1).any(axis=1))
+        if not other and not np.isin(test_y, targets).any():
+            raise InvalidArgumentError(f"The test samples have none of the classes {targets}.")
     used = generator.permutation(used)
-    x, y = x[used], y[used]
+    x, truth = x[used], {name: part[used] for name, part in truth.items()}
 
     # Groups of channels, without the outputs of classes that are not needed. One sigmoid stays:
     # it stands for both classes.
-    head = None if other or im.classes.is_binary else targets
+    head = None if other or not targets or im.classes.is_binary else targets
     groups = channel_groups(ChannelGraph(im), head)
     first = np.ones(len(groups.fixed), bool)
     if head is not None:
@@ -197,13 +220,21 @@ def shrink(
             "of layers, or as a Keras model."
         )
 
-    rows = np.concatenate([np.flatnonzero(y == c)[:MAX_SCORED] for c in targets])
+    rows: list[np.ndarray] = []
+    for name, part in truth.items():
+        is_number = im.classes_of(name).is_number
+        for target in [0] if is_number else targets or np.unique(part):
+            of_target = (part == target).reshape(len(x), -1).any(axis=1) | is_number
+            rows.append(np.flatnonzero(of_target)[:MAX_SCORED])
+    scored = np.array(list(dict.fromkeys(np.concatenate(rows).tolist())))
     method: str | Ranker = by
     if by == CONTRIBUTIONS:  # at θ = 0, all samples are walked at once on the backend
         method = NNSlicerRanker(
             theta=0.0, collect="magnitudes", progress=progress, correct_only=False
         )
-    synapses = scores(im, method, x[rows], y[rows], targets)
+    labels = {name: part[scored] for name, part in truth.items()}
+    of_one = labels if len(im.output_names) > 1 else labels[im.output_names[0]]
+    synapses = scores(im, method, x[scored], of_one, targets or None)
     if by == CONTRIBUTIONS:
         synapses = times_weight(im, synapses)
     importance = unit_scores(im, groups, synapses)
@@ -222,37 +253,55 @@ def shrink(
         options: Any = {"learning_rate": rate, "batch_size": batch, "rng": generator}
         imitate(small, whole, x, epochs, progress=progress, **options)
 
-    labels, before = test_y[tested], im.predict(test_x[tested])
-    after = small.predict(test_x[tested], batch_size=256, verbose=0)
-    if im.classes.is_binary and not other:
-        answers = [im.classes.from_outputs(outputs) for outputs in (before, after)]
-    elif other:
-        answers = [_places(im.classes.from_outputs(before), targets), after.argmax(axis=1)]
-    else:
-        answers = [before[:, targets].argmax(axis=1), after.argmax(axis=1)]
-    if other or not im.classes.is_binary:
-        labels = _places(labels, targets)
+    quality: dict[str, tuple[float, float]] = {}
+    outputs = keras.tree.flatten(small.predict(test_x, batch_size=256, verbose=0))
+    of_small = dict(zip(im.output_names, outputs, strict=True))
+    for name, right in test_truth.items():
+        kind, before, after = im.classes_of(name), im.predict(test_x, output=name), of_small[name]
+        if other:
+            right = _places(right, targets)
+            both = [_places(kind.from_outputs(before), targets), after.argmax(axis=1)]
+        elif head is None:
+            both = [kind.answers(values) for values in (before, after)]
+        else:  # only where one of the wanted classes is right
+            wanted = np.isin(right, head)
+            right, of_head = right[wanted], (kind.by_class(before)[..., head], after)
+            both = [np.take(head, values.argmax(axis=-1))[wanted] for values in of_head]
+        prefix = f"{name}: " if len(im.output_names) > 1 else ""
+        figures = kind.both_qualities(both, right)
+        quality |= {prefix + figure: values for figure, values in figures.items()}
     return Shrunk(
         model=small,
         classes=tuple(targets),
         other=other,
         before=Costs(im, x[0]),
         after=Costs(small, x[0]),
-        accuracy=(accuracy(answers[0], labels), accuracy(answers[1], labels)),
+        quality=quality,
     )
 
 
-def _check(im: InstrumentedModel, classes: Iterable[int], ratio: float, other: bool) -> list[int]:
+def _check(
+    im: InstrumentedModel, classes: Iterable[int] | None, ratio: float, other: bool
+) -> list[int]:
+    """Return the classes that are needed, in order; [] for all, or for numbers."""
     check_number("ratio", ratio, "(0, 1)")
-    count = check_classifier(im, one_output=True)
+    kind = im.classes
+    if classes is None and not other:
+        return []
+    if kind.is_number or len(im.output_names) > 1 or kind.axis != -1 or (other and kind.is_map):
+        raise InvalidArgumentError(
+            "`classes` chooses among the classes of a model with one output, on its last axis, and "
+            "`other` needs one class for a sample. To shrink a model of maps, numbers or several "
+            f"outputs, omit them. {kind.remark}"
+        )
     if not isinstance(classes, Iterable) or not all(map(is_int, classes)):
         raise InvalidArgumentError(
             f"classes must be a list of integers, such as [0, 3]. Received: {classes!r}"
         )
     targets = sorted(set(classes))
-    if targets and not 0 <= targets[0] <= targets[-1] < count:
+    if targets and not 0 <= targets[0] <= targets[-1] < kind.count:
         raise InvalidArgumentError(
-            f"The model has the classes 0 … {count - 1}. Received: {targets}"
+            f"The model has the classes 0 … {kind.count - 1}. Received: {targets}"
         )
     if other and im.classes.is_multi_label:
         raise InvalidArgumentError(

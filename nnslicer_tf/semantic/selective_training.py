@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import ArrayLike, as_generator
-from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
+from nnslicer_tf._training import compile_loss, loss_of, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import DataLike, InstrumentedModel, ModelLike, copy_model, instrumented
 from nnslicer_tf.instrument.ablated_network import maskable
@@ -174,9 +174,7 @@ def train_neurons(
         if id(theirs) in masks
     }
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    compile_classifier(
-        learner, selective, im.classes.are_logits, multi_label=im.classes.is_multi_label
-    )
+    compile_loss(learner, selective, loss_of(im.classes))
 
     def step(rows: np.ndarray, _: np.random.Generator) -> float:
         batch = x[rows]

@@ -106,10 +106,10 @@ def revert(
     check_number("max_share", max_share, "(0, 1]")
     check_number("held_out", held_out, "(0, 1)")
     between = Between(old, new, level)
-    x, y = between.new.labelled(x, y)
+    x, labels = between.new.labelled(x, y)
     between.check(x)
     before = between.answers(0.0, x)
-    if not ((before == y) & (between.answers(1.0, x) != y)).any():
+    if not ((before == labels) & (between.answers(1.0, x) != labels)).any():
         raise InvalidArgumentError(
             f"None of the {counted(len(x), 'sample')} that the old version answers right is wrong "
             "in the new one: there is nothing to take back."
@@ -120,7 +120,7 @@ def revert(
 
     def measure(share: float) -> None:
         answers = between.answers(active, x[held])
-        right, was_right = answers == y[held], before[held] == y[held]
+        right, was_right = answers == labels[held], before[held] == labels[held]
         flips = {"negative flips": was_right & ~right, "positive flips": ~was_right & right}
         means = {name: float(values.mean()) for name, values in flips.items()}
         steps.append({"share": share, "accuracy": float(right.mean()), **means})
@@ -131,7 +131,7 @@ def revert(
         int
     )
     for count in track(counts, "Taking back", len(counts), progress):
-        gains = _gains(between, active, x[chosen], y[chosen])
+        gains = _gains(between, active, x[chosen], labels[chosen])
         gains[active == 0] = -np.inf
         best = np.argsort(-gains, kind="stable")[: count - sum(map(len, taken))]
         taken.append(best[gains[best] > 0])
@@ -174,11 +174,11 @@ def rank_changes(
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad samples.
     """
     between = Between(old, new, level)
-    x, y = between.new.labelled(x, y)
+    x, labels = between.new.labelled(x, y)
     between.check(x)
     harm = np.zeros(between.units)
     for share in track(PATH, "Ranking", len(PATH), progress):
-        harm += _gains(between, share, x, y) / len(PATH)
+        harm += _gains(between, share, x, labels) / len(PATH)
     order = np.argsort(-harm, kind="stable")
     return between.table(order, harm=harm[order])
 

@@ -173,7 +173,6 @@ BAD = {
     "both": (("layers", "--data", "digits", "--deviations", "d.npz"), "either --data or"),
     "neither": (("recipe",), "either --data or --deviations"),
     "no file": (("layers", "--deviations", "nowhere.npz"), "nowhere.npz"),
-    "agreement everywhere": (("layers", "--data", "digits:test[:1]"), "same labels on all 1"),
     "scale": (("agreement", "--data", "digits:test[:9]", "--scale", 0), "--scale must be above 0"),
     "distance": (
         ("deviations", "--data", "digits:test[:9]", "--max-distance", 0.5),

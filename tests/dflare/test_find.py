@@ -229,7 +229,7 @@ def broken(x):
     [
         (three_classes, "same shape"),
         (logits, "softmax"),
-        (independent_labels, "`judge`"),
+        (independent_labels, "task=.multilabel"),
         (broken, "NaN"),
         (len, "batch, classes"),
     ],

@@ -102,7 +102,7 @@ def test_a_number_is_no_class():
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4, "relu"), layers.Dense(1)])
     for use in (
         lambda: pruning.shrink(model, X, Y, classes=[0, 1], progress=False),
-        lambda: pruning.scores(model, "nnslicer", X, Y),
+        lambda: pruning.scores(model, "nnslicer", X, Y, [1]),
         lambda: semantic.SemanticSlicer(nns.InstrumentedModel(model), X, Y),
     ):
         with pytest.raises(nns.errors.InvalidArgumentError, match="end the model with a sigmoid"):

@@ -8,7 +8,6 @@ from matplotlib import pyplot
 from matplotlib.text import Text
 from PIL import Image
 
-from nnslicer_tf.dflare.deviations import DeviationSet, SearchOutcome
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition
 from nnslicer_tf.exactline.partition import Regions
@@ -210,18 +209,6 @@ def test_regions_end_at_their_boundaries(axes):
     assert [text.get_text() for text in axes.texts] == ["3", "1", "3"]
     colours = [p.get_facecolor() for p in axes.patches]
     assert colours[0] == colours[2] != colours[1]
-
-
-# Queries ---------------------------------------------------------------------------------
-
-
-def test_queries_are_counted_once(axes):
-    found = DeviationSet([SearchOutcome("found", n, 1.0) for n in (1, 2, 30, 30, 4000)])
-    found.plot(axes)
-    assert sum(bar.get_height() for bar in axes.patches) == 5
-    assert axes.get_title() == "mean 812.6, median 30"
-    with pytest.raises(InvalidArgumentError, match="no deviation"):
-        DeviationSet([SearchOutcome("timeout", 9, 1.0)]).plot()
 
 
 # Files ------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Why compressed models deviate: responsible layers, recipes for quantisers, repeated searches."""
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,6 +22,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.costs import to_litert
 from nnslicer_tf.report.results import errors_figure
+from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.debugging.settings import CompressionSettings
 from reproduction.dflare.methods import METHODS
 from reproduction.dflare.pairs import NamedPair, load_pair, uint8_images
@@ -129,8 +132,14 @@ class _Study:
     def layers(self, compared: LayerComparison) -> pd.DataFrame:
         """Return the table of layers, with the overlap of the two models' slices."""
         frame = compared.to_frame()
-        profile = self.pair.preprocess(self.train[:_PROFILE])
-        first, second = compared.slices(profile, most=_SLICED, progress=False)
+        data = self.pair.preprocess(self.train[:_PROFILE])
+        x, labels = compared.x[:_SLICED], compared.labels[:_SLICED, 0]
+        sums = []
+        for im in (self.im, self.im.like(compared.twin)):
+            slicer = Slicer(im, Profile.from_data(im, data, progress=False), 0.3, progress=False)
+            parts = [slicer.slice(x[labels == label], [int(label)]) for label in np.unique(labels)]
+            sums.append(functools.reduce(operator.add, parts))
+        first, second = sums
         shared = {}
         for place in compared.places:
             if place.kernel is not None:

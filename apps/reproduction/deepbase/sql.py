@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import deepbase
 from nnslicer_tf._files import load_weights
-from nnslicer_tf._training import compile_classifier, train_epoch
+from nnslicer_tf._training import compile_loss, train_epoch
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepbase.settings import SqlSettings, SqlTrainingSettings
 from reproduction.plots import put_finding
@@ -171,7 +171,8 @@ def train(s: SqlTrainingSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     model = character_lstm()
     data, held_out = generate(s.records, LENGTH, s.seed), generate(500, LENGTH, s.seed + 1)
-    compile_classifier(model, keras.optimizers.Adam(s.learning_rate))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    compile_loss(model, keras.optimizers.Adam(s.learning_rate), loss)
     rng = np.random.default_rng(s.seed)
 
     def step(rows: np.ndarray, _: np.random.Generator) -> float:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_generator, check_labels
-from nnslicer_tf._training import compile_classifier, draw_dropout_seeds, train_epochs
+from nnslicer_tf._training import compile_loss, draw_dropout_seeds, loss_of, train_epochs
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 
@@ -38,9 +38,7 @@ def retrain(
     im = InstrumentedModel(model)
     y = check_labels(y, len(x), im.classes.count)
     copy = copy_model(model)
-    from_logits = im.classes.are_logits
-    optimizer = keras.optimizers.Adam(learning_rate)
-    compile_classifier(copy, optimizer, from_logits, binary=im.classes.is_binary)
+    compile_loss(copy, keras.optimizers.Adam(learning_rate), loss_of(im.classes))
     generator = as_generator(rng)
     draw_dropout_seeds(copy, generator)
 

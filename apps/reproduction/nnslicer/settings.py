@@ -381,3 +381,24 @@ class ShrinkSettings(Settings):
     epochs: Annotated[list[int] | None, Option(help="Epochs of imitating the original.")] = None
     seed: Seed = 0
     work: Work = Path("runs/shrink")
+
+
+@dataclass(frozen=True)
+class MapSettings(Settings):
+    """Shrink a U-Net for maps of digits to half its parameters; measure the maps."""
+
+    trial: ClassVar = {
+        **{"images": 200, "tested": 50, "epochs": 1, "tuned": 1, "seeds": 1, "width": 4},
+        "method": ["contributions", "random"],
+    }
+    kept = "pruning"
+    width: Annotated[int, Option(help="Filters at the top of the U-Net.", min=4)] = 8
+    images: Annotated[int, Option(help="Maps to train, score, fit and tune with.", min=100)] = 4000
+    tested: Annotated[int, Option(help="Maps to measure with.", min=10)] = 2000
+    split: Annotated[Literal["test", "held-out"], Option(help="What these are made of.")] = "test"
+    epochs: Annotated[int, Option(help="Epochs of training.", min=1)] = 16
+    tuned: Annotated[int, Option(help="Epochs of fine-tuning the smaller network.", min=0)] = 8
+    ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.5
+    method: Methods = None
+    seeds: Annotated[int, Option(help="Number of seeds: of maps, weights and training.", min=1)] = 3
+    work: Work = Path("runs/shrink-maps")

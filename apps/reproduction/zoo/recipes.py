@@ -18,7 +18,7 @@ import numpy as np
 
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import digest
-from nnslicer_tf._training import compile_classifier, set_dropout_seeds, train_epoch
+from nnslicer_tf._training import compile_loss, set_dropout_seeds, train_epoch
 from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, MissingFileError
@@ -153,7 +153,7 @@ def train(
     else:
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    compile_classifier(trained, optimizer)
+    compile_loss(trained, optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     variables = {
         **{f"weight{i}": variable for i, variable in enumerate(trained.weights)},
         **{f"optimizer{i}": variable for i, variable in enumerate(trained.optimizer.variables)},

@@ -1,0 +1,117 @@
+"""Deviations and agreement of segmentations, independent labels, regressions and autoencoders."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from sklearn.metrics import jaccard_score, r2_score
+
+import nnslicer_tf as nns
+from nnslicer_tf import dflare
+from nnslicer_tf.errors import InvalidArgumentError
+from support.outputs import autoencoder, images, noisy, regression, u_net
+
+ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+SEARCH = dflare.DFlare(max_queries=150, timeout=60)
+
+
+def _bytes(count: int) -> np.ndarray:
+    return np.rint(255 * images(count)).astype(np.uint8)
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32) / 255
+
+
+def test_numbers_deviate_by_more_than_the_tolerance(tmp_path):
+    model = regression(values=2)
+    other = noisy(model, 0.02)
+    pair = dflare.ModelPair(model, other, tolerance=0.1)
+    found = dflare.find_deviations(pair, ROWS[:12], search=SEARCH, progress=False)
+    assert found.found.any() and (found.labels == -1).all() and found.confidences is None
+    outputs = [m.predict(found.images, verbose=0) for m in (model, other)]
+    apart = np.sqrt(np.square(outputs[0] - outputs[1]).mean(axis=1))
+    np.testing.assert_allclose(found.apart, apart, atol=1e-5)
+    assert (apart > 0.1).all() and dflare.verify(pair, found).all()
+    seeds = [m.predict(ROWS[:12], verbose=0) for m in (model, other)]
+    before = np.sqrt(np.square(seeds[0] - seeds[1]).mean(axis=1))
+    np.testing.assert_array_equal(found.status == "already_deviates", before > 0.1)
+    least = dflare.minimise(pair, found, progress=False)
+    assert (least.apart > 0.1).all() and (least.apart <= found.apart + 1e-4).mean() > 0.5
+    found.save(tmp_path / "found.npz")
+    again = dflare.DeviationSet.load(tmp_path / "found.npz")
+    np.testing.assert_array_equal(again.apart, found.apart)
+    assert again.to_frame()["original"].isna().all() and again.figure().axes
+    with pytest.raises(InvalidArgumentError, match="tests compare labels"):
+        dflare.export_suite(found, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="tolerance"):
+        dflare.find_deviations(dflare.ModelPair(model, other), ROWS, progress=False)
+
+
+def test_a_map_deviates_if_enough_positions_do():
+    model = u_net()
+    other = noisy(model, 0.01)
+    pair = dflare.ModelPair(model, other, _scaled, tolerance=0.05)
+    found = dflare.find_deviations(pair, _bytes(6), search=SEARCH, progress=False)
+    for image, apart in zip(found.images, found.apart, strict=True):
+        first, second = (
+            m.predict(_scaled(image[None]), verbose=0).argmax(-1) for m in (model, other)
+        )
+        assert apart > 0.05 and apart == pytest.approx((first != second).mean(), abs=1 / 64)
+    assert found.found.any()
+
+
+def test_agreement_of_a_map():
+    model, x = u_net(), _bytes(20)
+    other = noisy(model, 0.05)
+    y = np.random.default_rng(0).integers(3, size=(20, 8, 8))
+    found = dflare.agreement(dflare.ModelPair(model, other, _scaled), x, y)
+    both = [m.predict(_scaled(x), verbose=0).argmax(-1) for m in (model, other)]
+    np.testing.assert_array_equal(found.labels, np.stack(both, axis=1))
+    np.testing.assert_allclose(found.apart, (both[0] != both[1]).mean(axis=(1, 2)))
+    np.testing.assert_array_equal(found.differs, found.apart > 0)
+    for column, answers in enumerate(both):
+        expected = jaccard_score(y.ravel(), answers.ravel(), average="macro")
+        assert found.quality["mean IoU"][column] == pytest.approx(expected)
+    assert "mean IoU" in repr(found) and "apart" in found.to_frame()
+
+
+def test_agreement_of_an_autoencoder():
+    """Its loss says that a map of values from 0 to 1 is no segmentation."""
+    model = autoencoder()
+    model.add(layers.Activation("sigmoid"))
+    model.compile("adam", "mse")
+    other, x = noisy(model, 0.05), _bytes(20)
+    with pytest.raises(InvalidArgumentError, match="`original` returns numbers; pass"):
+        dflare.agreement(dflare.ModelPair(model, other, _scaled), x)
+    found = dflare.agreement(dflare.ModelPair(model, other, _scaled, tolerance=0.01), x, _scaled(x))
+    both = [m.predict(_scaled(x), verbose=0) for m in (model, other)]
+    apart = np.sqrt(np.square(both[0] - both[1]).reshape(20, -1).mean(axis=1))
+    np.testing.assert_allclose(found.apart, apart, atol=1e-6)
+    np.testing.assert_array_equal(found.differs, apart > 0.01)
+    flat = [values.reshape(20, -1) for values in (_scaled(x), *both)]
+    expected = r2_score(flat[0], flat[2], multioutput="variance_weighted")
+    assert found.quality["R²"][1] == pytest.approx(expected, abs=1e-4) and found.labels is None
+    assert nns.InstrumentedModel(model).classes.is_number
+
+
+def test_independent_labels_are_on_or_off():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, "sigmoid")])
+    other = noisy(model, 0.3)
+    y = np.random.default_rng(0).integers(2, size=(40, 4))
+    found = dflare.agreement(dflare.ModelPair(model, other, task="multilabel"), ROWS, y)
+    both = [m.predict(ROWS, verbose=0) > 0.5 for m in (model, other)]
+    np.testing.assert_array_equal(found.differs, (both[0] != both[1]).any(axis=1))
+    assert found.accuracies[1] == pytest.approx((both[1] == y).mean())
+    with pytest.raises(InvalidArgumentError, match="task='multilabel'"):
+        dflare.agreement(dflare.ModelPair(model, other), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"task": "number"}, "Unknown task"), ({"tolerance": -1.0}, "tolerance must be")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        dflare.ModelPair(regression(), regression(), **options)
