@@ -325,6 +325,7 @@ def calls(w: World) -> dict[str, Call]:
         ),
         "Evidence": (detection.Evidence, {"im": im, "x": x}),
         "LogitMargin": (detection.LogitMargin, {"im": im}),
+        "ReconstructionError": (detection.ReconstructionError, {"im": im}),
         "ImageDomain": (dflare.ImageDomain, {}),
         "TableDomain": (dflare.TableDomain, {"data": x}),
         "SignalDomain": (dflare.SignalDomain, {"data": x}),
