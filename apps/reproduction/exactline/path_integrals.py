@@ -88,7 +88,7 @@ def _samples_needed(
     outputs = outputs[:, path.target]
     yield "parts", len(line)
     exact, step = path.exact(), line.end - line.start
-    ways = {
+    ways: dict[str, Sampled] = {
         "left": partial(_left, path),
         "middle": lambda n: step * path.at((np.arange(n) + 0.5) / n).mean(axis=0),
         "Gauss": partial(_gauss, path),
