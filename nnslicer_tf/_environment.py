@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -142,8 +142,11 @@ def track(
     items: Iterable[T], what: str, total: int | None = None, progress: bool = True
 ) -> Iterator[T]:
     """Yield `items` and show a progress bar named `what`, unless `progress` is false."""
-    with progress_bar(what, total, progress, iterable=items) as bar:
-        yield from bar
+    total = len(items) if total is None and isinstance(items, Sized) else total
+    with progress_bar(what, total, progress) as bar:
+        for item in items:
+            yield item
+            bar.update()  # at once, while iterating over the bar counts late
 
 
 def progress_bar(what: str, total: int | None = None, progress: bool = True, **options: Any) -> Any:

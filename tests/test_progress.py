@@ -26,3 +26,11 @@ def test_no_bar_without_progress(monkeypatch, capsys):
     with _environment.progress_bar("Silent", 3, progress=False) as bar:
         bar.update()
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_done_is_counted_at_once(monkeypatch, capsys):
+    """Quick items before a slow one: the bar says how many are done while that one runs."""
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0.2)
+    for item in _environment.track([0.0, 0.0, 2.2, 0.0], "Items"):
+        time.sleep(item)
+    assert "2/4" in capsys.readouterr().err
