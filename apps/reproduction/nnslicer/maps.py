@@ -1,9 +1,9 @@
 """`shrink-maps`: a U-Net for maps of digits, at half its parameters (ours, not the paper's).
 
 A handwritten digit from 0 to 3 lies at a random place of a grey photograph; each pixel is one of
-five classes: the background, or the digit that it belongs to. The network is trained, shrunk by several
-rankings, and fine-tuned with the training labels. Training, validation and test maps are made of
-different digits and photographs; settings were chosen by validation maps alone.
+five classes: the background, or the digit that it belongs to. The network is trained, shrunk by
+several rankings, and fine-tuned with the training labels. Training, validation and test maps are
+made of different digits and photographs; settings were chosen by validation maps alone.
 """
 
 import itertools
