@@ -28,6 +28,7 @@ from timing import DATA
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, zoo
 from nnslicer_tf.deepbase.hypotheses import Behaviour
+from reproduction.deepbase.units import hue
 from reproduction.tables import markdown_table, provenance, write_table
 
 UNITS = ("stem_relu", "stage1_block1_relu", "stage2_block1_relu", "stage3_block1_relu")
@@ -109,7 +110,7 @@ def _measure(way: str, records: int, error: float, output: Path, cache: Path) ->
 def _hypotheses() -> dict[str, Behaviour]:
     return {
         "brightness": deepbase.brightness,
-        **{f"hue {degrees}": deepbase.hue(degrees) for degrees in (0, 120, 240)},
+        **{f"hue {degrees}": hue(degrees) for degrees in (0, 120, 240)},
         **{f"edge {degrees}": deepbase.edge_direction(degrees) for degrees in (0, 45, 90, 135)},
     }
 

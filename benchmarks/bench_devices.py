@@ -30,7 +30,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._tables import cell_text, text_table
-from nnslicer_tf.instrument.backend import device_name
+from reproduction.tables import device_name
 
 THETA = 0.3
 DECIDED = 16  # samples whose decisive slices are searched

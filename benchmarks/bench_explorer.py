@@ -33,6 +33,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.zoo.transformer import encoder_block
+from reproduction.browser import chromium
 from reproduction.rows import RowStore
 from reproduction.tables import provenance, write_table
 
@@ -151,21 +152,11 @@ def measure(case: Case, seed: int) -> dict[str, object]:
 
 def in_browser(path: Path, name: str) -> dict[str, float]:
     """Return the seconds until a file is shown, and until an operation of it is opened."""
-    paths = [shutil.which(program) for program in ("chromium", "chromedriver")]
-    if None in paths:
+    if None in [shutil.which(program) for program in ("chromium", "chromedriver")]:
         return {}
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    options.binary_location = str(paths[0])
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options, Service(paths[1]))
     drawn = "return Boolean(document.querySelector('.nnx')?.explorer)"
     heading = "document.querySelector('section.operation h2')?.textContent"
-    try:
+    with chromium() as driver:
         start = time.perf_counter()
         driver.get(path.as_uri())
         _until(driver, drawn)
@@ -176,8 +167,6 @@ def in_browser(path: Path, name: str) -> dict[str, float]:
             "opening s": round(found - start, 2),
             "clicking s": round(time.perf_counter() - found, 2),
         }
-    finally:
-        driver.quit()
 
 
 def _until(driver: Any, condition: str) -> None:

@@ -8,13 +8,16 @@ import logging
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
+from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from nnslicer_tf.errors import MissingPackageError, NNSlicerError
 
@@ -129,6 +132,11 @@ def without_retracing_warnings() -> Iterator[None]:
 
 # --- progress and command lines ---
 
+SHOWN_AFTER = 2.0
+"""Seconds after which a progress bar appears."""
+
+_bars: WeakSet[Any] = WeakSet()
+
 
 def track(
     items: Iterable[T], what: str, total: int | None = None, progress: bool = True
@@ -139,10 +147,37 @@ def track(
 
 
 def progress_bar(what: str, total: int | None = None, progress: bool = True, **options: Any) -> Any:
-    """Return a progress bar of tqdm, named `what`; it vanishes at the end."""
+    """Return a progress bar of tqdm, named `what`; it appears after two seconds and then vanishes.
+
+    While nothing advances, such as at a first sample that waits for a compiler, it tells the time.
+    """
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, desc=what, disable=not progress, leave=False, **options)
+    bar = tqdm(
+        total=total, desc=what, disable=not progress, leave=False, delay=SHOWN_AFTER, **options
+    )
+    if progress:
+        _bars.add(bar)
+        _start_clock()
+    return bar
+
+
+@cache
+def _start_clock() -> None:
+    """Start the thread that shows the open bars anew every second."""
+
+    def tick() -> None:
+        while True:
+            time.sleep(1)
+            for bar in list(_bars):
+                with bar.get_lock():  # it is not closed meanwhile
+                    if bar.disable:
+                        _bars.discard(bar)
+                    elif time.time() - bar.start_t >= SHOWN_AFTER:
+                        bar.refresh(nolock=True)
+                        bar.last_print_t = time.time()  # so that it is wiped away at the end
+
+    Thread(target=tick, name="nnslicer_tf progress", daemon=True).start()
 
 
 def announce(text: str, progress: bool = True) -> None:

@@ -90,12 +90,13 @@ def _explained_function(function: Any) -> Any:
 def _wrong_argument(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str:
     """Return an error message for the first argument of the wrong type; "" if there is none."""
     try:
-        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        signature = inspect.signature(function)
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:  # wrong number or names of arguments: Python's message says so
         return ""
     for name, value in arguments.items():
         hint = _hint(function, name)
-        if not _fits(value, hint):
+        if value is not signature.parameters[name].default and not _fits(value, hint):
             return f"{name} must be {_text(hint)}. Received: {_short(value)}"
     return ""
 

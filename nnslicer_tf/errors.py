@@ -70,7 +70,3 @@ class WorkerError(NNSlicerError):
 
 class TooManyRegionsError(NNSlicerError):
     """A plane has more regions than the requested maximum."""
-
-
-class InfeasibleRepairError(NNSlicerError):
-    """No change to the chosen weights makes the model classify the given inputs correctly."""

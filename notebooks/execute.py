@@ -4,11 +4,14 @@
     python notebooks/execute.py notebooks/03*.ipynb
 
 Each runs in a kernel and an empty folder of its own. What changes from run to run without
-meaning anything (times, metadata) is left out, so that a diff shows changed results alone.
+meaning anything (times, metadata) is left out, so that a diff shows changed results alone. Where an
+interactive view would be, there is a picture of it, if Chromium and its driver are installed.
 """
 
+import base64
 import os
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +33,7 @@ _ENVIRONMENT = {
 _LOG_LINE = re.compile(
     r"WARNING: All log messages before absl|[IW]\d{4} |fully_quantize: |INFO: Created TensorFlow"
 )
+_WIDGET = "application/vnd.jupyter.widget"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -52,7 +56,33 @@ def execute(notebook: NotebookNode) -> NotebookNode:
             resources={"metadata": {"path": folder}},
         )
         client.execute(env=os.environ | _ENVIRONMENT)
+    if shutil.which("chromedriver"):
+        _draw_views(notebook)
     return _clean(notebook)
+
+
+def _draw_views(notebook: NotebookNode) -> None:
+    """Put a picture into each output that has an interactive view."""
+    states = notebook.metadata.get("widgets", {}).get(f"{_WIDGET}-state+json", {}).get("state", {})
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {}).get(f"{_WIDGET}-view+json")
+            buffers = states[shown["model_id"]].get("buffers", []) if shown else []
+            for buffer in buffers:
+                if buffer["path"] == ["data"]:
+                    output.data["image/png"] = _picture(base64.b64decode(buffer["data"]))
+
+
+def _picture(document: bytes) -> str:
+    """Return a picture of the explorer's page of a document, encoded."""
+    sys.path.append(str(FOLDER.parent / "apps"))
+    from nnslicer_tf.report.explorer.explorer import Explorer
+    from reproduction.browser import chromium, picture
+
+    with tempfile.TemporaryDirectory() as folder, chromium() as driver:
+        page = Path(folder) / "view.html"
+        Explorer("", document).save(page)
+        return base64.b64encode(picture(driver, page, (1100, 760))).decode()
 
 
 def _clean(notebook: NotebookNode) -> NotebookNode:
@@ -63,7 +93,7 @@ def _clean(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_log(output)]
             for output in cell.outputs:  # a widget is empty without its kernel
-                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+                output.get("data", {}).pop(f"{_WIDGET}-view+json", None)
     return notebook
 
 

@@ -23,6 +23,15 @@ from support import schedule
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_walks() -> None:
+    """Walks at θ = 0 are tested as they are for many samples, with few of them."""
+    from nnslicer_tf.slicing import slicer
+
+    slicer.FEW_SAMPLES = 0
+
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

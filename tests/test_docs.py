@@ -59,10 +59,7 @@ FOUND = {
         and names["accuracy"](names["repair"].model, names["test"].x)
         > names["accuracy"](names["new"], names["test"].x) + 0.1
     ),
-    "causes": lambda names: (
-        names["repaired"].points == 3
-        and not (names["always"] - names["somewhere"]).to_vector().any()
-    ),
+    "causes": lambda names: not (names["always"] - names["somewhere"]).to_vector().any(),
     "patching": lambda names: (
         names["best"]["head"] == 3
         and names["best"]["effect"] > 0.5
@@ -74,7 +71,7 @@ FOUND = {
     "recurrent-networks": lambda names: len(names["each"]) == 32,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["found"].success_rate == 1,
-    "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,
+    "explore": lambda names: len(names["view"].data) > 10_000 and len(names["parts"].data) > 1_000,
     "outputs": lambda names: names["number"].is_number and names["classes"].is_binary,
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
@@ -108,7 +105,10 @@ FOUND = {
     "a-text": lambda names: (
         names["contributions"]["great"] * names["contributions"]["boring"] < 0
         and not names["why"].contributions[7:].any()
-        and names["against"].target.label == 1 - names["why"].predicted
+        and names["why"].whole[1] > 0.95
+        and names["why"].decisive.certificate["needed"][0]
+        and names["against"].target.label == 1 - names["mixed"].predicted
+        and Path("explore.html").exists()
     ),
     "a-transformer": lambda names: (
         names["accuracy"] > 0.95
@@ -194,6 +194,13 @@ def test_every_analysis_has_code_a_picture_and_its_limits():
             parts.remove("../../notebooks/")
         for part in parts:
             assert part in text, (page, part)
+        # How to cite it is said as in CITATION.cff.
+        cited = " ".join((ROOT / "CITATION.cff").read_text().split())
+        (entries,) = re.findall(r"```bibtex\n(.*?)```", text, re.S)
+        titles = re.findall(r"^  title +=? *= \{(.*?)\},$", entries, re.M)
+        assert titles and len(titles) == entries.count("@"), page
+        for title in titles:
+            assert title in cited or title.startswith("nnslicer\\_tf"), (page, title)
         assert f"(analyses/{page.name})" in overview
 
 

@@ -80,10 +80,8 @@ HOLDS = {
         assert abs(mean.sum() - change) < 1e-8
     """,
     "09-causes": """
-        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["contrast"]
+        assert ranks["gradient"] == 1 and ranks["adjustment"] <= 2
         assert right["scale"] > right["broken"] + 0.1 and right["train"] > right["broken"]
-        assert np.array_equal(answers, labels) and after > before - 0.02
-        assert classes[1] == [label] and len(classes[0]) > 1
     """,
     "10-words-and-time": """
         assert right > 0.97 and share > 0.9
@@ -151,6 +149,7 @@ def test_it_is_committed_clean_and_with_outputs(path):
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert all("image/png" in output.data for output in outputs if _is_view(output))
     assert not [output for output in outputs if output.output_type == "error"]
     assert not [output for output in outputs if output.get("name") == "stderr"]
     shown = "\n".join(_text(output) for output in outputs)
@@ -174,9 +173,15 @@ def test_the_style_is_the_projects():
 
 
 def _kinds(cell):
-    """The kinds of a cell's outputs: texts, tables, pictures."""
+    """The kinds of a cell's outputs: texts, tables, pictures; those of views need a browser."""
     outputs = cell.get("outputs", [])
-    return [(o.output_type, o.get("name"), sorted(o.get("data", {}))) for o in outputs]
+    kinds = [set(o.get("data", {})) - ({"image/png"} if _is_view(o) else set()) for o in outputs]
+    named = [(o.output_type, o.get("name")) for o in outputs]
+    return [(*one, sorted(kind)) for one, kind in zip(named, kinds, strict=True)]
+
+
+def _is_view(output):
+    return "Explorer(" in output.get("data", {}).get("text/plain", "")
 
 
 def _text(output):

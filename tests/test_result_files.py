@@ -39,7 +39,6 @@ def results(tmp_path_factory):
     y = im.predict(x).argmax(axis=1)
     profile = nns.Profile.from_data(im, x, progress=False)
     slicer = nns.Slicer(im, profile, theta=0.3, progress=False)
-    ranges = deepxplore.NeuronRanges.from_data(im, x, progress=False)
     coverage = deepxplore.NeuronCoverage(im)
     coverage.update(x[:3])
     found = Deviation(x[0], 7, 0.5, (0, 1), (Mutation("shift", {"by": [1, 2]}),))
@@ -53,7 +52,6 @@ def results(tmp_path_factory):
             semantic.CriticalNeurons({"dense": np.arange(5) > 2}),
             semantic.CriticalNeurons.load,
         ),
-        "neuron ranges": (ranges, lambda path: deepxplore.NeuronRanges.load(path, im)),
         "coverage": (coverage, lambda path: deepxplore.NeuronCoverage(im).restore(path)),
         "differences": (
             deepxplore.Differences(
@@ -96,7 +94,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(
     params=[
-        *("profile", "slice", "slice set", "critical neurons", "neuron ranges"),
+        *("profile", "slice", "slice set", "critical neurons"),
         *("coverage", "differences", "deviations", "line", "plane", "detector"),
         *("slice detector", "decisive slices"),
     ]

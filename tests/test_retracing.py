@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import keras
 import pytest
+
+from nnslicer_tf.instrument.backend import compiled_function
 
 PROGRAM = """
 import keras
@@ -34,3 +37,11 @@ def test_tensorflow_does_not_warn_of_retracing():
     """It takes the functions that Keras makes for new models for one, and warns of the fifth."""
     assert warnings_of(ours=False)
     assert not warnings_of(ours=True)
+
+
+def test_a_function_is_not_compiled_for_its_first_calls():
+    runs = []
+    square = compiled_function(lambda x: runs.append(1) or x * x, [(None,)], after=2)
+    found = [float(square(keras.ops.ones(1) * k)[0]) for k in range(5)]
+    assert found == [0, 1, 4, 9, 16]
+    assert len(runs) == 3  # twice as it is, and once to be traced

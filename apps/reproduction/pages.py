@@ -7,16 +7,21 @@
 The HTML is that of `nnslicer_tf.report.pages`, with three more kinds of blocks.
 """
 
+import base64
+import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from PIL import Image
+
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import pages
-from nnslicer_tf.report.pages import Block, Heading, Picture, Table, Text
+from nnslicer_tf.report.pages import Block, Heading, Table, Text
 from reproduction.tables import markdown_table
 
 
@@ -43,6 +48,21 @@ class Link:
         return f'<p><a href="{escape(_relative(self.path, folder))}">{escape(self.text)}</a></p>'
 
 
+class Picture(pages.Picture):
+    """A picture, embedded as a lossless WebP, a fifth smaller, if that format can hold it."""
+
+    def html(self, folder: Path) -> str:
+        """Return the picture itself."""
+        text = super().html(folder)
+        with Image.open(self.path) as image:
+            if max(image.size) > 16_383:  # the largest side of a WebP
+                return text
+            buffer = io.BytesIO()
+            image.convert("RGBA").save(buffer, "WEBP", lossless=True)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        return re.sub(r"data:image/png;base64,[^\"]+", f"data:image/webp;base64,{data}", text)
+
+
 @dataclass(frozen=True, eq=False)
 class Fold:
     """Folded blocks below a summary; links to a heading among them unfold them."""
@@ -57,8 +77,38 @@ class Fold:
         return f'<details class="section">{summary}\n{body}\n</details>'
 
 
+_STYLE = """<style>
+nav ul { list-style: none; padding: 0; margin: .5rem 0; columns: 18rem; font-size: .9rem; }
+nav .level2 { font-weight: 600; margin-top: .4rem; break-after: avoid; }
+nav .level3 { padding-left: 1rem; }
+pre { background: var(--soft); padding: .5rem .7rem; border-radius: 4px; font-size: .82rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+.section > summary { font-size: 1rem; color: var(--link); }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A folded list of headings, with links to them."""
+
+    headings: Sequence[Heading]
+
+    def html(self, folder: Path) -> str:
+        """Return the list, with the style of what only these pages have."""
+        links = "".join(
+            f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'
+            for h in self.headings
+        )
+        inside = f"<details><summary>Contents</summary>\n<ul>{links}</ul></details>"
+        return f'{_STYLE}\n<nav aria-label="Contents">{inside}</nav>'
+
+
 class Page(pages.Page):
-    """A page that can also be written as Markdown, and lists the headings inside of blocks."""
+    """A page with a list of its headings, which can also be written as Markdown."""
+
+    def html(self, folder: str | os.PathLike) -> str:
+        """Return the page as HTML; links are relative to `folder`, where the page will be."""
+        return pages.Page(self.title, [Contents(self.headings()), *self.blocks]).html(folder)
 
     def headings(self) -> list[Heading]:
         """Return the headings in order, also those inside blocks; reject two of the same anchor."""

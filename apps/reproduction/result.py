@@ -14,9 +14,8 @@ import pandas as pd
 
 from nnslicer_tf import report
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.instrument.backend import device_name
 from reproduction.settings import DATA
-from reproduction.tables import markdown_table, provenance, write_table
+from reproduction.tables import device_name, markdown_table, provenance, write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

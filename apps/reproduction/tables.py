@@ -41,6 +41,27 @@ def provenance(**used: object) -> dict[str, object]:
     }
 
 
+def device_name() -> str:
+    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
+    import keras
+
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        return details.get("device_name", "GPU") if gpus else "CPU"
+    if backend == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return "CPU" if device.platform == "cpu" else device.device_kind
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+
 def command_line() -> str:
     """Return the running command, with folders outside the working folder as `<folder>`.
 

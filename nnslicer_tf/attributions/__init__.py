@@ -18,12 +18,10 @@ from nnslicer_tf.attributions.deep_explainer import DeepExplainer
 from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.gradients import (
     expected_gradients,
-    grad_cam,
     gradient_times_input,
     sampled_gradients,
-    smooth_gradients,
 )
-from nnslicer_tf.attributions.occlusion import occlusion, rise
+from nnslicer_tf.attributions.occlusion import occlusion
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import Target, TargetLike
 
@@ -42,13 +40,10 @@ _exactline: Any = LazyModule("nnslicer_tf.exactline.attributions")
 ATTRIBUTIONS: dict[str, Attribution] = {
     "DeepLIFT": deeplift,
     "gradient × input": gradient_times_input,
-    "SmoothGrad": smooth_gradients,
     "integrated gradients": lambda *args: _exactline.exact_gradients(*args),
     "integrated gradients, 50 samples": sampled_gradients,
     "expected gradients": expected_gradients,
-    "Grad-CAM": grad_cam,
     "occlusion": occlusion,
-    "RISE": rise,
 }
 """The methods by name."""
 

@@ -1,7 +1,7 @@
-"""Occlusion (Zeiler and Fergus, ECCV 2014) and RISE (Petsiuk et al., BMVC 2018).
+"""Occlusion (Zeiler and Fergus, ECCV 2014).
 
-Both hide parts of the input and need only outputs. Cost: a forward pass per window (at most about
-200 for an image, one per column or token), or per random mask.
+It hides parts of the input and needs only outputs. Cost: a forward pass per window: at most about
+200 for an image, one per column or token.
 """
 
 from typing import Any
@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions.problem import Problem
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.target import TargetLike
 
 _PLACES = 14  # positions of the window along an axis of an image
-_CELLS = 7  # of a random mask along an axis of an image
 
 
 def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
@@ -41,45 +39,3 @@ def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) 
     whole = problem.scores(problem.hidden(np.zeros((1, problem.units))))
     falls = whole - problem.scores(problem.hidden(hidden))
     return problem.from_units((falls @ hidden) / np.maximum(hidden.sum(axis=0), 1))
-
-
-def rise(
-    im: InstrumentedModel,
-    x: Any,
-    baseline: Any,
-    target: TargetLike,
-    *,
-    samples: int = 1000,
-    rng: int | np.random.Generator = 0,
-) -> Any:
-    """Return how much higher the mean score is over the masks that show a feature than over others.
-
-    RISE's value is the first mean; the difference keeps the order and gives the sign a meaning.
-    Each of the `samples` random masks hides half of the input; on images they are coarse grids,
-    enlarged and shifted at random.
-    """
-    import cv2
-
-    check_count("samples", samples)
-    problem = Problem(im, x, baseline, target)
-    random = as_generator(rng)
-    blocks: list[np.ndarray] = []  # of masks from 0 to 1, where 1 shows a unit
-    for shape in problem.unit_shapes.values():
-        if len(shape) != 2 or min(shape) < _CELLS:
-            blocks.append(random.random((samples, int(np.prod(shape)))) < 0.5)
-            continue
-        height, width = shape
-        cells = [-(-length // _CELLS) for length in shape]
-        grids = (random.random((samples, _CELLS, _CELLS)) < 0.5).astype(np.float32)
-        tops, lefts = (random.integers(0, cell, samples) for cell in cells)
-        masks = np.empty((samples, height, width))
-        size = (width + cells[1], height + cells[0])
-        for i, (grid, top, left) in enumerate(zip(grids, tops, lefts, strict=True)):
-            large = cv2.resize(grid, size, interpolation=cv2.INTER_LINEAR)
-            masks[i] = large[top : top + height, left : left + width]
-        blocks.append(masks.reshape(samples, -1))
-    shown = np.concatenate(blocks, axis=1).astype(np.float64)
-    scores = problem.scores(problem.hidden(1 - shown))
-    with_it = (scores @ shown) / np.maximum(shown.sum(axis=0), 1e-9)
-    without = (scores @ (1 - shown)) / np.maximum((1 - shown).sum(axis=0), 1e-9)
-    return problem.from_units(with_it - without)

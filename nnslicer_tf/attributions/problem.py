@@ -17,9 +17,11 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.operations import Lookup
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.target import TargetLike, resolve_target
 
 _BATCH_BYTES = 64 << 20
+_UNCOMPILED = 8  # calls before a function is compiled: an explanation may need no more
 Features = dict[str, np.ndarray]
 
 
@@ -201,10 +203,12 @@ class Problem:
         return {name: self._compiled(function) for name, function in functions.items()}
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a compiled function of (inputs, features, weights), traced once for any batch."""
+        """Return a function of (inputs, features, weights), compiled once for any batch."""
         inputs = [(None, *shape) for shape in self.im.input_shapes.values()]
         features = [(None, *value.shape) for value in self.x.values()]
-        return compiled_function(function, (inputs, features, tuple(self._weights.shape)))
+        loops = any(isinstance(o.params, Member) for o in self.im.operations)  # slow uncompiled
+        signature = (inputs, features, tuple(self._weights.shape))
+        return compiled_function(function, signature, after=0 if loops else _UNCOMPILED)
 
     def _tokens(self, count: int) -> list[Any]:
         """Return the sample's inputs, repeated; only tokens and masks are read from them."""

@@ -330,12 +330,15 @@ def show(
 
 def explore(
     files: Annotated[list[Path], Argument(help="Slices, sets of slices or decisive slices.")],
-    model: inputs.ModelOption,
+    model: Annotated[
+        list[Path],
+        Option(help="Keras model; for two models, such as two versions, once for each file."),
+    ],
     data: Annotated[
         str | None, Option(help="The samples that were sliced, as for 'nnslicer slice'.")
     ] = None,
     profile: Annotated[
-        Path | None, Option(help="The profile of the slices, for local values and means.")
+        list[Path] | None, Option(help="The profile of the slices; as many as there are models.")
     ] = None,
     output: Annotated[Path, inputs.file_option("the page", ".html")] = Path("slices.html"),
     classes: inputs.ClassesOption = "",
@@ -347,16 +350,19 @@ def explore(
         path.stem if stems.count(path.stem) == 1 else str(path): _load_result(path, "explored")
         for path in files
     }
-    im = inputs.instrumented(model)
+    models = [inputs.instrumented(path) for path in model]
     from nnslicer_tf import Profile
     from nnslicer_tf import explore as explore_slices
 
-    samples = None if data is None else inputs.dataset(data, im, normalise, classes=classes)
+    def of_slices(each: list[Any]) -> Any:  # by name if there are several
+        return dict(zip(slices, each, strict=False)) if len(each) > 1 else next(iter(each), None)
+
+    samples = None if data is None else inputs.dataset(data, models[0], normalise, classes=classes)
     view = explore_slices(
         slices,
-        im,
+        of_slices(models),
         samples,
-        profile=None if profile is None else Profile.load(profile),
+        profile=of_slices([Profile.load(path) for path in profile or ()]),
         classes=inputs.names(classes, () if samples is None else samples.class_names),
         words=() if data is None or samples is None else inputs.words(data, samples.x),
     )

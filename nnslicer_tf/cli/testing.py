@@ -141,9 +141,7 @@ def inspect(
 def causes(
     model: inputs.ModelOption,
     data: inputs.DataOption,
-    method: Annotated[
-        str, Option(help="'gradient', 'adjustment', 'patching', 'contrast' …")
-    ] = "gradient",
+    method: Annotated[str, Option(help="'gradient', or 'adjustment'.")] = "gradient",
     level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
     most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
     output: inputs.TableOption = None,

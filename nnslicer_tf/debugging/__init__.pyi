@@ -2,7 +2,6 @@ from .comparison import compare_layers
 from .counterparts import counterpart_of
 from .evidence import METHODS, SuspicionScores
 from .localisation import mend, suspicious
-from .provable_repair import repair
 from .recipes import recipe
 from .runs import Runs
 
@@ -14,6 +13,5 @@ __all__ = [
     "counterpart_of",
     "mend",
     "recipe",
-    "repair",
     "suspicious",
 ]

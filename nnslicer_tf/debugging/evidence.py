@@ -3,18 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from keras import ops
 
-from nnslicer_tf._numerics import runner_up_margin
-from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf._environment import track
+from nnslicer_tf.debugging.runs import Runs
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.slicing import Slicer
 
 Arrays = dict[str, np.ndarray]
 
@@ -24,10 +23,6 @@ _CANDIDATES, _FINALISTS = 48, 12
 _ADJUSTMENTS = (
     *((factor, b) for factor in (0.0, -1.0, -0.4, 0.4, 2.0) for b in (0.0, 1.0, -1.0, 3.0, -3.0)),
     *((0.98, b) for b in (1.0, -1.0, 3.0, -3.0, 9.0, -9.0)),
-)
-_NO_CLASS = (
-    "No passing sample has the correct class of a failing one. Classes are compared one by one: "
-    "pass passing samples of the failing samples' correct classes."
 )
 
 
@@ -59,111 +54,28 @@ class SuspicionScores:
         return cls(neurons, synapses, add_up=False)
 
 
-SlicerMaker: TypeAlias = Callable[[], Slicer]
-"""Makes a slicer with the profile and the options given to `suspicious`."""
-
-
 def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
     """Return the scores of channels, the last axis, from those of their positions."""
     flat = values.reshape(-1, values.shape[-1])
     return flat.sum(axis=0) if add_up else flat.mean(axis=0)
 
 
-# --- slices --------------------------------------------------------------------------------
-
-
-def contrast(im: InstrumentedModel, runs: Runs, make_slicer: SlicerMaker) -> SuspicionScores:
-    """Return mean differences of contributions to the right class, weighted by failing samples."""
-    passing = dict(runs.passing.by_class())
-    shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
-    if not shared:
-        raise InvalidArgumentError(_NO_CLASS)
-    slicer, total = make_slicer(), sum(len(rows) for _, rows in shared)
-    neurons: Arrays = {}
-    synapses: Arrays = {}
-    for label, rows in shared:
-        neuron, _ = im.classes.neuron(label)  # of one sigmoid both classes share it
-        means = [
-            _weighted(slicer, samples.x[chosen], [neuron], np.full(len(chosen), 1 / len(chosen)))
-            for samples, chosen in ((runs.failing, rows), (runs.passing, passing[label]))
-        ]
-        for sums, failed, passed in zip((neurons, synapses), *means, strict=True):
-            for name in failed:
-                difference = np.abs(failed[name] - passed[name]) * (len(rows) / total)
-                sums[name] = sums.get(name, 0) + difference
-    return SuspicionScores(neurons, synapses, add_up=True)
-
-
-def wrong_minus_right(
-    im: InstrumentedModel, runs: Runs, make_slicer: SlicerMaker
-) -> SuspicionScores:
-    """Return contributions to the wrong class's rise minus those to the right one's.
-
-    Contributions to an output below the profile's mean are negative: counts are multiplied by −1,
-    amounts have this sign already.
-    """
-    samples, slicer = runs.failing, make_slicer()
-    mean = slicer.profile.means[im.logit_operation]
-    changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
-    signs = np.sign(changes) if slicer.contribution == "count" else np.ones_like(changes)
-    rose = signs[np.arange(len(samples)), samples.predicted] / len(samples)
-    neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
-    for label, rows in samples.by_class():
-        fell = -signs[rows, label] / len(samples)
-        parts = _weighted(slicer, samples.x[rows], [im.classes.neuron(label)[0]], fell)
-        for sums, part in zip((neurons, synapses), parts, strict=True):
-            for name, values in part.items():
-                sums[name] = sums[name] + values
-    return SuspicionScores(neurons, synapses, add_up=True)
-
-
-def _weighted(
-    slicer: Slicer, x: np.ndarray, outputs: Any, weights: np.ndarray
-) -> tuple[Arrays, Arrays]:
-    """Return weighted sums of the samples' contributions, for neurons and synapses."""
-    neurons: Arrays = {}
-    synapses: Arrays = {}
-    first = 0
-    operations = [operation.name for operation in slicer.im.operations]
-    for part in slicer.iterate(x, outputs, operations=operations):
-        these = weights[first : first + len(part.predicted)]
-        first += len(these)
-        for sums, values in ((neurons, part.neurons), (synapses, part.synapses)):
-            for name, array in values.items():
-                sums[name] = sums.get(name, 0) + np.tensordot(these, array, axes=1)
-    return neurons, synapses
-
-
-# --- gradients -----------------------------------------------------------------------------
-
-
-def gradient(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
-    """Return gradient × activation for wrong minus right logit, averaged over failing samples."""
-    return _attributed(im, runs.failing, lambda label: {})
-
-
-def gradient_contrast(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
-    """Return gradient × difference of the activation from passing samples of the same class.
-
-    To first order, the part of the wrong logit's lead that is due to the neuron's deviation.
-    """
-    means = _class_means(im, runs.passing)
-    if not any(label in means for label, _ in runs.failing.by_class()):
-        raise InvalidArgumentError(_NO_CLASS)
-    return _attributed(im, runs.failing, means.get)
-
-
-def _attributed(
+def gradient(
     im: InstrumentedModel,
-    samples: ClassifiedSamples,
-    references: Callable[[int], Mapping[str, np.ndarray] | None],
+    runs: Runs,
+    _: bool = False,
+    references: Mapping[int, Mapping[str, np.ndarray]] | None = None,
 ) -> SuspicionScores:
-    """Return the mean of gradient × (value − reference) over failing samples."""
+    """Return gradient × activation for wrong minus right logit, averaged over failing samples.
+
+    With references, right class → operation name → value, it is gradient × difference from these,
+    averaged over the failing samples of these classes.
+    """
     recurrent = [o.layer for o in im.operations if isinstance(o.params, Member)]
     if recurrent:
         raise UnsupportedLayerError(
             f"Layer '{recurrent[0]}' is recurrent: its gates have no gradients here. Use "
-            "method='patching', or a method on slices, such as 'contrast'."
+            "method='adjustment'."
         )
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
@@ -176,11 +88,11 @@ def _attributed(
         signs = signs.astype(np.float32)
         return {n: v * signs.reshape(-1, *[1] * (v.ndim - 1)) for n, v in slopes.items()}
 
-    used = 0
+    samples, used = runs.failing, 0
     for label, rows in samples.by_class():
-        reference = references(label)  # missing values are zero
-        if reference is None:
+        if references is not None and label not in references:
             continue
+        reference = references[label] if references else {}  # missing values are zero
         used += len(rows)
         for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
             x = samples.x[batch]
@@ -206,50 +118,7 @@ def _attributed(
     return SuspicionScores(neurons, synapses, add_up=True)
 
 
-def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
-    means = {}
-    for label, rows in samples.by_class():
-        sums: Arrays = {}
-        for batch in im.capture_batches(samples.x[rows], _BATCH):
-            for name, values in batch.items():
-                sums[name] = sums.get(name, 0) + values.sum(axis=0, dtype=np.float64)
-        means[label] = {n: (total / len(rows)).astype(np.float32) for n, total in sums.items()}
-    return means
-
-
-# --- interventions -------------------------------------------------------------------------
-
-
-def patching(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
-    """Return the gain from patching each channel with its values on passing samples.
-
-    The gain is the exact mean rise of the right logit's lead over at most 64 failing samples. A
-    channel of an operation with a kernel passes its score on to its positions and synapses;
-    outputs score 0. Costs a forward pass per channel and class.
-    """
-    means = _class_means(im, runs.passing)
-    rows = np.flatnonzero(np.isin(runs.failing.right, list(means)))[:_MAX_PATCHED]
-    if not len(rows):
-        raise InvalidArgumentError(_NO_CLASS)
-    samples = runs.failing.part(rows)
-    sums = [o.name for o in im.operations if isinstance(o.params, Synapses)]
-    of = [name for name in sums if name != im.logit_operation]
-    neurons = {o.name: np.zeros(o.shape) for o in im.operations}
-    for label, chosen in samples.by_class():
-        ablation = Ablation(im, Mean(means[label]), "channel", of=of)
-        x, right = ablation.rows(samples.x[chosen]), samples.right[chosen]
-        whole = np.ones(ablation.units, np.float32)
-        leads = [
-            -runner_up_margin(im.classes.scores(ablation.outputs(mask, x)), right).sum()
-            for mask in (whole, *(whole - np.eye(ablation.units, dtype=np.float32)))
-        ]
-        gains = (np.array(leads[1:]) - leads[0]) / len(rows)
-        for name, part in ablation.masks(gains).items():
-            neurons[name] += part
-    return SuspicionScores.by_channel(im, neurons)
-
-
-def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionScores:
+def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> SuspicionScores:
     """Return by how much the loss falls when a channel is adjusted in the way that helps most.
 
     An adjusted channel has the value m + a · (value − m) + b · s, with its mean m and its spread s,
@@ -312,7 +181,7 @@ def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionSc
         y, share = right[chosen], weights[chosen] / weights[chosen].sum()
         best = np.full(len(candidates), -np.inf)
         before = None
-        for factor, size in _ADJUSTMENTS:
+        for factor, size in track(_ADJUSTMENTS, "Adjustments", progress=progress):
             rows = ablation.rows(x[chosen], shifted(size / (1 - factor)))
             before = share @ losses(rows, y, keep) if before is None else before
             for place, unit in enumerate(candidates):
@@ -336,13 +205,9 @@ def adjustment(im: InstrumentedModel, runs: Runs, _: SlicerMaker) -> SuspicionSc
     return SuspicionScores.by_channel(im, neurons)
 
 
-METHODS: dict[str, Callable[[InstrumentedModel, Runs, SlicerMaker], SuspicionScores]] = {
+METHODS: dict[str, Callable[[InstrumentedModel, Runs, bool], SuspicionScores]] = {
     "adjustment": adjustment,
-    "patching": patching,
-    "gradient_contrast": gradient_contrast,
     "gradient": gradient,
-    "contrast": contrast,
-    "wrong_minus_right": wrong_minus_right,
 }
 """The methods of `suspicious` by name. To add one, add a function of the model, the runs and a
-`SlicerMaker`, which methods on slices call to get their slicer."""
+bool, whether to show progress bars."""

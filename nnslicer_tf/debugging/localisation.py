@@ -18,7 +18,6 @@ from nnslicer_tf.debugging.evidence import METHODS, SuspicionScores, channel_sco
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.outputs import check_classifier, check_synapses
-from nnslicer_tf.slicing import Profile, Slicer
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
@@ -85,9 +84,6 @@ def suspicious(
     passing: Labelled,
     method: str = "gradient",
     *,
-    profile: Profile | None = None,
-    theta: float | None = None,
-    contribution: str = "count",
     progress: bool = True,
 ) -> Suspicion:
     """Score neurons and synapses by how much they cause wrong outputs.
@@ -95,44 +91,24 @@ def suspicious(
     Args:
         im: The model, a classifier.
         failing: Misclassified samples, and their right classes.
-        passing: Correctly classified samples and their classes, which must include some of the
-            failing samples' right classes.
+        passing: Correctly classified samples and their classes.
         method: One of `METHODS`.
 
             - "gradient": gradient of the wrong logit minus the right one, times the activation.
-            - "gradient_contrast": the same gradient, times the neuron's difference from passing
-              samples of the same class. It misses neurons that are wrong for all samples alike.
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
-            - "patching": the gain when a channel takes its value on passing samples, exact at the
-              cost of a forward pass per channel and class; outputs are not suspects.
-            - "contrast": contributions to the right class, failing against passing samples.
-            - "wrong_minus_right": contributions to the wrong class minus those to the right one.
-        profile: For methods on slices: the model's profile; by default of the passing samples.
-        theta: For methods on slices: threshold θ of the exclusion, by default 0.3 for counts and 0
-            for amounts.
-        contribution: For methods on slices: "count" or "amount", as in `Slicer`.
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: for an unknown method, samples that do not fail or pass as claimed,
-            or classes that cannot be compared.
+        InvalidArgumentError: for an unknown method, or samples that do not fail or pass as claimed.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
-        UnsupportedLayerError: if a method on slices has no rule for an operation, or one on
-            gradients gets a recurrent layer.
+        UnsupportedLayerError: if the gradient of a recurrent layer is asked for.
     """
     check_name("method", method, METHODS)
     check_synapses(im)
     runs = Runs.of(im, failing, passing)
-
-    def make_slicer() -> Slicer:
-        of = profile
-        if of is None:
-            of = Profile.from_data(im, runs.passing.x, progress=progress)
-        return Slicer(im, of, theta, contribution=contribution, progress=progress)
-
-    return Suspicion(im, method, METHODS[method](im, runs, make_slicer))
+    return Suspicion(im, method, METHODS[method](im, runs, progress))
 
 
 def mend(

@@ -2,7 +2,7 @@
 
     frame = inspect(
         model, images,
-        {"bright": brightness, "red": hue(0), **classes(labels, names)},
+        {"bright": brightness, "red": lambda x: x[..., 0], **classes(labels, names)},
         ["correlation", "mutual_information"], units="conv*", error=0.05,
     )
 

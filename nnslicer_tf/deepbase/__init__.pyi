@@ -1,5 +1,5 @@
 from .findings import best_units
-from .hypotheses import brightness, classes, edge_direction, hue, per_record
+from .hypotheses import brightness, classes, edge_direction, per_record
 from .inspection import inspect
 from .measures import MEASURES
 from .measures.base import AdditiveMeasure, Measure
@@ -14,7 +14,6 @@ __all__ = [
     "brightness",
     "classes",
     "edge_direction",
-    "hue",
     "inspect",
     "per_record",
 ]

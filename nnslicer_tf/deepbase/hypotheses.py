@@ -20,23 +20,6 @@ def brightness(x: np.ndarray) -> np.ndarray:
     return np.asarray(x).mean(axis=-1)
 
 
-def hue(degrees: float) -> Behaviour:
-    """Return the hypothesis "this pixel's colour is of this hue": 0 red, 120 green, 240 blue.
-
-    It is the pixel's chroma times the cosine of the angle between the hues, so 0 for grey.
-    """
-    angle = np.deg2rad(check_number("degrees", degrees, "(-inf, inf)"))
-    cosine, sine = np.cos(angle), np.sin(angle)
-
-    def behaviour(x: np.ndarray) -> np.ndarray:
-        if x.shape[-1] != 3:
-            raise InvalidArgumentError(f"Hue needs RGB images. Received: {x.shape}")
-        red, green, blue = x[..., 0], x[..., 1], x[..., 2]
-        return cosine * (red - (green + blue) / 2) + sine * np.sqrt(0.75) * (green - blue)
-
-    return behaviour
-
-
 def edge_direction(degrees: float) -> Behaviour:
     """Return the hypothesis "an edge passes here, and brightness changes in this direction".
 

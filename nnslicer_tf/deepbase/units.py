@@ -70,7 +70,7 @@ def find_groups(
                 f"No operation of model '{im.model.name}' matches {chosen.pattern!r}.{hint}"
             )
         for operation in operations:
-            channels = operation.shape[-1]
+            channels = (operation.shape or (1,))[-1]  # a single value is a channel
             indices = np.arange(channels) if chosen.indices is None else np.asarray(chosen.indices)
             if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
                 raise InvalidArgumentError(f"indices must list channels. Received: {chosen!r}")
@@ -159,7 +159,8 @@ class Extractor:
             for (name, by_position), mask in masks.items():
                 of = values[name]
                 # As (records, positions, channels).
-                shape = (-1, int(np.prod(of.shape[1:-1])), of.shape[-1])
+                inner = tuple(of.shape[1:]) or (1,)
+                shape = (-1, int(np.prod(inner[:-1])), inner[-1])
                 rows = keras.ops.reshape(of, shape)
                 if mask:
                     present = aligned_mask(values[mask], len(of.shape)) > 0

@@ -14,7 +14,6 @@ from typing import Any, Self
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from nnslicer_tf._checks import check_count, check_name, check_number, counted
 from nnslicer_tf._files import read_archive, write_archive
@@ -25,7 +24,6 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds.kind import aligned_mask
-from nnslicer_tf.report import plot_bars
 
 _FORMAT = "nnslicer_tf coverage 1"
 GRANULARITIES = ("channel", "activation")
@@ -217,13 +215,6 @@ class Coverage(ShownAsTable, ABC):
             for n, m in self.covered.items()
         ]
         return pd.DataFrame(rows)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each operation's covered share as a bar."""
-        axes = plot_bars(pd.DataFrame({"covered": self.per_operation()}), ax)
-        axes.set(ylim=(0, 1), ylabel="share of neurons covered")
-        axes.set_title(f"covered, of all {self.total():.1%}")
-        return axes
 
     def summary(self) -> str:
         """Return a table: operation, items, covered, share."""

@@ -9,7 +9,6 @@ They compare a neuron's output with its range on the training data. K-multisecti
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,15 +16,11 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._checks import check_count, check_name, counted
-from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.deepxplore.coverage import GRANULARITIES, CountedNeurons, Coverage
-from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.deepxplore.coverage import CountedNeurons, Coverage
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 
-_FORMAT = "nnslicer_tf neuron ranges 1"
 _ROUNDING = 2.0**-20  # relative difference, to an operation's largest output, of forward passes
 
 
@@ -77,45 +72,6 @@ class NeuronRanges(ShownAsTable):
         for name in self.neurons.names:
             digest.update(self.low[name].tobytes() + self.high[name].tobytes())
         return digest.hexdigest()
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the ranges to an `.npz` file, atomically."""
-        neurons = self.neurons
-        header = {"granularity": neurons.granularity, "operations": [*neurons.names]}
-        header |= {"fingerprint": neurons.im.fingerprint}
-        arrays = {f"low{i}": low for i, low in enumerate(self.low.values())}
-        arrays |= {f"high{i}": high for i, high in enumerate(self.high.values())}
-        write_archive(path, _FORMAT, header, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike, im: ModelLike) -> "NeuronRanges":
-        """Read the ranges of a model.
-
-        Raises:
-            MissingFileError: if there is no such file.
-            CorruptFileError: if it is damaged or of another kind.
-            ProfileMismatchError: if it is for another model.
-        """
-        im = instrumented(im)
-        with read_archive(path, _FORMAT, "set of neuron ranges") as file:
-            if file.value("fingerprint", str) != im.fingerprint:
-                raise ProfileMismatchError(
-                    f"'{path}' has the ranges of a different model than '{im.model.name}': "
-                    "architecture or weights differ. Compute them with NeuronRanges.from_data."
-                )
-            names, granularity = file.names("operations"), file.header["granularity"]
-            known = {o.name for o in im.operations}
-            file.check(granularity in GRANULARITIES, f"its granularity is {granularity!r}")
-            file.check(names and known.issuperset(names), "it has operations of another model")
-            neurons = CountedNeurons(im, granularity, names)
-            low, high = (
-                {  # NaN marks neurons that no sample has
-                    name: file.array(f"{end}{i}", np.float64, neurons.shapes[name], finite=False)
-                    for i, name in enumerate(names)
-                }
-                for end in ("low", "high")
-            )
-            return cls(neurons, low, high)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per operation: neurons, smallest and largest output."""

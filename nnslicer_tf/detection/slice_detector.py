@@ -201,6 +201,11 @@ class SliceDetector(VotingDetector):
 
     @classmethod
     def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:
+        if not isinstance(source, Slicer):
+            raise InvalidArgumentError(
+                f"A {cls.__name__} is loaded with its slicer: {cls.__name__}.load(path, slicer). "
+                f"Received: {type(source).__name__}"
+            )
         theta = parameters.pop("theta")
         return cls(source.at_theta(theta), **parameters)
 

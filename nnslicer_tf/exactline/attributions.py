@@ -1,30 +1,20 @@
-"""Exact integrated gradients: from one baseline, or averaged over a polygon of baselines.
+"""Exact integrated gradients.
 
 Integrated gradients are the mean gradient on the line from a baseline to the input, times their
 difference (Sundararajan, Taly and Yan, ICML 2017). The gradient is constant on each part of an
-exact line (Sotoudeh and Thakur 2019, theorem 4), and on each region of a plane. A region's weight
-is the mean, over the baselines b in a polygon, of the fraction of the path from b to the input x in
-it, times x - b. In polar coordinates around x, the weights have a closed form.
+exact line (Sotoudeh and Thakur 2019, theorem 4).
 """
 
 from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf.attributions import TargetLike
 from nnslicer_tf.attributions.problem import Problem
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.exactline.gradients import Attributor
-from nnslicer_tf.exactline.mesh import cut_by_lines
-from nnslicer_tf.exactline.planar_partition import PlanarPartition, Plane, area_of
-from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-
-_OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_BATCH = 64
 
 
 def integrated_gradients(
@@ -32,57 +22,22 @@ def integrated_gradients(
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
-    They add up to the logit at x minus that at the baseline, or minus its mean over the baselines.
-    For many calls on one model, make an `Attributor` and reuse it.
+    They add up to the logit at x minus that at the baseline. For many calls on one model, make
+    an `Attributor` and reuse it.
 
     Args:
         im: A piecewise-linear model, instrumented or Keras. A final softmax is ignored.
         x: The input, of the model's input shape.
-        baseline: Start of the line, of the same shape; or `(corners, *input shape)`, the corners in
-            order of a convex polygon in one plane with x, to average over all baselines in it.
+        baseline: Start of the line, of the same shape.
         target: Index of the logit.
-        max_parts: Stop with an error if there are more parts or, for a polygon, regions.
+        max_parts: Stop with an error if there are more parts.
 
     Raises:
-        InvalidArgumentError: if there is no such logit, the polygon is not convex, or x is not in
-            its plane.
+        InvalidArgumentError: if there is no such logit.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
         TooManyRegionsError: if there are more than `max_parts`.
     """
-    im = instrumented(im)
-    if np.ndim(baseline) != len(im.input_shape) + 1:
-        return Attributor(im).exact(x, baseline, target, max_parts)
-
-    x = check_points(x, "x", im.input_shape)
-    check_target(target, im[im.logit_operation].size)
-    polygon = Plane.through(baseline, im.input_shape)
-    place = polygon.coordinates(x[None])[0]
-    distance = np.linalg.norm(polygon.at(place[None])[0] - x)
-    if distance > _OFF * np.ptp(polygon.corners, axis=0).max():
-        raise InvalidArgumentError(
-            f"x must lie in the plane of the baselines. Received: a point {distance:.3g} away from "
-            "it"
-        )
-
-    # The regions of the convex hull of the polygon and x, and the weight of each.
-    from scipy.spatial import ConvexHull
-
-    places = np.concatenate([polygon.corners, place[None]])
-    hull = polygon.at(places[ConvexHull(places).vertices])
-    partition = PlaneWalker(im).plane(hull, max_regions=max_parts)
-    end = partition.coordinates(x[None])[0]
-    relative = partition.coordinates(polygon.at(polygon.corners)) - end
-    weights = _weights(partition, end, relative if area_of(relative) > 0 else relative[::-1])
-
-    attributor = Attributor(im, _BATCH)
-    used = np.flatnonzero(weights.any(axis=1))
-    middles = partition.mesh.middles()
-    total = np.zeros(partition.origin.shape)
-    for first in range(0, len(used), _BATCH):
-        chosen = used[first : first + _BATCH]
-        gradients = attributor.gradients(partition.at(middles[chosen]), target)
-        total += (gradients * np.tensordot(weights[chosen], partition.axes, axes=1)).sum(axis=0)
-    return total
+    return Attributor(instrumented(im)).exact(x, baseline, target, max_parts)
 
 
 def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
@@ -103,72 +58,3 @@ def exact_gradients(im: InstrumentedModel, x: Any, baseline: Any, target: Target
         )
     (x,), (baseline,) = problem.x.values(), problem.baseline.values()
     return chosen.sign * integrated_gradients(im, x, baseline, chosen.neurons[0])
-
-
-def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> np.ndarray:
-    """Return for each region the mean over baselines b of (x - b) · its share of the path.
-
-    The polygon `(corners, 2)` is relative to x and counter-clockwise; the result is `(regions, 2)`.
-    With y relative to x, s(y) = `shares` · y is the fraction of the way to a side that y covers.
-    An edge from a to b adds ∫ (1/(2 s_far²) - 1/6) y dτ · (a × b) in the polygon, and
-    ∫ (1/(2 s_far²) - 1/(2 s_near²)) y dτ · (a × b) before it.
-    """
-    # Regions are cut where rays from x change the sides at which they enter and leave the polygon.
-    sides = np.roll(polygon, -1, axis=0) - polygon
-    normals = np.stack([sides[:, 1], -sides[:, 0]], axis=1)  # outwards
-    offsets = (normals * polygon).sum(axis=1)
-    rays = np.stack([-polygon[:, 1], polygon[:, 0]], axis=1)
-    mesh = partition.mesh
-    steps = mesh.places - x
-    mesh = cut_by_lines(mesh, np.hstack([steps @ rays.T, steps @ normals.T - offsets]))
-
-    # The sides at which the ray through each face leaves and enters.
-    middles = mesh.middles()
-    along = (middles - x) @ normals.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = offsets / along
-    leaves = np.where(along > 0, share, np.inf)
-    enters = np.where(along < 0, share, -np.inf)
-    last, first = leaves.min(axis=1), enters.max(axis=1)
-    far, near = leaves.argmin(axis=1), enters.argmax(axis=1)
-    on_path = (last >= 1) & (last > np.maximum(first, 0))
-    before = on_path & (first > 1)  # else in the polygon
-
-    # The integrals over the faces' edges.
-    face = np.repeat(np.arange(mesh.faces), np.diff(mesh.start))
-    a, b = mesh.places[mesh.loop] - x, mesh.places[mesh.loop[mesh.following()]] - x
-    cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
-    # An edge on a ray contributes nothing; at x itself its integral is not finite.
-    turns = (np.abs(cross) > 1e-15 * np.abs(a).max() ** 2) & on_path[face]
-    ahead, inside = turns & before[face], turns & ~before[face]
-    # A side whose line goes through x is neither far nor near.
-    shares = normals / np.where(offsets == 0, 1, offsets)[:, None]
-    edges = np.zeros_like(a)
-    edges[turns] = _over_square(a[turns], b[turns], shares[far[face[turns]]]) / 2
-    edges[inside] -= (a[inside] + b[inside]) / 12
-    edges[ahead] -= _over_square(a[ahead], b[ahead], shares[near[face[ahead]]]) / 2
-    of_faces = np.add.reduceat(edges * cross[:, None], mesh.start[:-1])
-
-    total = np.zeros((len(partition), 2))
-    np.add.at(total, partition.locate(middles), of_faces / -area_of(polygon))
-    return total
-
-
-def _over_square(a: np.ndarray, b: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return ∫ y / (shares · y)² dτ on the way y = a + τ (b - a), `(edges, 2)`."""
-    first, last = (a * shares).sum(axis=1), (b * shares).sum(axis=1)
-    out = np.zeros_like(a)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        quotient = last / first
-        rise = (last - first)[:, None]
-        slope = (b - a) / rise
-        base = a - first[:, None] * slope
-        closed = base / (first * last)[:, None] + slope / rise * np.log(quotient)[:, None]
-    even = (quotient > 0.5) & (quotient < 2)
-    out[~even] = closed[~even]
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):  # exact to rounding for such a change
-        t = (node + 1) / 2
-        y = a[even] + t * (b[even] - a[even])
-        s = first[even] + t * (last[even] - first[even])
-        out[even] += weight / 2 * y / (s**2)[:, None]
-    return out

@@ -62,7 +62,8 @@ class Plane:
         first = steps[1] / np.linalg.norm(steps[1])
         off = steps - np.outer(steps @ first, first)
         widths = np.linalg.norm(off, axis=1)
-        if widths.max() <= _THIN * length:
+        is_single = np.asarray(polygon).dtype in (np.float32, np.float16)
+        if widths.max() <= (np.finfo(np.float32).eps if is_single else _THIN) * length:
             raise InvalidArgumentError(
                 "polygon must have an area. Received: points on one line; exact_line partitions it"
             )

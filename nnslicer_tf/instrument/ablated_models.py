@@ -185,8 +185,9 @@ def with_constants(
         if difference(value, output, tolerance=0.1 if im.graph.has_halves else 1e-3) > 1:
             raise UnsupportedLayerError(
                 f"The masked copy of model '{im.model.name}' does not compute the masked model's "
-                f"output '{name}'. Perhaps a nested model is called more than once, with different "
-                "means. Omit the means, or build the model without nested models."
+                f"output '{name}': no constant can follow a layer that is inside an own layer, or "
+                "in a nested model that is called with different means. Omit the means, or use "
+                "instrument.Ablation(model, means).model."
             )
     return copy
 

@@ -6,7 +6,7 @@ contribute to the reference's sums. Neurons become r + m · (y − r). Masks of 
 variables themselves.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,6 +18,8 @@ from keras import ops
 from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function, value_and_product
+from nnslicer_tf.instrument.copies import examples
+from nnslicer_tf.instrument.expansion import moved
 from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, LEVELS
 from nnslicer_tf.instrument.model import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.operations import Lookup, Operation, Synapses
@@ -27,6 +29,7 @@ from nnslicer_tf.instrument.recurrence import (
     Member,
     Unrolled,
     before,
+    inside,
     split_inputs,
 )
 from nnslicer_tf.instrument.references import Weights
@@ -50,6 +53,28 @@ def maskable(model: ModelLike) -> InstrumentedModel:
             "that stores the computed kernel, such as a Dense layer."
         )
     return im
+
+
+def has_tied_kernels(im: InstrumentedModel) -> bool:
+    """Whether an operation reads another one's kernel, as `matmul(x, transpose(dense.kernel))`."""
+
+    def find() -> bool:
+        others = [
+            o
+            for o in im.operations
+            if o.inputs and not o.kernels and not isinstance(o.keras_layer, keras.layers.Layer)
+        ]
+        x = examples(im.functional, list(im.input_shapes.values())) if others else None
+        if x is None:
+            return False
+        tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
+        values = im.graph.run(tensors, [o.name for o in others])
+        with keras.StatelessScope(moved(k.variable() for k in im.kernels.values())):
+            moved_values = [o.compute(*(values[name] for name in o.inputs)) for o in others]
+        pairs = [(values[o.name], v) for o, v in zip(others, moved_values, strict=True)]
+        return any(not ops.all(ops.cast(v, a.dtype) == a) for a, v in pairs)
+
+    return im.prepared("tied kernels", find)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +220,8 @@ class Network:
 
     def outputs(self, flat: np.ndarray, rows: Rows) -> Any:
         """Return the wanted operation's values, `(samples, [donors,] *shape)`."""
-        run = self._function(("outputs", flat.ndim), lambda *args: self.run(*args)[0])
+        key, signature = ("outputs", flat.ndim), self._signature(flat)
+        run = self._function(key, lambda *args: self.run(*args)[0], signature)
         values = run(self._tensor(flat, rows), rows.inputs, rows.base, rows.constants)
         if rows.donors == 1:
             return values
@@ -222,9 +248,9 @@ class Network:
             )
             return values, effects
 
-        compiled = self._function(("effects", flat.ndim, rivals), run)
         score = ops.convert_to_tensor(weights, "float32")
-        mask = self._tensor(flat, rows)
+        mask, signature = self._tensor(flat, rows), self._signature(flat, score)
+        compiled = self._function(("effects", flat.ndim, rivals), run, signature)
         values, effects = compiled(mask, rows.inputs, rows.base, rows.constants, score)
         if flat.ndim == 1:
             return values, effects[0]
@@ -232,25 +258,39 @@ class Network:
             effects = ops.sum(ops.reshape(effects, (rows.samples, rows.donors, -1)), axis=1)
         return values, effects
 
-    def constants(self, base: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `sums_of` a reference, compiled."""
-        return self._function("constants", self.sums_of)(dict(base)) if self._by_synapse else {}
-
     def sums_of(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """Return the weighted sums of a reference, which do not depend on masks."""
-        names = self._masked if self._by_synapse else ()
-        sums = [self.im[n] for n in names if not isinstance(self.im[n].params, Lookup)]
-        return {o.name: o.compute(base[o.inputs[0]]) for o in sums}
+        return {o.name: o.compute(base[o.inputs[0]]) for o in self._sums}
+
+    @property
+    def _sums(self) -> list[Operation]:
+        masked = map(self.im.__getitem__, self._masked if self._by_synapse else ())
+        return [o for o in masked if not isinstance(o.params, Lookup)]
 
     def references(self, reference: Weights) -> dict[str, np.ndarray]:
         """Return the masked variables of another version."""
         arrays = dict(zip(self.variables, reference.variables, strict=True))
         return {name: arrays[name] for name in self.shapes}
 
-    def _function(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _function(
+        self, key: Any, function: Callable[..., Any], signature: Any = None
+    ) -> Callable[..., Any]:
         if key not in self._compiled:
-            self._compiled[key] = compiled_function(function)
+            self._compiled[key] = compiled_function(function, signature)
         return self._compiled[key]
+
+    def _signature(self, flat: np.ndarray, *more: Any) -> Any:
+        """Return the shapes of the arguments of `run`, and more, for any number of rows."""
+        if self.by_weight:
+            return None
+
+        def shapes(names: Iterable[str]) -> dict[str, tuple[int | None, ...]]:
+            return {name: (None, *self.im[name].shape) for name in names}
+
+        inputs, sums = self.im.input_operations, [o.name for o in self._sums]
+        mask = (1 if flat.ndim == 1 else None, self.units)
+        of_more = [tuple(one.shape) for one in more]
+        return (mask, list(shapes(inputs).values()), shapes(self.bases), shapes(sums), *of_more)
 
     def _tensor(self, flat: np.ndarray, rows: Rows) -> Any:
         """Return a mask as a tensor `(1 or rows, units)`."""
@@ -282,7 +322,7 @@ class Network:
             mask: `(1 or rows, units)`.
             x: Inputs `(rows, …)`.
             base: Reference values `(1 or rows, *shape)` by operation, or by variable.
-            constants: As of `constants`.
+            constants: As of `sums_of`.
         """
         masks = self.split(mask)
         if not self.by_weight:
@@ -367,8 +407,9 @@ class Network:
     ) -> Callable[..., dict[str, Any]]:
         """Return the function that computes a recurrent layer, with masked units or synapses."""
         unrolled = operation.params.unrolled
+        run = partial(unrolled.run, wanted=inside(unrolled, self._order))
         if self.by_weight:
-            return unrolled.run
+            return run
         if not self._by_synapse:  # a layer's units are masked before its next step reads them
             factors, added = {}, {}
             for name in self._masked:
@@ -377,13 +418,13 @@ class Network:
                     here = masks[name] * ops.ones((1, *self.im[name].shape))
                     factors[params.operation.name] = here
                     added[params.operation.name] = (1 - here) * base[name]
-            return partial(unrolled.run, added=added, factors=factors)
+            return partial(run, added=added, factors=factors)
         names = {kernel.name for o in unrolled.cell for kernel in o.kernels} & masks.keys()
         if not names:
-            return unrolled.run
+            return run
         own = {name: masks[name] for name in names}
         if next(iter(own.values())).shape[0] == 1:
-            return partial(_run_masked, operation, {n: m[0] for n, m in own.items()}, base)
+            return partial(_run_masked, run, operation, {n: m[0] for n, m in own.items()}, base)
 
         def each(*inputs: Any) -> dict[str, Any]:
             rows = ops.shape(inputs[0])[0]
@@ -394,6 +435,7 @@ class Network:
 
             def one(row: Any) -> Any:
                 found = _run_masked(
+                    run,
                     operation,
                     row[1],
                     {n: v[None] for n, v in row[2].items()},
@@ -415,9 +457,13 @@ def _read_by(operation: Operation) -> list[str]:
 
 
 def _run_masked(
-    operation: Operation, masks: Mapping[str, Any], base: Mapping[str, Any], *inputs: Any
+    run: Callable[..., dict[str, Any]],
+    operation: Operation,
+    masks: Mapping[str, Any],
+    base: Mapping[str, Any],
+    *inputs: Any,
 ) -> dict[str, Any]:
-    """Return the values of a recurrent layer some of whose synapses are masked."""
+    """Run a recurrent layer some of whose synapses are masked."""
     unrolled: Unrolled = operation.params.unrolled
     sequence, initial, _ = split_inputs(operation.inputs, unrolled.masked)
     # What the gates read for the reference, (rows, time, …).
@@ -448,7 +494,7 @@ def _run_masked(
     masked = [(v, v * ops.cast(masks[n], v.dtype)) for n, v in variables.items() if n in masks]
     with keras.StatelessScope(masked):
         added = {name: whole[name] - value for name, value in sums().items()}
-        return unrolled.run(*inputs, added=added)
+        return run(*inputs, added=added)
 
 
 def _weighted(params: Synapses, x: Any, mask: Any) -> Any:

@@ -21,12 +21,13 @@ from keras import ops
 
 from nnslicer_tf._checks import check_memory, check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.ablated_network import Network, Rows, maskable
+from nnslicer_tf.instrument.ablated_network import Network, Rows, has_tied_kernels, maskable
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layout import LEVELS, WEIGHT
 from nnslicer_tf.instrument.model import ModelLike, instrumented
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.references import Reference, Weights, Zero, as_reference
 from nnslicer_tf.instrument.target import Target, TargetLike, resolve_target
 
@@ -98,7 +99,6 @@ class Ablation:
         check_name("level", level, (*LEVELS, WEIGHT))
         self.reference = as_reference(reference)
         self.level = level
-        by_weight = level == WEIGHT or (level == "synapse" and isinstance(self.reference, Weights))
         if level == WEIGHT and not isinstance(self.reference, (Zero, Weights)):
             raise InvalidArgumentError(
                 "Level 'weight' supports the references Zero() and Weights(model). Received: "
@@ -113,6 +113,12 @@ class Ablation:
                 "Ablate level='head', 'channel' or 'neuron' instead.",
             )
             self.im = maskable(self.im)
+        by_weight = level == WEIGHT or (level == "synapse" and isinstance(self.reference, Weights))
+        if level == "synapse" and isinstance(self.reference, Zero) and has_tied_kernels(self.im):
+            # A weight that is zero is zero wherever it is read.
+            by_weight = True
+            lookups = {o.params.name for o in self.im.operations if isinstance(o.params, Lookup)}
+            of = sorted(set(self.im.kernels) - lookups) if of is None else of
         self.reference.check(self.im)
         self.target = None if target is None else resolve_target(self.im, target)
         wanted = self.im.logit_operation if self.target is None else self.target.operation
@@ -275,6 +281,9 @@ class Ablation:
 
     def _flat(self, mask: Mask, samples: int) -> np.ndarray:
         """Return a mask as an array over all units, `(units,)` or `(samples, units)` float32."""
+        for part in mask.values() if isinstance(mask, Mapping) else [mask]:
+            if np.asarray(part).dtype.kind == "f" and np.isnan(part).any():
+                raise InvalidArgumentError("A mask must have numbers from 0 to 1. Received: NaN")
         if not isinstance(mask, Mapping):
             flat = np.asarray(mask)
             if flat.dtype.kind not in "bif" or flat.shape not in (
@@ -338,7 +347,7 @@ class Ablation:
             values = reference.values(self.im, x, network.bases)
             base = {name: ops.convert_to_tensor(value, "float32") for name, value in values.items()}
             donors = 1 if reference.paired else len(next(iter(values.values())))
-            found = base, network.constants(base), donors
+            found = base, network.sums_of(base), donors
             if reference.paired:
                 return found
             self._kept = found, reference, checksum

@@ -3,11 +3,15 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from itertools import count
 from typing import Any
 
 from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import WorkerError
+
+FEW_STEPS = 64
+"""Steps of a loop over time that is not worth compiling for one call."""
 
 _lost: list[int] = []  # this process, if TensorFlow's threads stayed behind in its parent
 
@@ -35,11 +39,12 @@ def check_process() -> None:
 
 
 def compiled_function(
-    function: Callable[..., Any], signature: Sequence[Any] | None = None
+    function: Callable[..., Any], signature: Any = None, after: int = 0
 ) -> Callable[..., Any]:
     """Return a function of tensors, compiled if the backend supports it.
 
-    TensorFlow compiles it once for a `signature`, the shapes of its float32 tensors.
+    TensorFlow compiles it once for a `signature`, the shapes of its float32 tensors, and runs the
+    first calls, those before number `after`, without: compiling takes as long as tens of them.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -55,12 +60,12 @@ def compiled_function(
         compiled = tf.function(function, specs, reduce_retracing=True, autograph=False)
         # TensorFlow counts tracings by the address of a function, which a later one may get.
         compiled._omit_frequent_tracing_warning = True
-        compiled = taking_turns(compiled, tf.errors.AlreadyExistsError)
+        compiled, calls = taking_turns(compiled, tf.errors.AlreadyExistsError), count()
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             check_process()
-            return compiled(*args, **kwargs)
+            return (function if next(calls) < after else compiled)(*args, **kwargs)
 
         return run
     if backend == "jax":
@@ -70,25 +75,6 @@ def compiled_function(
     import torch
 
     return torch.no_grad()(function)
-
-
-def device_name() -> str:
-    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        gpus = tf.config.list_physical_devices("GPU")
-        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-        return details.get("device_name", "GPU") if gpus else "CPU"
-    if backend == "jax":
-        import jax
-
-        device = jax.devices()[0]
-        return "CPU" if device.platform == "cpu" else device.device_kind
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def vector_jacobian_product(
@@ -132,13 +118,14 @@ def over_time(
     step: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]],
     carry: Sequence[Any],
     sequences: Sequence[Any],
+    results: int,
     reverse: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """Run a step for each entry of some sequences `(time, …)`, as a loop of the backend.
 
-    `step` maps the carry and the entries to the next carry and to results. Returns the last carry,
-    and the results `(time, …)` in the order of the sequences. `keras.ops.scan` cannot be used: on
-    TensorFlow, results must have the carry's structure.
+    `step` maps the carry and the entries to the next carry and to `results` tensors, all of one
+    dtype. Returns the last carry, and the results `(time, …)` in the order of the sequences.
+    `keras.ops.scan` cannot be used: on TensorFlow, results must have the carry's structure.
     """
     backend, state, length = keras.backend.backend(), list(carry), sequences[0].shape[0]
     if backend == "jax":
@@ -146,22 +133,27 @@ def over_time(
 
         return jax.lax.scan(step, state, list(sequences), reverse=reverse)
     if backend == "torch":
-        results = []
+        found = []
         for t in reversed(range(length)) if reverse else range(length):
-            state, found = step(state, [sequence[t] for sequence in sequences])
-            results.append(found)
+            state, values = step(state, [sequence[t] for sequence in sequences])
+            found.append(values)
         if reverse:
-            results.reverse()
-        return state, [keras.ops.stack(values) for values in zip(*results, strict=True)]
+            found.reverse()
+        return state, [keras.ops.stack(values) for values in zip(*found, strict=True)]
     import tensorflow as tf
 
-    # Traced once to learn the number and dtypes of the results; the graph's unused part is pruned.
-    _, found = step(state, [sequence[0] for sequence in sequences])
-    arrays = [tf.TensorArray(v.dtype, length, element_shape=v.shape) for v in found]
+    if tf.executing_eagerly() and length > FEW_STEPS:
+        loop = partial(over_time, step, results=results, reverse=reverse)
+        return tf.function(loop, autograph=False)(state, list(sequences))
+    # Arrays, because the derivative of an indexed tensor is as large as the tensor at each step.
+    entries = [tf.TensorArray(s.dtype, length).unstack(s) for s in sequences]
+    arrays = [tf.TensorArray(state[0].dtype, length, infer_shape=False) for _ in range(results)]
+    shapes: list[Any] = []
 
     def body(i: Any, state: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         t = length - 1 - i if reverse else i
-        state, values = step(state, [sequence[t] for sequence in sequences])
+        state, values = step(state, [entry.read(t) for entry in entries])
+        shapes[:] = [value.shape for value in values]
         return i + 1, state, [a.write(t, v) for a, v in zip(arrays, values, strict=True)]
 
     invariants = [tf.TensorShape((None, *c.shape[1:])) for c in carry]
@@ -172,4 +164,7 @@ def over_time(
         shape_invariants=(tf.TensorShape(()), invariants, [tf.TensorShape(None)] * len(arrays)),
         maximum_iterations=length,
     )
-    return list(state), [array.stack() for array in arrays]
+    stacked = [array.stack() for array in arrays]
+    return list(state), [
+        tf.ensure_shape(v, (length, *shape)) for v, shape in zip(stacked, shapes, strict=True)
+    ]

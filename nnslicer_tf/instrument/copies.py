@@ -266,11 +266,14 @@ def transfer(
         # Seeds come last: a dropout whose rate was set to 0 has one, and its copy has none.
         for variable, new in zip(_own_variables(part), _own_variables(twin), strict=False):
             if tuple(values.get(id(variable), variable).shape) != tuple(new.shape):
-                raise UnsupportedLayerError(
-                    f"'{layer.name}' ({type(layer).__name__}) creates its own layers, so no unit "
-                    "inside it can be removed. Build it as a functional model: "
-                    "keras.Model(inputs, outputs)."
+                why = (
+                    "creates its own layers, so no unit inside it can be removed. Build it as a "
+                    "functional model: keras.Model(inputs, outputs)."
+                    if len(own) > 1 or not type(layer).__module__.startswith("keras.")
+                    else "reads units that are removed, but no output depends on it. Build the "
+                    "model without this layer."
                 )
+                raise UnsupportedLayerError(f"'{layer.name}' ({type(layer).__name__}) {why}")
             # A copy: JAX's compiled calls delete the arrays that they are given.
             new.assign(keras.ops.copy(values.get(id(variable), variable)))
         for state, new in zip(_states(part), _states(twin), strict=True):

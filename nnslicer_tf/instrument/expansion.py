@@ -14,7 +14,7 @@ Limits: no functions of TensorFlow, and no Python condition or loop on values of
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -144,9 +144,9 @@ def expand(
         return None
     leaves = varied = expansion.leaves()
     # Which constants follow the variables? Those that differ when the variables do.
-    moved = [(v, ops.cast(v, v.dtype) * 0.75 + 0.375) for v in weights if "float" in v.dtype]
-    if moved and any("float" in str(leaf.dtype) for leaf in leaves if is_value(leaf)):
-        with keras.StatelessScope(moved):
+    others = moved(weights)
+    if others and any("float" in str(leaf.dtype) for leaf in leaves if is_value(leaf)):
+        with keras.StatelessScope(others):
             varied = run().leaves()  # type: ignore[union-attr]
     arguments_follow = any(isinstance(x, keras.Variable) for x in received)
     arguments_follow |= any(isinstance(x, Constant) and x.follows for x in received)
@@ -268,6 +268,11 @@ def one_run() -> Iterator[None]:
     finally:
         if outermost:
             _RUNS.leaves = None
+
+
+def moved(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, Any]]:
+    """Return variables of real numbers with other values, for a `StatelessScope`."""
+    return [(v, ops.cast(v, v.dtype) * 0.75 + 0.375) for v in variables if "float" in v.dtype]
 
 
 def is_value(leaf: Any) -> bool:

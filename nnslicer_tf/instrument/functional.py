@@ -1,14 +1,16 @@
 """Models as functions of symbolic inputs: their form, inputs and shapes."""
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import keras
+import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
-from nnslicer_tf.instrument.expansion import why_not
+from nnslicer_tf.instrument.expansion import is_value, moved, why_not
 from nnslicer_tf.instrument.registry import Shape
 
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
@@ -46,9 +48,21 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     else:
         inputs = [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
     takes_training = "training" in inspect.signature(model.call).parameters
-    try:
+
+    def traced() -> keras.Model:
         outputs = model.call(inputs, **({"training": False} if takes_training else {}))
         return keras.Model(inputs, outputs, name=model.name)
+
+    try:
+        functional = traced()
+        with keras.StatelessScope(moved(model.variables)):
+            varied = traced() if (values := _constants(functional)) else functional
+        if all(map(np.array_equal, values, _constants(varied))):
+            _number_anew(functional)
+            return functional
+        # A value that is computed from variables would stay what it is now: `call` is expanded as
+        # that of a layer, whose values follow the variables.
+        return keras.Model(inputs, model(inputs), name=model.name)
     except UnsupportedLayerError:
         raise
     except Exception as error:  # whatever a user's `call` raises
@@ -59,6 +73,31 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
             "for each layer; or put such steps into a layer and register its operations with "
             "nnslicer_tf.register_layer."
         ) from error
+
+
+def _number_anew(model: keras.Model) -> None:
+    """Number functions such as `add` from 1 in a model: Keras numbers those of a whole process."""
+    functions = [o for o in model.operations if not isinstance(o, keras.layers.Layer)]
+    used = {layer.name for layer in model.layers}
+    for operation in functions:
+        plain = name = re.sub(r"_\d+$", "", operation.name)
+        k = 0
+        while name in used:
+            k += 1
+            name = f"{plain}_{k}"
+        used.add(name)
+        operation.name = name
+
+
+def _constants(model: keras.Model) -> list[np.ndarray]:
+    """Return the tensors with values among the arguments of a functional model's operations."""
+    nodes = [node for depth in model._nodes_by_depth.values() for node in depth]
+    leaves = [
+        leaf
+        for node in nodes
+        for leaf in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+    ]
+    return [keras.ops.convert_to_numpy(leaf) for leaf in leaves if is_value(leaf)]
 
 
 @cache

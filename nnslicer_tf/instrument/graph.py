@@ -10,7 +10,12 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument.backend import check_process, compiled_function, value_and_product
+from nnslicer_tf.instrument.backend import (
+    FEW_STEPS,
+    check_process,
+    compiled_function,
+    value_and_product,
+)
 from nnslicer_tf.instrument.expansion import one_run
 from nnslicer_tf.instrument.heads import find_heads
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -26,7 +31,7 @@ from nnslicer_tf.instrument.operations import (
     Source,
     Step,
 )
-from nnslicer_tf.instrument.recurrence import Member, Unrolled
+from nnslicer_tf.instrument.recurrence import Member, Unrolled, inside
 from nnslicer_tf.instrument.registry import layer_steps
 from nnslicer_tf.instrument.tracing import Call, Trace
 
@@ -67,6 +72,12 @@ class Graph:
         """Whether a layer computes in bfloat16 or float16; it is then analysed in float32."""
         layers = (operation.keras_layer for operation in self.operations.values())
         return any(getattr(layer, "compute_dtype", "") in HALVES for layer in layers)
+
+    @property
+    def has_long_loops(self) -> bool:
+        """Whether a recurrent layer has so many steps that its loop is only run compiled."""
+        members = (o.params for o in self.operations.values() if isinstance(o.params, Member))
+        return any(member.unrolled.steps > FEW_STEPS for member in members)
 
     @cached_property
     def consumers(self) -> dict[str, tuple[Operation, ...]]:
@@ -125,14 +136,16 @@ class Graph:
         dtype = keras.backend.standardize_dtype(inputs[0].dtype)
         values = {name: change(name, v) for name, v in zip(self.inputs, inputs, strict=True)}
         through_time: dict[Unrolled, Any] = {}
-        for operation in self.ancestors(wanted):
+        needed = self.ancestors(wanted)
+        for operation in needed:
             name, params = operation.name, operation.params
             if name in self.inputs:
                 continue
             sources = (values[source] for source in operation.inputs)
             if isinstance(params, Member):  # those of a recurrent layer are computed together
                 if params.unrolled not in through_time:
-                    through_time[params.unrolled] = params.unrolled.run(*sources)
+                    names = inside(params.unrolled, needed)
+                    through_time[params.unrolled] = params.unrolled.run(*sources, wanted=names)
                 value = through_time[params.unrolled][params.operation.name]
             else:
                 value = operation.compute(*sources)

@@ -7,7 +7,7 @@ layer's inputs. No Keras layer class is needed here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nnslicer_tf._environment import ops
@@ -59,11 +59,20 @@ class Gate:
 
     def compute(self, *inputs: Any) -> Any:
         """Return the sum, with the bias."""
-        total = self.weights[0].apply(inputs[0])
-        for weights, x in zip(self.weights[1:], inputs[1:], strict=True):
-            total = total + weights.apply(x)
+        return self.read()(*inputs)
+
+    def read(self) -> Callable[..., Any]:
+        """Return `compute` with the weights as they are now, read once for all time steps."""
+        columns = [w.columns(ops.convert_to_tensor(w.kernel.variable())) for w in self.weights]
         bias = self.bias()
-        return total if bias is None else total + ops.cast(bias, total.dtype)
+
+        def compute(*inputs: Any) -> Any:
+            parts = zip(self.weights, columns, inputs, strict=True)
+            sums = [w.kernel.apply(x, ops.cast(part, x.dtype)) for w, part, x in parts]
+            total = sum(sums[1:], sums[0])
+            return total if bias is None else total + ops.cast(bias, total.dtype)
+
+        return compute
 
     @property
     def kernels(self) -> tuple[Synapses, ...]:
@@ -100,19 +109,28 @@ class Unrolled:
             **{operation.name: operation.shape for operation in self.cell},
         }
 
+    def read(self) -> tuple[Operation, ...]:
+        """Return the cell with its gates' weights as they are now, read once for all steps."""
+        gates = {o.name: o.params for o in self.cell if isinstance(o.params, Gate)}
+        return tuple(
+            replace(o, compute=gates[o.name].read()) if o.name in gates else o for o in self.cell
+        )
+
     def run(
         self,
         *inputs: Any,
+        wanted: Iterable[str],
         added: Mapping[str, Any] | None = None,
         factors: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the values `(batch, time, …)` of the cell's operations, by name.
+        """Return the values `(batch, time, …)` of the `wanted` operations of the cell, by name.
 
         `inputs` are the sequence; optionally the initial states `(batch, …)`, otherwise zeros; and
         the mask `(batch, time)`, if there is one. Operations' values are multiplied by `factors`
         and increased by `added`, `(batch, time, …)`, before others read them.
         """
-        changes, scales = dict(added or {}), dict(factors or {})
+        changes, scales, cell = dict(added or {}), dict(factors or {}), self.read()
+        names = tuple(wanted)
         x, initial, mask = split_inputs(inputs, self.masked)
         states = list(initial) or [
             ops.zeros((ops.shape(x)[0], *shape), dtype=x.dtype) for shape in self.states.values()
@@ -124,19 +142,19 @@ class Unrolled:
             later = entries[len(sequences) :]
             plus = dict(zip(changes, later, strict=False))
             times = dict(zip(scales, later[len(changes) :], strict=True))
-            for operation in self.cell:
+            for operation in cell:
                 name, inputs = operation.name, (values[source] for source in operation.inputs)
                 value = operation.compute(*inputs)
                 value = value * times[name] if name in times else value
                 values[name] = value + plus[name] if name in plus else value
-            return [values[s] for s in self.states], [values[o.name] for o in self.cell]
+            return [values[s] for s in self.states], [values[name] for name in names]
 
         sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
         every = [
             time_first(sequence) for sequence in (*sequences, *changes.values(), *scales.values())
         ]
-        _, found = over_time(step, states, every)
-        return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
+        _, found = over_time(step, states, every, len(names))
+        return {name: time_first(v) for name, v in zip(names, found, strict=True)}
 
     def place(self, t: int) -> int:
         """Return the index of the sequence's entry that step t reads."""
@@ -154,7 +172,7 @@ class Unrolled:
             name = operation.name
             return Step(
                 RECURRENCE,
-                lambda *inputs: self.run(*inputs)[name],
+                lambda *inputs: self.run(*inputs, wanted=[name])[name],
                 Member(self, operation),
                 suffix=name,
                 sources=every,
@@ -213,6 +231,12 @@ def consumers_first(operations: Iterable[Operation]) -> list[Operation | Recurre
         else:
             order[operation.name] = operation
     return list(reversed(order.values()))
+
+
+def inside(unrolled: Unrolled, operations: Iterable[Operation]) -> list[str]:
+    """Return the names that those operations which belong to a layer have in its cell."""
+    members = (o.params for o in operations if isinstance(o.params, Member))
+    return [member.operation.name for member in members if member.unrolled is unrolled]
 
 
 def split_inputs(inputs: Sequence[Any], masked: bool) -> tuple[Any, Sequence[Any], Any]:

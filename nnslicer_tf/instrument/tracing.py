@@ -228,8 +228,10 @@ class _Visitor:
         tensors = _tensors(tuple(named.values()))
         if isinstance(layer, keras.Model):
             shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
-            found = self.run(as_functional(layer, shapes), tensors, f"{path}/")
-            return keras.tree.pack_sequence_as(specs, found)
+            functional = as_functional(layer, shapes)
+            if layer not in functional.layers:  # else it is expanded, as a layer
+                found = self.run(functional, tensors, f"{path}/")
+                return keras.tree.pack_sequence_as(specs, found)
         outputs = keras.tree.map_structure(
             lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), specs
         )

@@ -308,7 +308,7 @@ class _TensorWalk:
         gates received.
         """
         names, states = self._names, self._unrolled.states
-        shapes = self._unrolled.shapes
+        shapes, cell = self._unrolled.shapes, self._unrolled.read()
         zeros = {name: ops.zeros((self._batch, *shapes[name]), "float32") for name in names}
         entries = {**entries, **{("given", name): v for name, v in self._given.items()}}
         if self._present is not None:
@@ -327,13 +327,14 @@ class _TensorWalk:
             seed = {name: at.get(("given", name), zeros[name]) for name in names}
             for name, value in zip(states, carry, strict=True):
                 seed[name] = seed[name] + value
-            received = propagate(reversed(self._unrolled.cell), seed, expand, shapes)
+            received = propagate(reversed(cell), seed, expand, shapes)
             totals = [received[name] for name in (*names, SEQUENCE)]
             of_gates = [gates[operation.name] for operation in self.gates]
             return [received[before(s)] for s in states], [*totals, *of_gates]
 
         carry = [zeros[name] for name in states]
-        to_states, totals = over_time(step, carry, list(entries.values()), reverse=True)
+        results = len(names) + 1 + len(self.gates)
+        to_states, totals = over_time(step, carry, list(entries.values()), results, reverse=True)
         *of_members, to_sequence = totals[: len(names) + 1]
         members = {}
         for name, value in zip(names, of_members, strict=True):

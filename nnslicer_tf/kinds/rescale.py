@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._environment import ops
-from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.backend import value_and_product, vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Pooling, Softmax, Statistics
 from nnslicer_tf.kinds.kind import MULTIPLIERS
 
@@ -52,10 +52,10 @@ def quotient(operation: Operation, inputs: list, reference: list, multipliers: A
 
 def slopes(operation: Operation, x: Any, x0: Any) -> Any:
     """Return Δoutput / Δinput of a function of single values; its derivative where Δ is tiny."""
-    (gradient,) = vector_jacobian_product(operation.compute, [x], ops.ones_like(x))
+    value, (gradient,) = value_and_product(operation.compute, [x], ops.ones_like)
     change = x - x0
     small = ops.abs(change) < SMALL
-    outputs = operation.compute(x) - operation.compute(x0)
+    outputs = value - operation.compute(x0)
     return ops.where(small, gradient, outputs / ops.where(small, 1.0, change))
 
 

@@ -81,11 +81,7 @@ def masks(model: ModelLike) -> dict[str, np.ndarray]:
         model: A model from `prune`, `apply_masks` or `compact`, or one loaded from its file.
     """
     im = instrumented(model)
-    constraints = {
-        name: im.kernels[name].variable().constraint if slot == SHARED else getattr(layer, slot, 0)
-        for name, (layer, slot) in kernel_layers(im).items()
-        if slot
-    }
+    constraints = {name: getattr(k.variable(), "constraint", 0) for name, k in im.kernels.items()}
     return {name: c.mask for name, c in constraints.items() if isinstance(c, WeightMask)}
 
 
@@ -171,11 +167,14 @@ def masked_copy(
             restrict(offset.layer, offset.slot, ~offset.channels)
     copy = rebuild(im.functional, values, configs)
 
-    # The config of some layers has one constraint for several kernels.
-    without_slot = [name for name in keep if owners[name][1] == SHARED]
-    kernels = im.like(copy).kernels if without_slot else {}
-    for name in without_slot:
-        kernels[name].variable().constraint = WeightMask(keep[name])
+    # Some configs have one constraint for several kernels, or none for those of layers inside.
+    twins = dict(zip(map(id, im.functional.variables), copy.variables, strict=True))
+    masked = [(im.kernels[name].variable(), mask) for name, mask in keep.items()]
+    for variable, mask in (*masked, *((o.variable, ~o.channels) for o in offsets)):
+        twin, before = twins[id(variable)], variable.constraint
+        if not isinstance(twin.constraint, WeightMask):
+            earlier = before.mask if isinstance(before, WeightMask) else True
+            twin.constraint = WeightMask(mask & earlier, twin.constraint)
     return copy
 
 

@@ -9,6 +9,7 @@ each layer. Memory: the copy's values that later layers read, for all samples.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -95,10 +96,7 @@ def reconstruct(
         if name in values:
             return values[name][number]
         operation = copy[name]
-        inputs = [value(source, number) for source in operation.inputs]
-        if isinstance(operation.params, Member):
-            return operation.params.unrolled.run(*inputs)[operation.params.operation.name]
-        return operation.compute(*inputs)
+        return operation.compute(*(value(source, number) for source in operation.inputs))
 
     with progress_bar("Fitting layers", len(plans), progress) as bar:
         for operation in copy.operations:
@@ -117,7 +115,8 @@ def reconstruct(
                 if isinstance(operation.params, Member):  # all of a layer's together
                     unrolled = operation.params.unrolled
                     if unrolled not in through_time:
-                        through_time[unrolled] = [unrolled.run(*given) for given in inputs]
+                        run = partial(unrolled.run, wanted=[o.name for o in unrolled.cell])
+                        through_time[unrolled] = [run(*given) for given in inputs]
                     name = operation.params.operation.name
                     outputs = [one[name] for one in through_time[unrolled]]
                 else:

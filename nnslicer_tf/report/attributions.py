@@ -4,38 +4,32 @@ Blue raises the target's score, red lowers it. Columns of a table are sorted by 
 and have one row in all panels; a signal is a line in front of its attributions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nnslicer_tf._checks import counted
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import figures
+from nnslicer_tf.report.results import plot_bars
 
 MAX_COLUMNS = 20  # Number of a table's columns that are drawn
 MAX_LINES = 4  # Number of a signal's channels that are drawn as lines
 PANELS = 4  # Pictures in a row
+TEXT: Any = {"font.size": 9}  # points; a page shows nine as twelve pixels
+WIDTH = 3.4  # of a picture, in inches; on a page 340 pixels, so that it fits a phone
 
-METHODS = {
-    "slice": (figures.BLUE, "o"),
-    "amounts": (figures.BLUE, "o"),
-    "Shapley values": (figures.BLUE, "o"),
-    "DeepLIFT": (figures.SKY, "*"),
-    "gradient × input": (figures.ORANGE, "s"),
-    "SmoothGrad": ("#8f6300", "p"),
-    "expected gradients": ("#4a4ab0", "<"),
-    "RISE": ("#5b2a86", ">"),
-    "integrated gradients": (figures.GREEN, "^"),
-    "integrated gradients, 50 samples": ("#00513b", "v"),
-    "Grad-CAM": (figures.RED, "D"),
-    "occlusion": ("#cc79a7", "P"),
-    "random order": ("#8a8f98", "x"),
-}
-"""Method → colour and marker of its curve."""
+CURVES = (figures.BLUE, figures.ORANGE, figures.GREEN, "#8a8f98")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,86 +39,99 @@ class InputPanel:
     sample: np.ndarray
     # method → attributions, of the sample's shape; the first one decides the order
     maps: Mapping[str, np.ndarray]
-    title: str
+    title: str  # before each method's name; "" for the only input
     usual: np.ndarray | None = None  # the input's mean over data, shown with a table's values
     columns: Sequence[str] = ()  # a table's; indices by default
-    words: Sequence[str] = ()  # of a sentence; the tokens by default
-    is_text: bool = False  # the entries are tokens
+    words: Sequence[str] = ()  # of a sentence, or its tokens
     labels: Sequence[str] = ()  # of a table's lines, in place of its columns and values
 
-    @property
-    def kind(self) -> str:
-        """Whether it is "text", a "table", an "image", a "signal" or another "array"."""
-        shape = self.sample.shape
-        if self.is_text:
-            return "text" if len(shape) < 2 else "array"
-        if len(shape) < 2:
-            return "table"
-        if len(shape) == 3 and shape[-1] in (1, 3):
-            return "image"
-        return "signal" if len(shape) == 2 else "array"
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A small picture: an input, one method's attributions of it, answers, or curves."""
+
+    draw: Callable[[Axes], object]
+    height: float  # in inches
+    caption: str = ""  # what a page says below it
+    span: int = 1  # number of columns of a figure that it takes
 
 
-def attribution_figure(
-    panels: Sequence[InputPanel],
-    answers: pd.DataFrame | None = None,
-    curves: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]] | None = None,
-) -> Figure:
-    """Return a figure of attributions, with a block for each input and one for the answers.
-
-    `answers` is a table: a column of names, then a column of numbers for each model. `curves` maps
-    title → method → (shares, answers), such as deletion curves.
-    """
-    heights = []
-    for panel in panels:
-        if panel.kind == "table":
-            rows = -(-len(panel.maps) // PANELS)
-            heights.append(1.2 + 0.24 * min(panel.sample.size, MAX_COLUMNS) * rows)
-        elif panel.kind == "text":
-            heights.append(len(panel.maps) * (0.55 + 0.25 * -(-panel.sample.size // 14)))
-        else:
-            heights.append(3.1 * -(-(1 + len(panel.maps)) // PANELS))
-    has_answers = answers is not None or bool(curves)
-    heights += [3.0] * has_answers
-    figure = Figure(figsize=(3.1 * PANELS, sum(heights)), layout="constrained")
-    blocks = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    draw = {"table": _draw_table, "text": _draw_text}
-    for panel, block in zip(panels, blocks, strict=False):
-        draw.get(panel.kind, _draw_maps)(panel, block)
-    if not has_answers:
-        return figure
-
-    axes = blocks[-1].subplots(1, PANELS, squeeze=False)[0]
-    free = list(axes)
-    if answers is not None:
-        _draw_answers(answers, free.pop(0))
-    for title, of_methods in (curves or {}).items():
-        ax = free.pop(0)
-        for i, (name, (shares, values)) in enumerate(of_methods.items()):
-            colour, marker = METHODS.get(name, (None, None))
-            ax.plot(
-                shares,
-                values,
-                label=name,
-                color=colour,
-                marker=marker,
-                markevery=(i, len(of_methods)),  # avoids overlaps where curves coincide
-                markersize=5,
-                linewidth=1.2,
-            )
-        ax.set_xlabel("share of the features")
-        ax.set_title(title, fontsize=9)
-        ax.grid(alpha=0.3)
-    if curves:
-        handles = axes[1 if answers is not None else 0].get_legend_handles_labels()
-        free[0].legend(*handles, loc="center left", fontsize=8, frameon=False)
-    for axis in free:
-        axis.set_axis_off()
+def cell_figure(cells: Sequence[Cell], title: str = "") -> Figure:
+    """Return one figure of cells, with `PANELS` columns."""
+    rows: list[list[Cell]] = [[]]
+    for cell in cells:
+        if sum(other.span for other in rows[-1]) + cell.span > PANELS:
+            rows.append([])
+        rows[-1].append(cell)
+    heights = [max(cell.height for cell in row) for row in rows]
+    figure = Figure(figsize=(WIDTH * PANELS, sum(heights) + 0.4), layout="constrained")
+    grid = figure.add_gridspec(len(rows), PANELS, height_ratios=heights)
+    with rc_context(TEXT):
+        for i, row in enumerate(rows):
+            start = 0
+            for cell in row:
+                cell.draw(figure.add_subplot(grid[i, start : start + cell.span]))
+                start += cell.span
+        figure.suptitle(title)
     return figure
 
 
-def _draw_table(panel: InputPanel, block: Figure | SubFigure) -> None:
-    """Draw bars, with one row for each column in all panels, the largest at the top."""
+def save_cell(cell: Cell, path: Path) -> None:
+    """Write a cell as a picture of its own."""
+    figure = Figure(figsize=(WIDTH, cell.height), layout="constrained")
+    with rc_context(TEXT):
+        cell.draw(figure.subplots())
+    figures.save_figure(figure, path, dpi=200)
+
+
+def panel_cells(panel: InputPanel) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells of the sample and its first method, and those of the other methods."""
+    shape, drawn, draw = panel.sample.shape, list[Any](panel.maps), _draw_bars
+    own, span, height = 1, 1, 0.8 + 0.25 * min(panel.sample.size, MAX_COLUMNS)
+    if panel.words:
+        letters = sum(len(word) + 2 for word in panel.words)
+        draw, height = _draw_words, 0.5 + 0.24 * -(-letters // 36)
+        span = 2 if letters < 90 else PANELS
+    elif len(shape) > 1:
+        draw = _draw_image if len(shape) == 3 and shape[-1] in (1, 3) else _draw_steps
+        own, height, drawn = 2, WIDTH, [None, *drawn]  # the sample is drawn by itself, too
+    else:
+        span = 2 if len(drawn) <= 2 else 1
+    cells = [Cell(partial(draw, panel, method), height, span=span) for method in drawn]
+    return cells[:own], cells[own:]
+
+
+def answer_cell(answers: pd.DataFrame) -> Cell:
+    """Return a cell of bars: a group for each row, a bar for each column."""
+    values = answers.to_numpy()
+    is_probability = values.min() >= 0 and values.max() <= 1
+
+    def draw(ax: Axes) -> None:
+        ylabel = "probability" if is_probability else "value"
+        plot_bars(answers, ax).set(xlabel="answer", ylabel=ylabel)
+        # Above the axes, where it cannot hide a bar.
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+
+    return Cell(draw, WIDTH)
+
+
+def curve_cell(
+    of_methods: Mapping[str, tuple[np.ndarray, np.ndarray]], verb: str, answer: str
+) -> Cell:
+    """Return a cell of deletion or insertion curves, method → (shares, answers).
+
+    `verb` is "hidden" or "shown", and `answer` names what the curves show.
+    """
+    moves = "falls" if verb == "hidden" else "rises"
+    caption = (
+        f"The most important features are {verb} first: the earlier a curve {moves}, the better "
+        "its method found what matters."
+    )
+    return Cell(partial(_draw_curves, of_methods, verb, answer), 3.6, caption)
+
+
+def _draw_bars(panel: InputPanel, method: str, ax: Axes) -> None:
+    """Draw a table's columns, in the order of the first method, the largest at the top."""
     first = next(iter(panel.maps.values())).ravel()
     shown = np.argsort(-np.abs(first), kind="stable")[:MAX_COLUMNS]
     labels = []
@@ -135,101 +142,84 @@ def _draw_table(panel: InputPanel, block: Figure | SubFigure) -> None:
         name = panel.columns[k] if len(panel.columns) else str(k)
         usual = "" if panel.usual is None else f" (mean {panel.usual.ravel()[k]:.3g})"
         labels.append(f"{name} = {panel.sample.ravel()[k]:.3g}{usual}")
-    rows, places = -(-len(panel.maps) // PANELS), np.arange(len(shown))
-    axes = block.subplots(rows, min(len(panel.maps), PANELS), squeeze=False)
-    for i, (axis, (method, values)) in enumerate(zip(axes.flat, panel.maps.items(), strict=False)):
-        of_shown = values.ravel()[shown]
-        colours = np.where(of_shown[:, None] > 0, figures.POSITIVE, figures.NEGATIVE) / 255
-        axis.barh(places, of_shown, color=colours)
-        axis.axvline(0, color="black", linewidth=0.6)
-        axis.set_yticks(places, labels if i % PANELS == 0 else [])
-        axis.set_ylim(len(shown) - 0.5, -0.5)
-        axis.set_title(method, fontsize=9)
-        axis.tick_params(labelsize=8)
-    for axis in axes.flat[len(panel.maps) :]:
-        axis.set_axis_off()
+    of_shown = panel.maps[method].ravel()[shown]
+    colours = np.where(of_shown[:, None] > 0, figures.POSITIVE, figures.NEGATIVE) / 255
+    ax.barh(np.arange(len(shown)), of_shown, color=colours)
+    ax.axvline(0, color="black", linewidth=0.6)
+    ax.set_yticks(np.arange(len(shown)), labels)
+    ax.set_ylim(len(shown) - 0.5, -0.5)
     rest = first.size - len(shown)
-    more = f"; {rest} columns with smaller attributions are not shown" if rest else ""
-    block.suptitle(f"{panel.title} Blue raises, red lowers it{more}.", fontsize=10)
+    ax.set_xlabel("contribution" + (f"; {rest} smaller ones not shown" if rest else ""))
+    ax.set_title(f"{panel.title}{method}", loc="right")  # above the names, too
 
 
-def _draw_text(panel: InputPanel, block: Figure | SubFigure) -> None:
-    """Draw the words of a sentence once for each method."""
-    words = list(panel.words) or [str(int(token)) for token in panel.sample.ravel()]
-    axes = block.subplots(len(panel.maps), 1, squeeze=False)[:, 0]
-    for axis, (method, values) in zip(axes, panel.maps.items(), strict=True):
-        plot_words(values.ravel(), words, axis)
-        axis.set_title(method, fontsize=9, loc="left")
-    block.suptitle(f"{panel.title} Blue raises, red lowers it.", fontsize=10)
+def _draw_words(panel: InputPanel, method: str, ax: Axes) -> None:
+    plot_words(panel.maps[method].ravel(), panel.words, ax)
+    ax.set_title(f"{panel.title}{method}", loc="left")
 
 
-def _draw_maps(panel: InputPanel, block: Figure | SubFigure) -> None:
-    """Draw the sample, then each method over it."""
-    rows = -(-(1 + len(panel.maps)) // PANELS)
-    axes = list(block.subplots(rows, PANELS, squeeze=False).flat)
-    sample = panel.sample
-    if panel.kind == "image":
-        figures.show_image(axes[0], sample)
-        axes[0].set_axis_off()
-    elif panel.kind == "signal":
-        _draw_signal(sample, axes[0])
+def _draw_image(panel: InputPanel, method: str | None, ax: Axes) -> None:
+    if method is None:
+        figures.show_image(ax, panel.sample)
+        ax.set_axis_off()
     else:
-        axes[0].imshow(sample.reshape(len(sample), -1).T, aspect="auto", cmap="gray")
-    axes[0].set_title(panel.title, fontsize=10)
-    for i, (axis, (method, values)) in enumerate(zip(axes[1:], panel.maps.items(), strict=False)):
-        if panel.kind == "image":
-            plot_over_image(values, sample, axis)
-        elif panel.kind == "signal":
-            _draw_signal(sample, axis, values)
-        else:
-            sheet = figures.overlay(values.reshape(len(values), -1).T)
-            axis.imshow(sheet, aspect="auto", interpolation="nearest")
-        axis.set_title(f"{method}\nblue raises, red lowers" if not i else method, fontsize=9)
-    for axis in axes[1 + len(panel.maps) :]:
-        axis.set_axis_off()
+        plot_over_image(panel.maps[method], panel.sample, ax)
+    ax.set_title(f"{panel.title}{method or 'the input'}")
 
 
-def _draw_signal(sample: np.ndarray, ax: Axes, values: np.ndarray | None = None) -> None:
+def _draw_steps(panel: InputPanel, method: str | None, ax: Axes) -> None:
     """Draw a signal `(steps, channels)` over its attributions: lines, or if many, heat maps."""
+    sample = panel.sample.reshape(len(panel.sample), -1)
+    values = panel.maps[method].reshape(len(sample), -1) if method else None
     steps, channels = sample.shape
     if channels > MAX_LINES:
         sheet = sample.T if values is None else figures.overlay(values.T)
         ax.imshow(sheet, aspect="auto", cmap="gray", interpolation="nearest")
-        ax.set(xlabel="step", ylabel="channel")
-        return
-    greys = ("#30343b", "#70757e", "#9aa0a9", "#c3c7cd")
-    for c in range(channels):
-        ax.plot(np.arange(steps), sample[:, c], color=greys[c], linewidth=1, label=f"channel {c}")
-    if channels > 1:
-        ax.legend(fontsize=7, frameon=False)
-    if values is not None:
-        bottom, top = ax.get_ylim()
-        ax.imshow(
-            figures.overlay(values.sum(axis=1)[None]),
-            extent=(-0.5, steps - 0.5, bottom, top),
-            aspect="auto",
-            interpolation="nearest",
-            zorder=0,
-        )
-        ax.set_ylim(bottom, top)
+        ax.set_ylabel("channel")
+    else:
+        greys = ("#30343b", "#70757e", "#9aa0a9", "#c3c7cd")
+        for c in range(channels):
+            ax.plot(np.arange(steps), sample[:, c], label=f"channel {c}", color=greys[c])
+        if channels > 1:
+            ax.legend(frameon=False)
+        ax.set_ylabel("value")
+        if values is not None:
+            bottom, top = ax.get_ylim()
+            ax.imshow(
+                figures.overlay(values.sum(axis=1)[None]),
+                extent=(-0.5, steps - 0.5, bottom, top),
+                aspect="auto",
+                interpolation="nearest",
+                zorder=0,
+            )
+            ax.set_ylim(bottom, top)
     ax.set_xlim(-0.5, steps - 0.5)
     ax.set_xlabel("step")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_title(f"{panel.title}{method or 'the input'}")
 
 
-def _draw_answers(table: pd.DataFrame, ax: Axes) -> None:
-    """Draw a bar for each name and model."""
-    height = 0.26
-    for i, name in enumerate(table.columns[1:]):
-        places = np.arange(len(table)) + (i - 1) * height
-        colour = ("#8a8f98", figures.BLUE, figures.ORANGE)[i]
-        ax.barh(places, table[name], height, label=name, color=colour)
-    ax.set_yticks(np.arange(len(table)), table.iloc[:, 0])
-    ax.invert_yaxis()
-    values = table.iloc[:, 1:].to_numpy()
-    if values.min() >= 0 and values.max() <= 1:
-        ax.set(xlabel="probability", xlim=(0, 1))
-    # Above the axes, where it cannot hide a bar.
-    ax.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=1, frameon=False)
+def _draw_curves(
+    of_methods: Mapping[str, tuple[np.ndarray, np.ndarray]], verb: str, answer: str, ax: Axes
+) -> None:
+    """Draw curves; those that coincide are one, and later ones are thinner than those below."""
+    every = [values for _, values in of_methods.values()]
+    close = 0.01 * float(np.ptp(np.concatenate(every))) if every else 0.0
+    curves: list[tuple[list[str], np.ndarray, np.ndarray]] = []
+    for name, (shares, values) in of_methods.items():
+        for names, _, other in curves:
+            if np.abs(values - other).max() <= close:
+                names.append(name)
+                break
+        else:
+            curves.append(([name], shares, values))
+    for i, (names, shares, values) in enumerate(curves):
+        label, width = fill(", ".join(names), 36), max(5.0 - 1.5 * i, 0.8)
+        ax.plot(shares, values, label=label, color=CURVES[i % len(CURVES)], linewidth=width)
+    ax.set(xlabel=f"share of the features {verb}", ylabel=answer)
+    ax.grid(alpha=0.3)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), frameon=False)
+    ax.set_title(f"{verb}, largest first")
 
 
 def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = None) -> Axes:
@@ -238,7 +228,8 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
     Args:
         values: One value for each pixel, or for each of its channels, such as
             `one.neurons[im.input_operation]` of a slice.
-        image: `(height, width)` or `(height, width, channels)`; drawn in light grey.
+        image: `(height, width)` or `(height, width, channels)`; drawn in grey. Under the
+            colours light stays light and dark stays dark.
         ax: Where to draw.
 
     Raises:
@@ -250,12 +241,11 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: Axes | None = Non
             "Values and image must have the same height and width. "
             f"Received: {np.shape(values)}, {image.shape}"
         )
-    sheet = figures.overlay(values)
-    ax = figures.new_axes(ax)
     grey = image.mean(axis=-1) if image.ndim == 3 else image
     span = float(np.ptp(grey)) or 1.0
-    # With half the contrast, so that the colours stand out.
-    ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
+    sheet = figures.overlay(values, (grey - grey.min()) / span)
+    ax = figures.new_axes(ax)
+    ax.imshow(grey, cmap="gray", vmin=grey.min() - 0.2 * span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()
     ax.set_title("blue: positive, red: negative", fontsize=9)
@@ -281,6 +271,7 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: Axes | None = None) 
     ax = figures.new_axes(ax)
     ax.imshow(figures.overlay(values.T), aspect="auto", interpolation="nearest")
     ax.set(xlabel="step", ylabel="unit")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_title(title or "blue: positive, red: negative", fontsize=9)
     return ax
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +12,59 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.attributions import InputPanel, attribution_figure
+from nnslicer_tf.report.attributions import (
+    WIDTH,
+    Cell,
+    InputPanel,
+    answer_cell,
+    cell_figure,
+    curve_cell,
+    panel_cells,
+    save_cell,
+)
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.pages import Heading, Page, Picture, Table, Text
 
 
 def explanation_figure(one: Any) -> Figure:
     """Return a figure: the sample with its contributions, other methods, and the answers."""
-    maps = {one.own_method: one.contributions}
-    curves = {}
+    first, others = _cells(one)
+    return cell_figure([*first, *others], f"why {one.question}? Blue raises, red lowers it.")
+
+
+def _cells(one: Any) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells of the sample, its contributions and answers, and of other methods."""
+    maps, curves = {one.own_method: one.contributions}, []
     if one.comparison is not None:
         maps = dict(one.comparison.values)
-        curves = {
-            f"{title}\n(area: {better} is better)": {
-                n: (c.shares, c.answers) for n, c in of_methods.items()
-            }
-            for title, better, of_methods in (
-                ("hidden, largest first", "less", one.comparison.deletion),
-                ("shown, largest first", "more", one.comparison.insertion),
-            )
-        }
+        answer = one.question if one.target.label is None else f"probability of {one.question}"
+        # The own method, the two best ones, and a random order, which comes last.
+        best = one.comparison.to_frame()["method"][:2]
+        chosen = dict.fromkeys([one.own_method, *best, list(one.comparison.deletion)[-1]])
+        for verb, of_methods in (
+            ("hidden", one.comparison.deletion),
+            ("shown", one.comparison.insertion),
+        ):
+            drawn = {n: (of_methods[n].shares, of_methods[n].answers) for n in chosen}
+            curves.append(curve_cell(drawn, verb, answer))
     if one.background is not None and one.background.names:  # a table, whose columns have groups
-        return attribution_figure([_table_panel(one, maps)], one.to_frame(), curves)
-    inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
-    panels = []
-    for name, sample in inputs.items():
-        of_input = {m: v[name] if name else v for m, v in maps.items()}
-        usual = one.means.get(name or next(iter(one.means)))
-        title = f"why {one.question}?" + (f" ({name})" if name else "")
-        is_text = (name or next(iter(one.means))) in one.token_inputs
-        panels.append(
-            InputPanel(
-                sample,
-                of_input,
-                title,
-                usual,
-                one.columns if len(one.columns) == np.size(sample) else (),
-                one.words if is_text else (),
-                is_text,
-            )
-        )
-    return attribution_figure(panels, one.to_frame(), curves)
+        panels = [_table_panel(one, maps)]
+    else:
+        inputs = one.sample if isinstance(one.sample, Mapping) else {"": one.sample}
+        panels = []
+        for name, sample in inputs.items():
+            of_input = {m: v[name] if name else v for m, v in maps.items()}
+            operation = name or next(iter(one.means))
+            columns = one.columns if len(one.columns) == np.size(sample) else ()
+            tokens = np.ravel(sample) if operation in one.token_inputs and sample.ndim < 2 else ()
+            words = list(one.words if len(tokens) else ()) or [str(int(t)) for t in tokens]
+            title = f"{name}: " if name else ""
+            panels.append(InputPanel(sample, of_input, title, one.means[operation], columns, words))
+    first, others = [], curves
+    for cells, rest in map(panel_cells, panels):
+        first += cells
+        others += rest
+    return [*first, answer_cell(one.to_frame().set_index("answer"))], others
 
 
 def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
@@ -71,7 +83,7 @@ def _table_panel(one: Any, maps: Mapping[str, Any]) -> InputPanel:
         for method, values in maps.items()
     }
     names = [f"{name} = {value}" for name, value in zip(labels.feature, labels.value, strict=True)]
-    return InputPanel(background.values, by_feature, f"why {one.question}?", labels=names)
+    return InputPanel(background.values, by_feature, "", labels=names)
 
 
 def save_explanation(one: Any, path: str | os.PathLike) -> None:
@@ -98,11 +110,15 @@ def explanation_html(one: Any) -> str:
 
 
 def _blocks(one: Any, folder: Path) -> list[Any]:
-    """Return the blocks of a page; the picture is written to a folder."""
-    picture = folder / "explanation.png"
-    save_figure(explanation_figure(one), picture)
-    blocks: list[Any] = [Text(line) for line in one.summary().splitlines()]
-    blocks.append(Picture(picture, "Contributions of the input's features"))
+    """Return the blocks of a page; the pictures are written to a folder."""
+    answer, *rest = map(Text, one.summary().splitlines())
+    first, others = _cells(one)
+    blocks: list[Any] = [
+        answer,
+        *_pictures(first, folder, "first"),
+        Text("Blue features raise the answer's score, red ones lower it."),
+    ]
+    blocks += rest
     if one.background is not None and one.background.names:
         title = f"Contributions against {len(one.background.by_row)} background rows"
         blocks.append(Table(one.background.to_frame(), title))
@@ -112,7 +128,7 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if certificates:
         frame = pd.concat(certificates, names=["decisive slice for"]).drop(columns="sample")
         certificate = frame.droplevel(1).T.rename_axis("certificate").reset_index()
-        blocks.append(Table(certificate, "", longest=40))
+        blocks.append(Table(certificate, "Certificates of decisive slices", longest=12))
     if one.frequencies is not None:
         blocks += [
             Heading("Difference from usual slices"),
@@ -126,7 +142,17 @@ def _blocks(one: Any, folder: Path) -> list[Any]:
     if one.comparison is not None:
         blocks += [
             Heading("Other methods"),
+            *_pictures(others, folder, "other"),
             Table(one.comparison.to_frame(), "Areas under the curves"),
             *(Text(f"{name}: {why}") for name, why in one.comparison.left_out.items()),
         ]
     return blocks
+
+
+def _pictures(cells: Sequence[Cell], folder: Path, name: str) -> list[Picture]:
+    """Return a picture of each cell, as wide as a phone at most; written to a folder."""
+    paths = [folder / f"{name}{i}.png" for i in range(len(cells))]
+    for cell, path in zip(cells, paths, strict=True):
+        save_cell(cell, path)
+    width = round(100 * WIDTH)
+    return [Picture(path, cell.caption, width) for cell, path in zip(cells, paths, strict=True)]

@@ -5,7 +5,6 @@ theme; wide tables scroll separately.
 """
 
 import base64
-import io
 import os
 import re
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ Block = Any  # A part of a page: its method `html(folder)` returns HTML for a pa
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of level 2 or 3, listed in the table of contents."""
+    """A heading of level 2 or 3."""
 
     text: str
     level: int = 2
@@ -71,25 +70,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file, embedded as a lossless WebP, a fifth smaller, if that format can hold it."""
+    """A PNG file, embedded."""
 
     path: Path
     caption: str
+    width: int = 0  # in pixels of the page; 0 for that of the file
 
     def html(self, folder: Path) -> str:
         """Return the picture itself."""
-        from PIL import Image
-
-        kind, data = "png", self.path.read_bytes()
-        with Image.open(self.path) as image:
-            if max(image.size) <= 16_383:  # the largest side of a WebP
-                buffer = io.BytesIO()
-                image.convert("RGBA").save(buffer, "WEBP", lossless=True)
-                kind, data = "webp", buffer.getvalue()
         caption = escape(self.caption)
-        source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-        image_tag = f'<img alt="{caption}" src="{source}">'
-        return f"<figure>{image_tag}<figcaption>{caption}</figcaption></figure>"
+        source = f"data:image/png;base64,{base64.b64encode(self.path.read_bytes()).decode()}"
+        # Pictures of a given width stand side by side, or below each other on a narrow page.
+        style = f"display:inline-block;vertical-align:top;width:{self.width}px;max-width:100%"
+        width = f' style="{style}"' if self.width else ""
+        image_tag = f'<img alt="{caption}" src="{source}"{width}>'
+        return f"<figure{width}>{image_tag}<figcaption>{caption}</figcaption></figure>"
 
 
 @dataclass
@@ -103,18 +98,10 @@ class Page:
         """Add parts at the end."""
         self.blocks += blocks
 
-    def headings(self) -> list[Heading]:
-        """Return the headings that the table of contents lists, in order."""
-        return [block for block in self.blocks if isinstance(block, Heading)]
-
     def html(self, folder: str | os.PathLike) -> str:
         """Return the page as HTML; links are relative to `folder`, where the page will be."""
-        contents = "".join(
-            f'<li class="level{h.level}"><a href="#{h.anchor}">{escape(h.text)}</a></li>'
-            for h in self.headings()
-        )
         body = "\n".join(block.html(Path(folder)) for block in self.blocks)
-        return _HTML.format(title=escape(self.title), style=_STYLE, contents=contents, body=body)
+        return _HTML.format(title=escape(self.title), style=_STYLE, body=body)
 
 
 _STYLE = """
@@ -125,25 +112,19 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; color: var(--text); background: var(--back);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-main, nav { max-width: 68rem; margin: 0 auto; padding: 0 1rem; }
+main { max-width: 68rem; margin: 0 auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 1.5rem 0 1rem; }
 h2 { margin: 3rem 0 .5rem; padding-top: .5rem; border-top: 1px solid var(--line); }
 h3 { margin: 2.2rem 0 .4rem; }
 a { color: var(--link); }
-nav ul { list-style: none; padding: 0; margin: .5rem 0; columns: 18rem; font-size: .9rem; }
-nav .level2 { font-weight: 600; margin-top: .4rem; break-after: avoid; }
-nav .level3 { padding-left: 1rem; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
   overflow-wrap: normal; }
 th { background: var(--soft); vertical-align: bottom; }
-pre { background: var(--soft); padding: .5rem .7rem; border-radius: 4px; font-size: .82rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
 .caption, figcaption, summary { color: var(--quiet); font-size: .9rem; }
 .caption { margin: .8rem 0 0; }
 summary { cursor: pointer; padding: .3rem 0; }
-.section > summary { font-size: 1rem; color: var(--link); }
 figure { margin: 1rem 0; }
 img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 """
@@ -153,14 +134,14 @@ _HTML = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
-<main><h1>{title}</h1></main>
-<nav aria-label="Contents"><details><summary>Contents</summary>
-<ul>{contents}</ul></details></nav>
 <main>
+<h1>{title}</h1>
 {body}
 </main>
 </body>

@@ -40,7 +40,7 @@ def plot_bars(
     middle = (table.shape[1] - 1) * width / 2
     ax.set_xticks(np.arange(len(table)) + middle, table.index, rotation=40, ha="right")
     if table.shape[1] > 1:
-        ax.legend(fontsize=8)
+        ax.legend()
     return ax
 
 

@@ -265,9 +265,9 @@ def neuron_layers(im: ModelLike, classes: bool = False) -> dict[str, NeuronLayer
     if not layers:
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
-            "layer, no convolution, no attention with heads and no recurrent layer; grouped "
-            "convolutions, gates and wrapped recurrent layers are not considered. Use a model that "
-            "has one."
+            "layer, no convolution, no attention with heads and no recurrent layer. Layers that "
+            "are called several times or followed by a function that is not 0 at 0, grouped "
+            "convolutions, gates and wrapped recurrent layers are not considered."
         )
     return layers | ({output.layer: _neuron_layer(output, (output,))} if classes else {})
 

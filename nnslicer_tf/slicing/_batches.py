@@ -33,14 +33,11 @@ class Work:
     def collect(self, samples: Samples, checkpoint: Checkpoint, progress: bool) -> Any:
         """Return the result of all batches, running only those that the checkpoint lacks."""
         digests: dict[int, str] = {}
-        sizes: dict[int, int] = {}
-        what = "Compiling" if self.job.compiles_first else "Slicing"
-        with progress_bar(what, samples.count, progress, unit="sample") as bar:
+        with self._bar(samples, progress) as bar:
 
             def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
                 for index, first, batch in self._batches(samples):
                     digests[index] = digest(arrays_of(batch)) if checkpoint.is_stored else ""
-                    sizes[index] = len(batch)
                     if checkpoint.is_done(index, digests[index]):
                         bar.update(len(batch))
                     else:
@@ -48,19 +45,29 @@ class Work:
 
             for index, result in self.engine.map(self.job, pending()):
                 checkpoint.add(index, digests[index], result)
-                bar.set_description("Slicing", refresh=False)
-                bar.update(sizes[index])
+                self._advance(bar, index)
         checkpoint.save()
         return checkpoint.result(len(digests))
 
-    def results(self, samples: Samples) -> Iterator[Any]:
+    def results(self, samples: Samples, progress: bool) -> Iterator[Any]:
         """Yield the result of each batch, in order."""
         captured: Iterator[tuple[int, Any]] = (
             (index, self.capture(batch, self.job.captured, first))
             for index, first, batch in self._batches(samples)
         )
-        for _, result in in_order(self.engine.map(self.job, captured)):
-            yield result
+        with self._bar(samples, progress) as bar:
+            for index, result in in_order(self.engine.map(self.job, captured)):
+                self._advance(bar, index)
+                yield result
+
+    def _bar(self, samples: Samples, progress: bool) -> Any:
+        what = "Compiling" if self.job.compiles_first else "Slicing"
+        return progress_bar(what, samples.count, progress, unit="sample")
+
+    def _advance(self, bar: Any, index: int) -> None:
+        bar.set_description("Slicing", refresh=False)
+        rest = bar.total and bar.total - index * self.batch_size
+        bar.update(min(self.batch_size, rest or self.batch_size))
 
     def _batches(self, samples: Samples) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield (batch number, number of its first sample, batch)."""

@@ -234,8 +234,8 @@ class DecisiveSearch:
                 if not answers.is_number and len(search.members) < model.units:
                     drawn = [a for a in asked[search.samples[0]] if a != search.targets[0]]
                     pairs += [(search, int(answer)) for answer in drawn[:others]]
-            bar.reset(len(pairs))
-            bar.set_description("Other answers")
+            bar.total += len(pairs)
+            bar.set_description("Other answers", refresh=False)
             for (search, answer), is_given in zip(
                 pairs, pool.map(lambda pair: pair[0].gives(pair[1]), pairs), strict=True
             ):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, check_name, counted
+from nnslicer_tf._environment import progress_bar, track
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, metrics
 from nnslicer_tf.attributions.background import (
     DEEPLIFT,
@@ -26,6 +27,7 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Ablation, InstrumentedModel, Mean
 from nnslicer_tf.instrument.data import DataLike, aligned, column_names
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.instrument.outputs import check_synapses
 from nnslicer_tf.instrument.target import predicted_target, resolve_target
 from nnslicer_tf.slicing.answers import asked_answers
@@ -127,10 +129,11 @@ class Explainer:
         _check_words(words, [np.ravel(values[name]) for name in tokens])
 
         # The contributions; the slice, alone and removed.
-        against = _against(slicer, batch, chosen, columns, background, groups)
+        with progress_bar("Contributions", 1, slicer.progress):
+            against = _against(slicer, batch, chosen, columns, background, groups)
+            contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
         if against is None:
-            contributions = deeplift(im, sample, means, chosen)
             faint = _faint(contributions, values[chosen.operation], chosen)
         else:
             by_entry = batch_of(im, against.by_entry[None])
@@ -186,7 +189,9 @@ class Explainer:
             withheld=withheld,
             finding=" ".join(filter(None, (remark, unusual, faint))),
             frequencies=frequencies,
-            comparison=compare_methods(im, sample, means, chosen, methods, contributions, against)
+            comparison=compare_methods(
+                im, sample, means, chosen, methods, contributions, against, slicer.progress
+            )
             if methods
             else None,
             token_inputs=tokens,
@@ -263,7 +268,10 @@ def _ablated(
     im: InstrumentedModel, profile: Profile, one: Slice, batch: Any, target: Target
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the answers with only the slice active and with it removed, the rest at its mean."""
-    ablation = Ablation(im, Mean(profile), target=target, of=list(im.kernels))
+    # All kernels: by the default, what is compiled serves the decisive slice, too.
+    has_tables = any(isinstance(kernel, Lookup) for kernel in im.kernels.values())
+    of = list(im.kernels) if has_tables else None
+    ablation = Ablation(im, Mean(profile), target=target, of=of)
     keep = one.synapse_mask()
     is_output = target.answer in im.output_operations
     from_logits = is_output and im.logit_operation_of(target.answer) == target.operation
@@ -342,6 +350,11 @@ def one_sample(
         if not columns:
             x = aligned(x, im.columns)
             columns = column_names(x)
+        elif len(columns) != im[im.input_operation].size or len(set(columns)) < len(columns):
+            raise InvalidArgumentError(
+                f"columns must be {im[im.input_operation].size} different names, one for each "
+                f"value of a sample. Received: {list(columns)!r}"
+            )
         if not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
             x = as_array(x)[None]
     checked = im.check(x)
@@ -377,6 +390,7 @@ def compare_methods(
     methods: Iterable[str],
     contributions: Any,
     background: Background | None = None,
+    progress: bool = False,
 ) -> Comparison:
     """Return attributions by other methods, and the curves of all on one sample.
 
@@ -386,7 +400,7 @@ def compare_methods(
     own = DEEPLIFT if background is None else background.method
     values = {own: contributions}
     left_out = {}
-    for name in methods:
+    for name in track(methods, "Other methods", progress=progress):
         try:
             values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
         except UnsupportedLayerError as error:

@@ -219,7 +219,9 @@ def patch_path(
     if end not in between:
         raise InvalidArgumentError(f"'{end}' does not depend on '{start}': there is no path.")
     inside = projections_of_heads(im)
-    frozen = [n for n in _units(im) if n in between and n != end and n not in inside]
+    # An activation reads its own layer's sum.
+    inside |= {n for n in between if n.partition(":")[0] == end.partition(":")[0]}
+    frozen = [n for n in _units(im) if n in between and n not in inside]
     names = [start, *frozen, end, chosen.operation]
     values = [values_of(im, run, list(dict.fromkeys(names))) for run in runs]
 
@@ -293,7 +295,7 @@ def _parts(operation: Operation, sweep: str) -> list[tuple[dict[str, int], np.nd
     if sweep == "operation":
         return [({}, index.ravel())]
     if sweep == "channel":
-        by_channel = index.reshape(-1, operation.shape[-1]).T
+        by_channel = index.reshape(-1, (operation.shape or (1,))[-1]).T
         return [({"channel": i}, members) for i, members in enumerate(by_channel)]
     heads = operation.heads
     together = heads.axes if heads is not None else ()

@@ -54,6 +54,9 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
+FEW_SAMPLES = 32
+"""Samples that a slicer walks at θ = 0 by the kernels, before it compiles the walk."""
+
 _DEFAULT_THETA = 0.3
 _CHOICES = {
     "granularity": ("activation", "channel"),
@@ -140,6 +143,7 @@ class Slicer(DecisiveSearch, Explainer):
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
         self._walks: dict[tuple, CountWalk | AmountWalk] = {}
+        self._walked = 0  # samples at θ = 0
 
     def __getstate__(self) -> tuple:
         """Return the model, the profile and the settings, without what was compiled."""
@@ -207,9 +211,10 @@ class Slicer(DecisiveSearch, Explainer):
         """
         plan = self._checked_plan(outputs)
         dtype = np.float64 if plan.is_amount else np.int64
-        work = self._work_for(plan, Sum(dtype))
+        samples = self.im.samples(x)
+        work = self._work_for(plan, Sum(dtype), None if checkpoint else samples.count)
         sums = SumCheckpoint(self._store(checkpoint, plan, "sum", work))
-        totals = work.collect(self.im.samples(x), sums, self.progress)
+        totals = work.collect(samples, sums, self.progress)
         neurons = {
             name: totals.neurons.get(name, np.zeros(shape, dtype))
             for name, shape in plan.shapes.items()
@@ -246,9 +251,10 @@ class Slicer(DecisiveSearch, Explainer):
         shapes = chosen_shapes(plan, kernels, operations)
         classes = self._classes_of(plan)
         layout = EachRow(np.float32 if plan.is_amount else np.int32, *shapes, classes)
-        work = self._work_for(plan, layout)
+        samples = self.im.samples(x)
+        work = self._work_for(plan, layout, None if folder else samples.count)
         store = self._store(folder, plan, [list(names) for names in shapes], work)
-        rows = work.collect(self.im.samples(x), RowCheckpoint(layout, store), self.progress)
+        rows = work.collect(samples, RowCheckpoint(layout, store), self.progress)
         if len(shapes[0]) == len(plan.kernels):
             self._warn_if_empty(plan, [rows.synapses])
         return SliceSet(rows.synapses, rows.neurons, *shapes, rows.predicted, self._info(outputs))
@@ -284,7 +290,7 @@ class Slicer(DecisiveSearch, Explainer):
         shapes = chosen_shapes(plan, kernels, operations)
         dtype = np.float32 if plan.is_amount else np.int32
         work = self._work_for(plan, EachPart(dtype, *shapes, self._classes_of(plan), reduce))
-        for part in work.results(self.im.samples(x)):
+        for part in work.results(self.im.samples(x), self.progress):
             if reduce is None or part.reduced is not None:
                 yield part
                 continue
@@ -333,17 +339,25 @@ class Slicer(DecisiveSearch, Explainer):
         )
         return next((self.im.classes_of(output) for output in outputs), None)
 
-    def _work_for(self, plan: Plan, collector: Collector) -> Work:
-        """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion."""
+    def _work_for(self, plan: Plan, collector: Collector, samples: int | None = None) -> Work:
+        """Return the work for a walk, compiled once: at θ = 0 on the backend, else by exclusion.
+
+        The first few `samples` of a slicer, if their number is known, are not worth compiling for.
+        """
         values = sum(self.im[name].size for name in plan.captured)
         size = int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
         by_exclusion = not _zero_walk.applies(self.im, plan, size)
+        are_few = False
+        if samples and not by_exclusion and not plan.is_amount:
+            self._walked += samples
+            are_few = self._walked <= FEW_SAMPLES
         if isinstance(collector, EachPart) or not by_exclusion:
             size = min(size, collector.batch_size)
         columns = tuple(collector.kernels), tuple(collector.operations)
         key = (id(plan), type(collector), columns, collector.reduce, size)
-        if by_exclusion:
-            engine = make_engine(self.workers, self.ray_address)
+        if by_exclusion or are_few:
+            workers = 0 if are_few else self.workers
+            engine = make_engine(workers, None if are_few else self.ray_address)
             job = ExclusionWalk(plan, collector)
             return Work(job, engine, size, self.im.forward, self.profile)
         if key not in self._work:

@@ -11,7 +11,6 @@ from nnslicer_tf.errors import (
     InputShapeError,
     InvalidArgumentError,
     NonFiniteActivationError,
-    UnsupportedLayerError,
 )
 
 RNG = np.random.default_rng(0)
@@ -34,7 +33,6 @@ def linear():
         "integrated gradients",
         "integrated gradients, 50 samples",
         "DeepLIFT",
-        "SmoothGrad",
         "expected gradients",
         "occlusion",
     ],
@@ -59,25 +57,6 @@ def test_integrated_gradients_sum_to_the_change_of_the_output():
     values = ATTRIBUTIONS["integrated gradients"](im, x, baseline, 2)
     expected = np.subtract(*im.logits(np.stack([x, baseline]))[:, 2])
     np.testing.assert_allclose(values.sum(), expected, rtol=1e-4)
-
-
-def test_grad_cam_of_one_channel_is_its_positive_map():
-    """One 1×1 convolution, its mean as the logit: the gradient is 1/25 everywhere."""
-    inputs = keras.Input((5, 5, 1))
-    maps = layers.Conv2D(1, 1, use_bias=False, name="conv")(inputs)
-    logits = layers.Dense(2, use_bias=False)(layers.GlobalAveragePooling2D()(maps))
-    model = keras.Model(inputs, logits)
-    model.set_weights([np.full((1, 1, 1, 1), 2.0), np.array([[3.0, -3.0]])])
-    im = nns.InstrumentedModel(model)
-    x = np.random.default_rng(3).normal(size=(5, 5, 1)).astype(np.float32)
-    for target, sign in ((0, 1), (1, -1)):
-        values = ATTRIBUTIONS["Grad-CAM"](im, x, np.zeros_like(x), target)
-        np.testing.assert_allclose(values, np.maximum(sign * 2 * 3 / 25 * x, 0), rtol=1e-5)
-
-
-def test_grad_cam_needs_a_convolution(linear):
-    with pytest.raises(UnsupportedLayerError, match="convolution"):
-        ATTRIBUTIONS["Grad-CAM"](linear, X, BASELINE, 0)
 
 
 def test_windows_of_occlusion_hide_every_pixel():

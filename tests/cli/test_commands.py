@@ -161,7 +161,7 @@ def test_explain_says_why(nnslicer, files, tmp_path):
         datasets.load("digits", "test[13:14]").x
     )
     assert f"{np.count_nonzero(one.to_vector()):,} of 6,032" in out
-    assert "data:image/webp;base64" in page.read_text(encoding="utf-8")
+    assert "data:image/png;base64" in page.read_text(encoding="utf-8")
     contrast = ("--target", 7, "--instead-of", 4, "--background", "digits:train[:20]")
     code, out, _ = nnslicer("explain", *common, *chosen[:4], *contrast, "--output", page)
     assert code == 0 and "Decisive slice for 7 rather than 4" in out
@@ -180,6 +180,18 @@ def test_decisive_slices_are_made_shown_and_explored(nnslicer, files, tmp_path):
     page = tmp_path / "page.html"
     assert nnslicer("explore", output, *common, *data, "--output", page)[0] == 0
     assert page.stat().st_size > 1e5
+    # Two models: a model, a profile and slices of each.
+    zoo.build("digits_cnn").save(tmp_path / "other.keras")
+    other = ("--model", tmp_path / "other.keras", "--profile", tmp_path / "other.npz")
+    train = ("--data", "digits:train[:100]", "--output", other[-1])
+    assert nnslicer("profile", *other[:2], *train)[0] == 0
+    before = tmp_path / "before.npz"
+    assert nnslicer("slice", *other, *data, "--decisive", "--output", before)[0] == 0
+    two = (before, output, *other, *common, *data, "--output", page)
+    assert nnslicer("explore", *two)[0] == 0
+    header = _explored(page)
+    assert [(e["name"], e["model"]) for e in header["exhibits"]] == [("before", 0), ("decisive", 1)]
+    assert len({m["fingerprint"] for m in header["models"]}) == 2
     code, _, errors = nnslicer("show", output, "--plot", tmp_path / "slice.png")
     assert code == 2 and "contains decisive slices" in errors
     code, _, errors = nnslicer("slice", *common, *data, "--decisive", "--outputs", 3)

@@ -200,8 +200,8 @@ def test_other_bad_input(nnslicer, files, tmp_path):
     model = ("--model", files / "model.keras")
     code, _, errors = nnslicer("planes", *model, "--corner", "0,1")
     assert code == 2 and "--corner has 2 values; a sample of the model has 64" in errors
-    code, _, errors = nnslicer("causes", *model, "--data", "digits:test", "--method", "patchin")
-    assert code == 2 and "patching" in errors
+    code, _, errors = nnslicer("causes", *model, "--data", "digits:test", "--method", "adjustmen")
+    assert code == 2 and "adjustment" in errors
     code, _, errors = nnslicer("semantic", *model, "--data", "digits:test", "--metric", "taylr")
     assert code == 2 and "Did you mean 'taylor'" in errors
 

@@ -3,6 +3,7 @@
 import pytest
 
 from nnslicer_tf import datasets, zoo
+from support.binary import binary  # noqa: F401
 from support.failing import data, im, pairs, runs, samples  # noqa: F401
 
 

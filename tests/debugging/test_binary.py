@@ -3,45 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import METHODS, Runs, compare_layers, mend, recipe, repair, suspicious
+from nnslicer_tf.debugging import METHODS, Runs, compare_layers, mend, recipe, suspicious
 from nnslicer_tf.dflare import compress
 from nnslicer_tf.errors import InvalidArgumentError
-
-SIZES = {"a": 24, "b": 16}
-
-
-def network(units, final):
-    inputs = keras.Input((10,), name="x")
-    y = layers.Dense(SIZES["a"], "relu", name="a")(inputs)
-    y = layers.Dense(SIZES["b"], "relu", name="b")(y)
-    return keras.Model(inputs, layers.Dense(units, final, name="out")(y))
-
-
-def twin_of(model, factor=1.0):
-    """A model with the scores −z and z (times a factor) for a model of the logit z."""
-    twin = network(2, "softmax")
-    for name in SIZES:
-        twin.get_layer(name).set_weights(model.get_layer(name).get_weights())
-    kernel, bias = model.get_layer("out").get_weights()
-    both = [factor * np.concatenate([-v, v], axis=-1) for v in (kernel, bias)]
-    twin.get_layer("out").set_weights(both)
-    return twin
-
-
-@pytest.fixture(scope="module")
-def binary():
-    """A trained classifier of two classes, its samples and their labels."""
-    keras.utils.set_random_seed(0)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 10)).astype(np.float32)
-    y = (x[:, :3].sum(axis=1) + 0.8 * rng.normal(size=400) > 0).astype(int)
-    model = network(1, "sigmoid")
-    model.compile("adam", "binary_crossentropy")
-    model.fit(x, y, epochs=3, verbose=0)
-    return model, x, y
+from support.binary import network, twin_of
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +31,7 @@ def test_suspicion_is_that_of_the_twin(binary, runs, method):
     model = binary[0]
     parts = [(part.x, part.right) for part in (runs.failing, runs.passing)]
     one, two = (
-        suspicious(nns.InstrumentedModel(m), *parts, method, theta=0.2, progress=False)
+        suspicious(nns.InstrumentedModel(m), *parts, method, progress=False)
         for m in (model, twin_of(model))
     )
     for mine, twins in ((one.neurons, two.neurons), (one.synapses, two.synapses)):
@@ -108,20 +75,6 @@ def test_files_of_binary_models(binary, integers):
     assert sum(compared.causes.values()) == pytest.approx(1)
 
 
-def test_a_repair_is_right_for_both_classes(binary, runs):
-    model = binary[0]
-    im = nns.InstrumentedModel(model)
-    chosen = [np.flatnonzero(runs.failing.right == label)[:1] for label in (0, 1)]
-    rows = np.concatenate(chosen)
-    x, y = runs.failing.x[rows], runs.failing.right[rows]
-    repaired = repair(im, "out", x, y, margin=0.1)
-    z = np.log(p / (1 - p)) if (p := repaired.model(x).numpy()[:, 0]).any() else p
-    assert len(rows) == 2 and ((2 * y - 1) * 2 * z >= 0.099).all()
-    two = repair(nns.InstrumentedModel(twin_of(model)), "b", x, y, margin=0.1)
-    one = repair(im, "b", x, y, margin=0.1)
-    assert np.abs(one.change).sum() == pytest.approx(np.abs(two.change).sum(), rel=1e-3)
-
-
 @pytest.mark.parametrize("how", ["mask", "scale", "train"])
 def test_mending_is_that_of_the_twin(binary, runs, how):
     model = binary[0]
@@ -144,9 +97,5 @@ def test_what_is_no_classifier(outputs):
     final, units = outputs
     im = nns.InstrumentedModel(network(units, final))
     x, y = np.zeros((4, 10), np.float32), np.zeros(4, int)
-    for call in (
-        lambda: Runs.split(im, x, y),
-        lambda: repair(im, "a", x, y),
-    ):
-        with pytest.raises(InvalidArgumentError, match=r"is not a classifier|exclude each other"):
-            call()
+    with pytest.raises(InvalidArgumentError, match=r"is not a classifier|exclude each other"):
+        Runs.split(im, x, y)

@@ -32,18 +32,3 @@ def test_samples_that_do_not_fail_or_pass(im, pairs):
         suspicious(im, failing[0][0], passing)
     with pytest.raises(InputShapeError):
         suspicious(im, (failing[0][:, :3], failing[1]), passing)
-
-
-def test_classes_that_cannot_be_compared(im, runs):
-    failing, passing = runs.failing, runs.passing
-    one = failing.right == failing.right[0]
-    other = passing.right != failing.right[0]
-    for method in ("contrast", "gradient_contrast", "patching"):
-        with pytest.raises(InvalidArgumentError, match="one by one"):
-            suspicious(
-                im,
-                (failing.x[one], failing.right[one]),
-                (passing.x[other], passing.right[other]),
-                method,
-                progress=False,
-            )

@@ -14,7 +14,6 @@ from nnslicer_tf.deepbase import (
     brightness,
     classes,
     edge_direction,
-    hue,
     inspect,
     per_record,
 )
@@ -182,7 +181,7 @@ def test_the_example_of_the_package_runs():
         [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3, padding="same", name="conv1")]
     )
     labels, names = rng.integers(2, size=400), ["cat", "dog"]
-    found = {"inspect": inspect, "brightness": brightness, "hue": hue, "classes": classes}
+    found = {"inspect": inspect, "brightness": brightness, "classes": classes}
     found |= {"model": model, "images": images, "labels": labels, "names": names}
     exec(textwrap.dedent(example), found)
     assert set(found["frame"]["hypothesis"]) == {"bright", "red", "cat", "dog"}
@@ -330,10 +329,6 @@ def test_image_hypotheses():
     x = np.zeros((1, 6, 6, 3), np.float32)
     x[:, :, 3:, 0] = 1  # the right half is red
     np.testing.assert_allclose(brightness(x)[0, 0], [0, 0, 0, 1 / 3, 1 / 3, 1 / 3])
-    red, green, cyan = (hue(angle)(x)[0, 0] for angle in (0, 120, 180))
-    np.testing.assert_allclose(red, [0, 0, 0, 1, 1, 1], atol=1e-6)
-    np.testing.assert_allclose(green, -red / 2, atol=1e-6)
-    np.testing.assert_allclose(cyan, -red, atol=1e-6)
     across, down = (edge_direction(angle)(x)[0] for angle in (0, 90))
     np.testing.assert_allclose(across, np.tile([0, 0, 4 / 3, 4 / 3, 0, 0], (6, 1)), atol=1e-6)
     np.testing.assert_allclose(down, 0, atol=1e-6)
@@ -421,3 +416,18 @@ def test_other_wrong_input(im, digits):
     stream = (part for part in (x[:20], x[20:]))
     with pytest.raises(InvalidArgumentError, match="gives 0 behaviours for 10 records"):
         inspect(im, stream, {"a": np.arange(20)}, units="relu1", block_size=20, progress=False)
+
+
+def test_operations_of_a_single_value_are_one_channel():
+    inputs = keras.Input((4,))
+    values = [inputs[:, 0] * inputs[:, 1], keras.ops.sum(inputs, axis=-1)]
+    stacked = keras.ops.stack(values, axis=1)
+    model = keras.Model(inputs, keras.layers.Dense(2, name="out")(stacked))
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    product = x[:, 0] * x[:, 1]
+    table = inspect(model, x, {"product": product, "sum": x.sum(axis=1)}, "correlation")
+    best = table[table["hypothesis"] == "product"].nlargest(1, "score").iloc[0]
+    assert best["score"] == pytest.approx(1, abs=1e-5)
+    single = table[(table["hypothesis"] == "sum") & (table["group"] == best["group"])]
+    expected = np.corrcoef(product, x.sum(axis=1))[0, 1]
+    assert single["score"].to_numpy() == pytest.approx([expected], abs=1e-5)

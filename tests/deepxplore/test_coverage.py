@@ -27,7 +27,7 @@ def rows(*values):
     return np.array(values, np.float32)
 
 
-def test_keras_models_are_instrumented(tmp_path):
+def test_keras_models_are_instrumented():
     model, x = identity_model(4), rows([1, 0, 2, 0], [0, 0, 3, 1])
     im = nns.instrument.instrumented(model)
     for criterion in (NeuronCoverage, TopKCoverage):
@@ -35,9 +35,8 @@ def test_keras_models_are_instrumented(tmp_path):
         for coverage in coverages:
             coverage.update(x)
         assert coverages[0].per_operation() == coverages[1].per_operation()
-    ranges = NeuronRanges.from_data(model, x, progress=False)
-    ranges.save(tmp_path / "ranges.npz")
-    assert NeuronRanges.load(tmp_path / "ranges.npz", model).digest == ranges.digest
+    ranges = [NeuronRanges.from_data(one, x, progress=False).digest for one in (model, im)]
+    assert ranges[0] == ranges[1]
 
 
 def test_outputs_are_scaled_by_the_layer(im):
@@ -137,11 +136,9 @@ def test_corners(im):
 
 
 @pytest.mark.parametrize("granularity", ["channel", "activation"])
-def test_training_data_stays_within_its_ranges(ims, digits, granularity, tmp_path):
+def test_training_data_stays_within_its_ranges(ims, digits, granularity):
     x = digits.x[:60]
     ranges = NeuronRanges.from_data(ims[0], x, granularity, batch_size=13, progress=False)
-    ranges.save(tmp_path / "ranges.npz")
-    ranges = NeuronRanges.load(tmp_path / "ranges.npz", ims[0])
     boundary = BoundaryCoverage(ranges)
     assert boundary.update(x, batch_size=60) == 0
     assert boundary.update(10 * x) > 0
@@ -151,8 +148,6 @@ def test_training_data_stays_within_its_ranges(ims, digits, granularity, tmp_pat
         assert mask[..., 0].all(), name  # the least output itself
         varies = ranges.high[name] > ranges.low[name]
         assert mask[..., -1][varies].all(), name
-    with pytest.raises(ProfileMismatchError, match="a different model"):
-        NeuronRanges.load(tmp_path / "ranges.npz", ims[1])
 
 
 def test_rounding_is_not_beyond_a_range(im):
@@ -220,16 +215,3 @@ def test_wrong_inputs(im):
         cov.update(np.zeros((3, 5)))
     with pytest.raises(InvalidArgumentError, match="empty"):
         cov.update(np.zeros((0, 4)))
-
-
-def test_plot(im):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    cov = NeuronCoverage(im)
-    cov.update(rows([1, 0, 0, 0]))
-    axes = cov.plot()
-    assert [bar.get_height() for bar in axes.patches] == [0.25]
-    pyplot.close("all")

@@ -179,6 +179,8 @@ def test_a_saved_detector_goes_with_its_model_and_profile(fitted, slicer, normal
             SliceDetector.load(path, other)
     with pytest.raises(InvalidArgumentError, match=r"SliceDetector\.load"):
         LogitMargin.load(path, slicer.im)
+    with pytest.raises(InvalidArgumentError, match="with its slicer"):
+        SliceDetector.load(path, slicer.im)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CorruptFileError):
         SliceDetector.load(path, slicer)

@@ -155,30 +155,9 @@ def test_keras_models_are_taken_as_they_are():
         yield disagreement(model, model, SQUARE).shares
         yield integrated_gradients(model, r, q, 1)
         yield Attributor(model).path(r, q, 1).exact()
-        yield integrated_gradients(model, r, SQUARE[[0, 1, 3]], 1)
 
     for found, expected in zip(measures(model), measures(im), strict=True):
         np.testing.assert_allclose(found, expected)
-
-
-@pytest.mark.parametrize("place", [(0.3, 0.4), (-1.0, 0.2), (0.0, 0.0), (1.5, 1.5)])
-def test_mean_integrated_gradients_are_the_mean_over_baselines(place):
-    """Inputs within the polygon of baselines, beside it, and at its corner."""
-    model = relu_network((8, 8), inputs=4)
-    im = nns.InstrumentedModel(model)
-    origin, *axes = np.random.default_rng(1).normal(size=(3, 4)) * 2
-    square = origin + SQUARE @ np.stack(axes)
-    x = origin + np.array(place) @ np.stack(axes)
-    mean = integrated_gradients(im, x, square, 1)
-    change = run(model, x[None])[0, 1] - exact_plane(im, square).integrate()[1]
-    assert mean.sum() == pytest.approx(change, abs=1e-9)
-    attributor = Attributor(im)
-    grid = (np.arange(12) + 0.5) / 12  # the rule of midpoints
-    places = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    each = [attributor.exact(x, origin + p @ np.stack(axes), 1) for p in places]
-    np.testing.assert_allclose(np.mean(each, axis=0), mean, atol=0.01 * np.abs(mean).max())
-    with pytest.raises(nns.errors.InvalidArgumentError, match="in the plane of the baselines"):
-        integrated_gradients(im, x + 1, square, 1)
 
 
 def test_a_polygon_may_be_closed():
@@ -190,6 +169,3 @@ def test_a_polygon_may_be_closed():
     plane, same = exact_plane(im, corners), exact_plane(im, closed)
     np.testing.assert_array_equal(same.at(same.vertices), plane.at(plane.vertices))
     np.testing.assert_array_equal(same.integrate(), plane.integrate())
-    x = origin + 0.3 * axes[0] + 0.2 * axes[1]
-    mean = integrated_gradients(im, x, closed, 1)
-    np.testing.assert_allclose(mean, integrated_gradients(im, x, corners, 1), rtol=1e-12)

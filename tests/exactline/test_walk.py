@@ -520,3 +520,21 @@ def test_a_line_of_too_many_parts_is_refused():
         integrated_gradients(im, end, start, 0, max_parts=1)
     with pytest.raises(nns.errors.InvalidArgumentError, match="max_parts"):
         exact_line(im, start, end, max_parts=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ops.sort(x, -1),
+        lambda x: ops.stack([ops.maximum(x[:, 0], x[:, 1]), x[:, 2]], axis=1),
+        lambda x: ops.expand_dims(ops.relu(ops.sum(x, axis=-1)), -1),
+    ],
+)
+def test_operations_of_a_single_value(function):
+    inputs = keras.Input((4,), dtype="float64")
+    model = float64_model(lambda: keras.Model(inputs, layers.Dense(3)(function(inputs))))
+    start, end = np.random.default_rng(3).normal(size=(2, 4)) * 3
+    line = exact_line(nns.InstrumentedModel(model), start, end)
+    check_partition(line, model)
+    change = line.outputs[-1, 0] - line.outputs[0, 0]
+    assert integrated_gradients(model, end, start, 0).sum() == pytest.approx(change)

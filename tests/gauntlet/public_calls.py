@@ -201,7 +201,6 @@ def calls(w: World) -> dict[str, Call]:
             {"im": im, "compressed": w.newer, "x": x, **quiet},
         ),
         "recipe": (debugging.recipe, {"comparison": made["layers"]}),
-        "repair": (debugging.repair, {"im": im, "kernel": "logits", "x": x[:2], "y": y[:2]}),
         "Units": (deepbase.Units, {"pattern": "*"}),
         "inspect": (
             deepbase.inspect,
@@ -348,7 +347,6 @@ def calls(w: World) -> dict[str, Call]:
             {"im": im, "x": x, **quiet},
         ),
         "brightness": (deepbase.brightness, {"x": w.images}),
-        "hue": (deepbase.hue, {"degrees": 30.0}),
         "edge_direction": (deepbase.edge_direction, {"degrees": 30.0}),
         "per_record": (deepbase.per_record, {"behaviour": lambda row: row}),
         "best_units": (deepbase.best_units, {"frame": made["inspected"]}),

@@ -346,6 +346,8 @@ def test_what_does_not_fit_is_refused():
         ({"other": np.ones(3)}, "Unknown kernel 'other'"),
         ({"last": np.ones((2, 2))}, r"has shape \(2, 2\)"),
         (np.ones(3), r"shape \(47,\)|shape \(35,\)"),
+        (np.full(35, np.nan), "Received: NaN"),
+        ({"last": np.full((5, 3), np.nan)}, "Received: NaN"),
     ):
         with pytest.raises(nns.errors.InvalidArgumentError, match=message):
             ablation.outputs(mask, np.zeros((2, 4), np.float32))

@@ -6,6 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf.instrument import backend
 
 INNER = [layers.Conv2D, layers.BatchNormalization]
 
@@ -229,3 +230,30 @@ def _covered(values):
     """DeepXplore scales an operation's values of a sample to [0, 1]; above 0 is covered."""
     low = values.reshape(len(values), -1).min(axis=1)[:, None, None]
     return (values > low).any(axis=0)
+
+
+def test_long_loops_are_compiled_with_equal_values(monkeypatch):
+    """Also by the second direction, whose steps are read from the end."""
+    stack = layers.Bidirectional(layers.GRU(3, return_sequences=True)), layers.LSTM(4)
+    model = sequential(*stack, shape=(6, 3))
+    im, x = nns.InstrumentedModel(model), np.random.default_rng(0).normal(size=(5, 6, 3))
+    names = [operation.name for operation in im.operations]
+    x = x.astype("float32")
+    by_step = im.compute(keras.ops.convert_to_tensor(x), names)
+    np.testing.assert_allclose(by_step[im.output_operations[0]], model(x), rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(backend, "FEW_STEPS", 5)
+    compiled = im.compute(keras.ops.convert_to_tensor(x), names)
+    for name in names:
+        np.testing.assert_allclose(compiled[name], by_step[name], rtol=1e-6, atol=1e-7)
+
+
+def test_a_thousand_steps_are_wrapped_without_running_each_by_python(monkeypatch):
+    """The layer's own loop and ours are traced once; ours asks for its weights once."""
+    model = sequential(layers.LSTM(2, return_sequences=True), shape=(1000, 2))
+    calls = []
+    own = layers.LSTMCell.call
+    monkeypatch.setattr(layers.LSTMCell, "call", lambda *a, **k: calls.append(1) or own(*a, **k))
+    im = nns.InstrumentedModel(model)
+    assert len(calls) < 10
+    x = np.random.default_rng(0).normal(size=(2, 1000, 2)).astype("float32")
+    np.testing.assert_allclose(im.predict(x), model.predict(x, verbose=0), atol=1e-5)

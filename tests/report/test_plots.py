@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from matplotlib.text import Text
 from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
@@ -14,7 +15,15 @@ from nnslicer_tf.report import (
     plot_bars,
     plot_kept_synapses,
     plot_over_image,
+    plot_over_time,
     save_figure,
+)
+from nnslicer_tf.report.attributions import (
+    InputPanel,
+    answer_cell,
+    cell_figure,
+    curve_cell,
+    panel_cells,
 )
 from nnslicer_tf.report.figures import overlay
 
@@ -58,6 +67,47 @@ def test_an_image_is_under_its_contributions(digits, axes):
     below, above = (image.get_array() for image in axes.get_images())
     np.testing.assert_allclose(below, x[0, ..., 0])
     np.testing.assert_array_equal(above[..., 3] > 0, values[..., 0] != 0)
+
+
+def test_an_image_stays_recognisable_under_any_contributions(axes):
+    """What is light stays lighter than what is dark, whatever lies over it."""
+    rng = np.random.default_rng(0)
+    image = rng.uniform(size=(12, 12))
+    plot_over_image(rng.normal(size=(12, 12)), image, axes)
+    axes.figure.canvas.draw()
+    below, above = axes.get_images()
+    grey = below.to_rgba(below.get_array())[..., :3]
+    sheet = above.get_array()
+    mixed = grey * (1 - sheet[..., 3:]) + sheet[..., :3] * sheet[..., 3:]
+    lightness = mixed @ [0.2126, 0.7152, 0.0722]
+    assert np.corrcoef(lightness.ravel(), image.ravel())[0, 1] > 0.9
+
+
+def test_steps_are_whole_numbers_and_axes_have_names():
+    values = np.ones((4, 2))
+    axes = plot_over_time(values)
+    panel = InputPanel(values, {"a": values}, "")
+    drawn = [axes, *cell_figure(panel_cells(panel)[0]).axes]
+    assert len(drawn) == 3
+    for axis in drawn:
+        axis.figure.canvas.draw()
+        assert axis.get_xlabel() == "step" and axis.get_ylabel()
+        assert all(label.get_text().lstrip("−").isdigit() for label in axis.get_xticklabels())
+
+
+def test_no_curve_is_hidden_and_all_text_is_large_enough():
+    """Curves that coincide are one line with both names; others are thinner than those below."""
+    shares = np.linspace(0, 1, 5)
+    curves = {"a": (shares, 1 - shares), "b": (shares, 1 - shares + 1e-4), "c": (shares, shares)}
+    answers = pd.DataFrame({"whole model": [0.9, 0.1], "slice alone": [0.7, 0.3]}, ["x", "y"])
+    figure = cell_figure([curve_cell(curves, "hidden", "probability of x"), answer_cell(answers)])
+    drawn = figure.axes[0]
+    lines = {line.get_label(): line.get_linewidth() for line in drawn.get_lines()}
+    assert list(lines) == ["a, b", "c"] and lines["a, b"] > lines["c"]
+    labels = drawn.get_xlabel(), drawn.get_ylabel(), figure.axes[1].get_ylabel()
+    assert labels == ("share of the features hidden", "probability of x", "probability")
+    # Nine points are 12.5 pixels of a page, on which 100 pixels are an inch.
+    assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 9
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import plot_neurons, plot_slices
-from nnslicer_tf.report.slices import difference_picture, neuron_picture
+from nnslicer_tf.report.slices import neuron_picture
 
 BLUE, RED, WHITE, BORDER = (31, 90, 180), (200, 40, 40), (255, 255, 255), (215, 215, 215)
 
@@ -33,34 +33,10 @@ def test_units_are_a_rectangle():
     assert (read[5:] == 9).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_unrolled_neurons_stand_in_order(rows):
-    values = np.random.default_rng(1).integers(-1, 2, (2, 3, 2))
-    read = signs(neuron_picture(values, rows))
-    assert read.shape == (rows, 12 // rows)
-    np.testing.assert_array_equal(read.ravel(), np.sign(values).ravel())
-
-
-@pytest.mark.parametrize("rows", [0, 5])
-def test_more_rows_than_neurons_are_refused(rows):
-    with pytest.raises(InvalidArgumentError, match="4 neurons can be laid in 1 … 4 rows"):
-        neuron_picture(np.zeros(4), rows)
-
-
-def test_differences_say_whose_the_neuron_is():
-    picture = difference_picture(np.array([3, 0, 2, 0]), np.array([-1, 0, 0, 4]))
-    colours = {tuple(map(int, pixel)) for pixel in picture.reshape(-1, 3)[:4]}
-    assert colours == {WHITE, (27, 158, 119), (217, 95, 2)}
-    np.testing.assert_array_equal(picture.reshape(-1, 3)[0], WHITE)  # in both
-    with pytest.raises(InvalidArgumentError, match="equal shapes"):
-        difference_picture(np.zeros(3), np.zeros(4))
-
-
-@pytest.mark.parametrize("rows", [None, 2])
-def test_axes_given_are_drawn_into(rows):
+def test_axes_given_are_drawn_into():
     values = np.array([1, -1, 0, 1])
     axes = pyplot.figure().subplots()
-    assert plot_neurons(values, rows, axes) is axes and plot_neurons(values, rows) is not axes
+    assert plot_neurons(values, axes) is axes and plot_neurons(values) is not axes
     (image,) = axes.get_images()
     np.testing.assert_array_equal(signs(image.get_array()).ravel()[:4], values)
 
@@ -77,6 +53,9 @@ def test_a_pair_is_drawn_with_its_differences(digits):
     np.testing.assert_array_equal(drawn, neuron_picture(slices[1].neurons["conv2"]))
     one, other = (s.neurons["conv2"] != 0 for s in (slices[0], slices[1]))
     assert axes[1, 2].get_title() == f"conv2: {(one ^ other).sum()} in only one slice"
+    alone = axes[1, 2].get_images()[0].get_array()
+    for colour, members in (((27, 158, 119), one & ~other), ((217, 95, 2), other & ~one)):
+        assert (alone == colour).all(axis=-1).sum() == members.sum() > 0  # whose the neuron is
     first = axes[0, 0].get_images()[0].get_array()
     np.testing.assert_allclose(first, x[0, ..., 0] / x[0].max(), atol=1e-6)
 

@@ -73,7 +73,8 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
     rest = [link for link in reader.links if link not in embedded]
     assert rest == ["#first-part", "#a-b-table", "../notes.md"]
     assert {link[1:] for link in rest if link.startswith("#")} == set(reader.ids)
-    assert "http" not in html and "@import" not in html and "url(" not in html
+    assert "http:" not in html and "https:" not in html and "default-src 'none'" in html
+    assert "@import" not in html and "url(" not in html
     assert "prefers-color-scheme: dark" in html and 'name="viewport"' in html
 
 

@@ -138,7 +138,7 @@ def test_channels_and_synapses_are_the_largest(slicer, digits, explanation):
 
 def test_other_methods_stand_beside_it(explanation):
     table = explanation.comparison.to_frame()
-    assert {"amounts", "Grad-CAM", "occlusion", "random order"} <= set(table["method"])
+    assert {"amounts", "DeepLIFT", "occlusion", "random order"} <= set(table["method"])
     areas = table.set_index("method")
     difference = areas.iloc[:, 1] - areas.iloc[:, 0]
     assert difference["amounts"] > difference["random order"]
@@ -151,7 +151,7 @@ def test_other_methods_stand_beside_it(explanation):
 def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
     explanation.save(tmp_path / "why.html")
     page = (tmp_path / "why.html").read_text(encoding="utf-8")
-    assert "data:image/webp;base64," in page and "What is left" in page
+    assert "data:image/png;base64," in page and "What is left" in page
     assert explanation.summary().splitlines()[1] in page
     assert "<h2" in explanation._repr_html_()
     explanation.save(tmp_path / "why.png")
@@ -381,6 +381,9 @@ def test_columns_of_a_data_frame_keep_their_names(tmp_path):
     for row in (frame.iloc[[3]], frame.iloc[3]):
         assert slicer.explain(row).columns == ("age", "height", "weight", "income")
     axes = slicer.explain(frame.iloc[3]).figure().axes[0]
+    for names in (["age"], [*frame.columns, "more"], ["age", "age", "weight", "income"]):
+        with pytest.raises(InvalidArgumentError, match="must be 4 different names"):
+            slicer.explain(X[3], columns=names)
     labels = [label.get_text().split(" = ")[0] for label in axes.get_yticklabels()]
     size = np.abs(np.array([1, -2, 0, 1]) * (X[3] - X.mean(axis=0)))
     assert labels == list(frame.columns[np.argsort(-size, kind="stable")])

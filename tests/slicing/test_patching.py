@@ -134,6 +134,16 @@ def test_paths_are_those_computed_by_hand():
         patch_path(model, clean, corrupt, "b", "a", {"last": 1})
 
 
+def test_an_activation_is_reached_through_its_own_sum():
+    keras.utils.set_random_seed(0)
+    stack = [layers.Dense(8, "relu", name="a"), layers.Dense(6, "tanh", name="b")]
+    model = keras.Sequential([keras.Input((4,)), *stack, layers.Dense(2, name="last")])
+    samples = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    for receiver in ("b", "b:pre", "last"):  # the only way
+        effect = patch_path(model, *samples, "a", receiver, {"last": 0})
+        assert effect == pytest.approx(0 if receiver == "last" else 1, abs=1e-4)
+
+
 def test_a_head_reads_a_head_alone(transformer):
     """The second attention's head, where only the first's head differs; by hand."""
     im, clean, corrupt = transformer

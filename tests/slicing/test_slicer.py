@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import nnslicer_tf as nns
+from nnslicer_tf import _environment
 from nnslicer_tf._kernels import sums
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing import slicer as slicer_module
@@ -78,6 +79,7 @@ def test_data_sets_are_taken_batched_or_not(slicer, x):
 
 @pytest.mark.parametrize("theta", [0.0, 0.3])
 def test_the_bar_says_when_something_compiles(im, profile, x, theta, monkeypatch, capsys):
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0)
     monkeypatch.setattr(sums, "is_compiled", lambda: False)
     slicer = nns.Slicer(im, profile, theta, workers=0)
     slicer.slice(x[:2])
@@ -86,6 +88,20 @@ def test_the_bar_says_when_something_compiles(im, profile, x, theta, monkeypatch
     slicer.slice(x[:2])
     shown = capsys.readouterr().err
     assert "Slicing" in shown and "Compiling" not in shown
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_few_samples_at_zero_are_not_worth_compiling(im, profile, x, granularity, monkeypatch):
+    whole = nns.Slicer(im, profile, 0.0, granularity, workers=0, progress=False)
+    expected, each = whole.slice(x[:5]), whole.slice_each(x[:3])
+    monkeypatch.setattr(slicer_module, "FEW_SAMPLES", 8)
+    monkeypatch.setattr(_zero_walk.CountWalk, "__call__", None)  # it would fail
+    few = nns.Slicer(im, profile, 0.0, granularity, workers=0, progress=False)
+    assert few.slice(x[:5]) == expected
+    np.testing.assert_array_equal(few.slice_each(x[:3]).to_array(), each.to_array())
+    if granularity == "activation":
+        with pytest.raises(TypeError):
+            few.slice(x[:1])
 
 
 def test_larger_theta_keeps_a_subset_of_a_local_slice(im, profile, x):

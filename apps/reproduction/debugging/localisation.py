@@ -14,13 +14,14 @@ from nnslicer_tf._checks import check_name
 from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.debugging import METHODS, Runs, mend, repair, suspicious
-from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
+from nnslicer_tf.debugging import METHODS, Runs, mend, suspicious
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from reproduction.debugging import settings
 from reproduction.debugging.baselines import register
 from reproduction.debugging.faults import OTHER_KINDS, Fault, FaultyModel, rank
+from reproduction.debugging.provable_repair import InfeasibleRepairError, repair
 from reproduction.plots import METHODS as COLOURS
 from reproduction.plots import put_finding
 from reproduction.result import (
@@ -43,7 +44,7 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
     methods = s.methods.split(",")
     register()
     for method in methods:
-        check_name("method", method.removesuffix(":amount"), METHODS)
+        check_name("method", method, METHODS)
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
@@ -58,11 +59,7 @@ def localisation(s: settings.LocalisationSettings) -> ExperimentResult:
             register(fault.seed)
             made = []
             for method in methods:
-                options: dict = {"progress": False}
-                by, _, contribution = method.partition(":")
-                if contribution:  # amounts are of all neurons
-                    options |= {"contribution": contribution, "theta": 0.0}
-                found = suspicious(faulty.im, failing, passing, by, **options)
+                found = suspicious(faulty.im, failing, passing, method, progress=False)
                 hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
                 row = {"fault": index, "method": method, **asdict(fault), "cost": cost}
                 del row["seed"]
@@ -226,6 +223,7 @@ def provable_repair(s: settings.RepairSettings) -> ExperimentResult:
     """Repair images that a model gets wrong by the least change of each of its dense layers."""
     dataset = zoo.models.entry(s.model).dataset
     im = InstrumentedModel(zoo.load(s.model))
+    register()
     test = datasets.load(dataset, "test")
     kept = first(datasets.load(dataset, "train"), 10 * s.train)
     right = im.logits(kept.x).argmax(axis=1) == kept.y

@@ -44,9 +44,7 @@ class LocalisationSettings(FaultSettings):
     """Plant faults in a model, and rank its channels by how suspicious they are."""
 
     trial: ClassVar = {"faults": 3, "images": 300}
-    methods: Annotated[str, Option(help="Names, by commas; with :amount, by amounts.")] = ",".join(
-        _METHODS
-    )
+    methods: Annotated[str, Option(help="Methods, separated by commas.")] = ",".join(_METHODS)
 
 
 @dataclass(frozen=True)

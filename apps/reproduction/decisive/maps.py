@@ -7,13 +7,15 @@ import numpy as np
 from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.slicing import Slicer
+from reproduction.decisive.attributions import METHODS
 from reproduction.decisive.comparison import drawn
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
 
 # All but exact gradients, which take long.
-_METHODS = tuple(name for name in ATTRIBUTIONS if name != "integrated gradients")
+_METHODS = {n: method for n, method in ATTRIBUTIONS.items() if n != "integrated gradients"}
+_METHODS |= METHODS
 _RESAMPLES = 10_000
 _COLUMNS = ("method", "deletion", "insertion", "seconds")
 
@@ -26,10 +28,10 @@ def maps(s: MapSettings) -> ExperimentResult:
 
     def measured(sample: int) -> list[dict]:
         one, label, values, seconds = x[sample], int(labels[sample]), {}, {}
-        for name in _METHODS:
+        for name, method in _METHODS.items():
             start = time.perf_counter()
             try:
-                values[name] = ATTRIBUTIONS[name](im, one, profile.means, label)
+                values[name] = method(im, one, profile.means, label)
             except (InvalidArgumentError, UnsupportedLayerError):
                 continue  # the model has no such maps: no convolution, or bends
             seconds[name] = time.perf_counter() - start
@@ -42,7 +44,7 @@ def maps(s: MapSettings) -> ExperimentResult:
         rows = [(n, c.area, insertion[n].area, seconds.get(n)) for n, c in deletion.items()]
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
-    fields, names = ("split", "samples", "profile", "seed"), _METHODS
+    fields, names = ("split", "samples", "profile", "seed"), tuple(_METHODS)
     made_from = {"model": profile.fingerprint, "methods": names}
     store = RowStore.of(s, f"maps-{s.model}", ["sample"], *fields, **made_from)
     found = store.fill([{"sample": i} for i in range(len(x))], measured, "Samples")

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, deepbase, deepxplore, zoo
 from nnslicer_tf.datasets import named
 from nnslicer_tf.deepbase import per_record
+from nnslicer_tf.deepbase.hypotheses import Behaviour
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import remove_units
 from reproduction.deepbase.following import following_units
@@ -28,12 +30,29 @@ _TARGETS = ("cat", "dog", "horse")
 _HUES = {"red": 0, "yellow": 60, "green": 120, "cyan": 180, "blue": 240, "magenta": 300}
 
 
+def hue(degrees: float) -> Behaviour:
+    """Return the hypothesis "this pixel's colour is of this hue": 0 red, 120 green, 240 blue.
+
+    It is the pixel's chroma times the cosine of the angle between the hues, so 0 for grey.
+    """
+    angle = np.deg2rad(degrees)
+    cosine, sine = np.cos(angle), np.sin(angle)
+
+    def behaviour(x: np.ndarray) -> np.ndarray:
+        if x.shape[-1] != 3:
+            raise InvalidArgumentError(f"Hue needs RGB images. Received: {x.shape}")
+        red, green, blue = x[..., 0], x[..., 1], x[..., 2]
+        return cosine * (red - (green + blue) / 2) + sine * np.sqrt(0.75) * (green - blue)
+
+    return behaviour
+
+
 def units(s: UnitSettings) -> ExperimentResult:
     """Find the channels that follow brightness, hues, edge directions and classes."""
     data = datasets.load("cifar10", f"train[:{s.records}]")
     hypotheses = {
         "brightness": deepbase.brightness,
-        **{f"hue {name}": deepbase.hue(degrees) for name, degrees in _HUES.items()},
+        **{f"hue {name}": hue(degrees) for name, degrees in _HUES.items()},
         **{f"edge {angle}°": deepbase.edge_direction(angle) for angle in (0, 45, 90, 135)},
     }
     im = InstrumentedModel(zoo.load("resnet10", "cifar10"))

@@ -17,7 +17,6 @@ from nnslicer_tf.exactline import (
     PlaneWalker,
     disagreement,
     exact_plane,
-    integrated_gradients,
 )
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.exactline.plane import rectangle
@@ -27,6 +26,7 @@ from nnslicer_tf.report import plot_over_image
 from reproduction.exactline import settings
 from reproduction.exactline.measures import fgsm, random_neighbours, relative_error
 from reproduction.exactline.networks import EPSILON, networks_of
+from reproduction.exactline.polygons import mean_integrated_gradients
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
 from reproduction.zoo.models import zoo
@@ -137,7 +137,7 @@ def baselines(s: settings.BaselineSettings) -> ExperimentResult:
         noise *= np.linalg.norm(x) / np.linalg.norm(noise)
         corners = rectangle(x / 2, x / 2, noise / 2)
         target = int(im.logits(data.x[i : i + 1])[0].argmax())
-        exact = integrated_gradients(im, x, corners, target)
+        exact = mean_integrated_gradients(im, x, corners, target)
         mean = exact_plane(im, corners).integrate()[target]
         change = attributor.walker.line(x, corners[0]).outputs[0, target] - mean
         row: dict[str, object] = {"image": i, "target": target}

@@ -167,10 +167,9 @@ def _climbing(
         while idle < _PATIENCE:
             # The line through x, up to the sides of the box.
             direction = rng.normal(size=len(low)) * (high - low)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                sides = np.stack([(low - x) / direction, (high - x) / direction])
-            first = np.nanmax(np.where(np.isfinite(sides), np.nanmin(sides, axis=0), -np.inf))
-            last = np.nanmin(np.where(np.isfinite(sides), np.nanmax(sides, axis=0), np.inf))
+            moves = direction != 0
+            sides = (np.stack([low, high]) - x)[:, moves] / direction[moves]
+            first, last = sides.min(axis=0).max(), sides.max(axis=0).min()
             ends = [np.clip(x + end * direction, low, high) for end in (first, last)]
             line = walker.line(*ends)
             ratio, value = _largest(line, excess)

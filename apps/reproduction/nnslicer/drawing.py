@@ -109,7 +109,8 @@ def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
     axes = figure.subplots(3, 2)
     for column, title in enumerate(("normal", "adversarial")):
-        report.plot_neurons(drawn["layer"][column], 2, axes[0, column])
+        rows = drawn["layer"][column].reshape(2, -1, 1)  # in C order, as in the paper
+        report.plot_neurons(rows, axes[0, column]).set_aspect("auto")
         axes[0, column].set_title(f"{title}: {drawn['operation']} in two rows", fontsize=9)
         report.plot_over_image(drawn["pixels"][column], drawn["images"][column], axes[1, column])
     wide = figure.add_subplot(axes[2, 0].get_gridspec()[2, :])

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 from scipy import ndimage
 
-from nnslicer_tf import InstrumentedModel, datasets, debugging, dflare
+from nnslicer_tf import InstrumentedModel, datasets, dflare
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import copy_model
+from reproduction.debugging.provable_repair import repair
 from reproduction.zoo.models import zoo
 
 _TRAINED = 4000  # samples of a fine-tuning
@@ -105,7 +106,7 @@ def prepared(name: str, seed: int, work: Path) -> Scenario:
         im = InstrumentedModel(old)
         wrong = im.classes.from_outputs(im.predict(x)) != y
         few = np.r_[np.flatnonzero(wrong)[:10], np.flatnonzero(~wrong)[:40]]
-        new = debugging.repair(im, "dense2", x[few], y[few]).model
+        new = repair(im, "dense2", x[few], y[few]).model
     elif change == "pruned":
         new = dflare.compress(old, "prune", ratio=0.7)
         kept = [np.asarray(v) != 0 for v in new.trainable_variables]

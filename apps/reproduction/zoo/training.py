@@ -17,9 +17,8 @@ import pandas as pd
 from nnslicer_tf import datasets
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument.backend import device_name
 from reproduction.result import ExperimentResult
-from reproduction.tables import command_line
+from reproduction.tables import command_line, device_name
 from reproduction.weights import keep_weights
 from reproduction.zoo import recipes
 from reproduction.zoo.models import zoo

@@ -25,7 +25,7 @@ from nnslicer_tf.detection.attacks.table import ATTACKS, AttackSpec
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.backend import compiled_function, device_name
+from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.plausibility import check_logits
 
@@ -234,7 +234,9 @@ class _Network:
         if framework == "numpy":
             return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
         if backend == "tensorflow":
-            device = "/CPU:0" if device_name() == "CPU" else "/GPU:0"
+            import tensorflow as tf
+
+            device = "/GPU:0" if tf.config.list_physical_devices("GPU") else "/CPU:0"
             return foolbox.TensorFlowModel(self._logits, bounds=(0, 1), device=device)
         if backend == "jax":
             return foolbox.JAXModel(self._logits, bounds=(0, 1))

@@ -22,8 +22,8 @@ class _MergeLine:
     """A transformer whose inputs are broadcast to one shape."""
 
     def __init__(self, operation: Operation) -> None:
-        self._shapes = operation.input_shapes
-        self._channels = operation.shape[-1]
+        self._shapes = [shape or (1,) for shape in operation.input_shapes]  # without axes: one
+        self._channels = (operation.shape or (1,))[-1]
         # For each input, the position that each output position reads.
         out = operation.shape[:-1]
         self._taps = []

@@ -70,7 +70,7 @@ class PiecewiseLine(_KnotLine):
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
             raise not_piecewise_linear(operation)
-        self._shape = operation.shape
+        self._shape = operation.shape or (1,)
         self.knots = np.unique(np.asarray(operation.params.knots, np.float64))
         self._ends = ends = self.knots if len(self.knots) else np.zeros(1)
         places = np.concatenate([[ends[0] - 1], ends, [ends[-1] + 1]])
@@ -139,7 +139,7 @@ class ScaleLine:
     def __init__(self, operation: Operation) -> None:
         if not isinstance(operation.params, Affine):
             raise not_piecewise_linear(operation)
-        self._shape = shape = operation.shape
+        self._shape = shape = operation.shape or (1,)
 
         def table(array: np.ndarray) -> np.ndarray:
             """Return an array as `(positions or 1, channels)` float64."""

@@ -198,8 +198,14 @@ def _matmul(op: Any, x1: Any, x2: Any) -> Any:
             return ops.squeeze(ops.matmul(ops.expand_dims(x1, -2), x2), -2)
         lead = np.broadcast_shapes(first[:-2], second[:-2])
         return ops.matmul(_spread(x1, (*lead, *first[-2:])), _spread(x2, (*lead, *second[-2:])))
+    constant = x2 if _is_tensor(x1) else x1
+    if len(constant.shape) == 1:
+        column = ops.expand_dims(ops.convert_to_tensor(constant), -1)
+        if _is_tensor(x1):
+            return ops.squeeze(ops.matmul(x1, column), -1)
+        return ops.squeeze(ops.matmul(ops.swapaxes(x2, -1, -2), column), -1)
     if _is_tensor(x1):
-        if len(x2.shape) <= 2:
+        if len(x2.shape) == 2:
             return NotImplemented
         letters = string.ascii_lowercase[: len(x1.shape) - 2]
         return ops.einsum(f"{letters}xy,{letters[-len(x2.shape) + 2 :]}yz->{letters}xz", x1, x2)
@@ -207,6 +213,12 @@ def _matmul(op: Any, x1: Any, x2: Any) -> Any:
         return NotImplemented
     swapped = ops.swapaxes(ops.convert_to_tensor(x1), -1, -2)
     return ops.swapaxes(ops.matmul(ops.swapaxes(x2, -1, -2), swapped), -1, -2)
+
+
+def _dot(op: Any, x1: Any, x2: Any) -> Any:
+    """Multiply by a constant; two tensors would pair their samples."""
+    is_product = _is_tensor(x1) and not _is_tensor(x2) and len(x2.shape) <= 2
+    return ops.matmul(x1, x2) if is_product and getattr(op, "axes", 1) == 1 else NotImplemented
 
 
 def _attention(
@@ -337,6 +349,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "Cumsum": lambda op, x: _along(op.axis, x, np.tri(x.shape[op.axis], dtype="f").T),
     "Diff": _difference,
     **dict.fromkeys(("Divide", "TrueDivide"), _divide),
+    **dict.fromkeys(("Dot", "Tensordot"), _dot),
     "DotProductAttention": _attention,
     "Einsum": _einsum,
     **dict.fromkeys(

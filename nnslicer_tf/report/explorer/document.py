@@ -62,10 +62,12 @@ class Document:
         classes: Sequence[str] = (),  # names, in order; empty for plain numbers
         columns: Sequence[str] = (),  # names of a table's; empty for other inputs
         words: Sequence[Sequence[str]] = (),  # for sequences of tokens, those of each sample
+        explanation: Any = None,  # of the one sample; its input's contributions are shown
         progress: bool = True,
     ) -> None:
         self._exhibits, self._progress = exhibits, progress
         self._title, self._classes, self._columns, self._words = title, classes, columns, words
+        self._explanation = explanation
         self._packer = Packer()
         self._rows: list[dict[str, Any]] = []
         self._row_of: dict[tuple, int] = {}
@@ -147,6 +149,7 @@ class Document:
             ],
             "kernels": kernels,
             "classes": list(map(str, self._classes)),
+            "features": None,
             "models": [self._model(one) for one in self._models],
             "rows": self._rows,
             "exhibits": [
@@ -156,6 +159,7 @@ class Document:
                     "each": one.each,
                     "theta": None if one.facts.get("theta") is None else float(one.facts["theta"]),
                     "granularity": one.granularity,
+                    "level": str(one.facts.get("level", "")),
                     "outputs": str(one.facts.get("outputs", "")),
                     "relativeTo": str(one.facts.get("relative_to", "output")),
                     "rectify": str(one.facts.get("rectify", "sign")),
@@ -164,6 +168,10 @@ class Document:
                 for one in self._exhibits
             ],
         }
+        if self._explanation is not None:
+            header["asked"] = self._explanation.question
+            features = np.asarray(self._explanation.contributions, np.float32)
+            header["features"] = self._packer.add(features)
         return self._packer.pack(header)
 
     def _floats(self, values: np.ndarray) -> int:
@@ -191,7 +199,9 @@ class Document:
             **product_facts(operation),
             **through_time(operation, self._places, self._kernel_places),
         }
-        if isinstance(params, Synapses):
+        if isinstance(params, Synapses) and params.is_constant:
+            data["rule"] = "other"  # the page has no weights for it
+        elif isinstance(params, Synapses):
             data["kernel"] = self._kernel_places[params.name]
         by_position = "activation" in self._granularities and operation.size <= self._max_size
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
@@ -283,7 +293,7 @@ class Document:
                     data["says"]["kept"] = _answer(masked.outputs(inside, x))
                     data["says"]["removed"] = _answer(masked.outputs(outside, x))
         if certificate:
-            data["certificate"] = certificate
+            data |= {"certificate": certificate, "measured": part.measured}
         if "predicted" in one.facts:
             data["predicted"] = one.facts["predicted"][i]
         return data
@@ -334,13 +344,17 @@ class Document:
             self._places[name]: self._floats(
                 value.reshape(-1, value.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
             )
-            for name, value in values.items()
+            for name, value in zip(values, map(np.atleast_1d, values.values()), strict=True)
         }
         if one.means is not None and len(x) == 1:
             # Δ of the inputs of filters' synapses: the input of a synapse is the mean, over all
             # windows, of the value that it multiplies (NNSlicer, Equation 1).
             for o in one.im.operations:
-                if not isinstance(o.params, Synapses):
+                if (
+                    not o.kernels
+                    or not isinstance(o.params, Synapses)
+                    or isinstance(o.params, Lookup)
+                ):
                     continue
                 pair = (values[o.inputs[0]], one.means[o.inputs[0]])
                 sheets = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in pair]

@@ -24,7 +24,8 @@ class Part:
     neurons: Mapping[str, np.ndarray]
     synapses: Mapping[str, np.ndarray]  # kernel name → the same, of the kernel's shape
     samples: int = 1  # 0 if unknown
-    certificate: str = ""  # of a decisive slice
+    certificate: str = ""  # of a decisive slice, in words
+    measured: Mapping[str, Any] | None = None  # its columns, and what they are about
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,10 @@ class Exhibit:
 
 def named_results(slices: Any) -> dict[str, Any]:
     """Return name → result for the argument of `explore`; raise InvalidArgumentError if empty."""
+    if hasattr(slices, "contrast"):  # an explanation
+        first = "decisive" if slices.contrast is None else slices.question.split(" rather than ")[0]
+        by = {first: slices.decisive, slices.question: slices.contrast, "by counts": slices.slice}
+        return {name: one for name, one in by.items() if one is not None}
     if isinstance(slices, Mapping) and not _is_marks(slices):
         results = {str(name): one for name, one in slices.items()}
     else:
@@ -141,16 +146,20 @@ def _decisive(one: Any, index: int, im: InstrumentedModel, classes: Sequence[str
     """Return the decisive slice of a sample as marks, with its certificate."""
     masks = one.masks(index)
     samples = 1 if not one.info["together"] else len(one)
-    certificate = one.summary(index, classes)
+    row = {name: column[index].item() for name, column in one.certificate.items()}
+    facts = {name: one.info[name] for name in ("kind", "names", "level")}
+    # A number has no probabilities.
+    facts |= {name: value for name, value in row.items() if np.isfinite(value)}
+    said = one.summary(index, classes), facts
     if one.info["level"] != "synapse":
-        return Part(_spread(im, one.info["level"], masks), {}, samples, certificate)
-    # Channels with a synapse in the slice are marked, too.
+        return Part(_spread(im, one.info["level"], masks), {}, samples, *said)
+    # For each channel, the number of its synapses in the slice.
     neurons = {
-        o.name: im.kernels[o.params.name].layout.from_kernel(masks[o.params.name]).any(axis=(0, 1))
+        o.name: im.kernels[o.params.name].layout.from_kernel(masks[o.params.name]).sum(axis=(0, 1))
         for o in im.operations
         if getattr(o.params, "name", None) in masks
     }
-    return Part(neurons, masks, samples, certificate)
+    return Part(neurons, masks, samples, *said)
 
 
 def _granularity(level: str) -> str:

@@ -98,7 +98,8 @@ def explore(
     Args:
         slices: A `Slice`, a `SliceSet`, `DecisiveSlices` (with their certificates), or a mapping
             from operations, layers or kernels to arrays of marks or scores (critical neurons,
-            coverage, pruning masks); or several of these, as a mapping by name or as a list.
+            coverage, pruning masks); or several of these, as a mapping by name or as a list. Or an
+            `Explanation`, whose sample, means and names are taken from it.
         im: The model, instrumented or not; or models with equal operations, by the names of the
             slices.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
@@ -117,11 +118,17 @@ def explore(
         ProfileMismatchError: if a slice or a profile belongs to a different model.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
+    means, explanation = None, slices if hasattr(slices, "contrast") else None
+    if explanation is not None:  # it has all that is needed
+        x = np.asarray(slices.sample)[None] if x is None else x
+        classes, columns = classes or slices.classes, columns or slices.columns
+        words = words or ([slices.words] if slices.words else ())
+        means, title = slices.means, title or f"Why {slices.question}?"
     models: dict[int, InstrumentedModel] = {}
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
     for name, one in named_results(slices).items():
-        model, data, means = _by_name("im", im, name), _by_name("x", x, name), None
+        model, data = _by_name("im", im, name), _by_name("x", x, name)
         if not isinstance(model, (InstrumentedModel, keras.Model)):
             raise InvalidArgumentError(
                 "im must be a Keras model or an InstrumentedModel, or several by name. "
@@ -169,7 +176,8 @@ def explore(
             f"columns has {len(columns)} names; a sample of the model has shape {inputs}."
         )
     title = title or f"Slices of {first.model.name}"
-    return Explorer(title, Document(exhibits, title, classes, columns, words, progress).pack())
+    document = Document(exhibits, title, classes, columns, words, explanation, progress)
+    return Explorer(title, document.pack())
 
 
 def _by_name(what: str, given: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = "nnslicer_tf explorer 4"
+FORMAT = "nnslicer_tf explorer 5"
 """Name and version of the format; a page rejects data with another one."""
 
 LEVEL = 6  # of compression; 9 takes several times as long, and saves 1 % of the size

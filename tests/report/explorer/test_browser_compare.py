@@ -19,9 +19,9 @@ def test_compare_two(two_thetas):
     assert found == {k: np.count_nonzero(s.synapses["conv1"]) for k, s in sets.items()}
     empty = page.colour_of("--back")
     buttons = {
-        "common": "common (A & B)",
-        "left": "only left (A − B)",
-        "right": "only right (B − A)",
+        "common": "in both",
+        "left": "only large",
+        "right": "only small",
     }
     for key, button in buttons.items():
         page.button(button)
@@ -102,4 +102,6 @@ def test_marks_of_another_analysis(digits, opened):
     page = opened(nns.explore({"critical": marks}, im, progress=False))
     page.node("conv2")
     assert page.counts("neurons") == {"kept": 11, "all": 32}
-    assert "The samples are not in the file." in page.text("section.input")
+    assert "The samples are not in the file." in page.text("section.answer")
+    assert page.text("section.operation .legend") == "in “critical”not in “critical”"
+    assert not page.all(".bar select")  # there is nothing to choose

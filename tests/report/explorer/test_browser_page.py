@@ -75,14 +75,14 @@ def test_data_of_another_version_is_refused(digits, chromium, tmp_path):
     im, _, slices, _ = digits
     view = nns.explore(slices[0], im, progress=False)
     path = tmp_path / "other.html"
-    path.write_text(view.html().replace("nnslicer_tf explorer 4", "nnslicer_tf explorer 0"))
+    path.write_text(view.html().replace("nnslicer_tf explorer 5", "nnslicer_tf explorer 0"))
     chromium.get(path.as_uri())
     alert = "return document.querySelector('[role=alert]')?.textContent ?? ''"
     for _ in range(100):
         if chromium.execute_script(alert):
             break
         chromium.execute_async_script("setTimeout(arguments[0], 50)")
-    assert "explorer 4" in chromium.execute_script(alert)
+    assert "explorer 5" in chromium.execute_script(alert)
     chromium.get_log("browser")  # the error itself
 
 

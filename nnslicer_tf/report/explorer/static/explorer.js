@@ -1,15 +1,18 @@
 // The explorer: everything that is drawn, from a packed document alone.
 //
 // `explore(root, bytes, selected)` is all that is used from outside. In this order, the file
-// reads the document, computes connections and receptive fields, and draws: the graph, the
-// chosen operation, the chosen neuron, the input, what the model says. All text goes into
-// the page as text, never as HTML.
+// reads the document, computes connections and receptive fields, and draws: the answer (inputs,
+// what the model says, certificates), the graph, the chosen operation, the chosen neuron. All
+// text goes into the page as text, never as HTML.
 
-const FORMAT = "nnslicer_tf explorer 4";
+const FORMAT = "nnslicer_tf explorer 5";
 const LEVELS = 63; // of a value that is stored as a level
 const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
 const MOST_ROWS = 60; // rows of a table of connections
 const MOST_CLASSES = 3; // classes of an answer
+const MOST_BESIDE = 4; // buttons of slices to put beside the first
+const LEAST_LABELLED = 9; // pixels of a cell beside which a word can stand
+const LABEL_WIDTH = 64; // pixels of a word beside a matrix
 const WIDEST_STEP = 24; // pixels of a time step in a matrix
 const GATE_WIDTH = 130; // pixels of a gate among the others of its layer
 const INNER = /:(pre|held|out|kept|added|open|reset|input|recurrent)$/; // neither gates nor states
@@ -62,6 +65,13 @@ class Doc {
     if (type !== "q8") return values;
     return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
   }
+}
+
+// The kernels of an operation, those of its gates included.
+function kernelsOf(doc, o) {
+  const { kernel, reads } = doc.operations[o];
+  return kernel !== undefined ? [kernel]
+    : (reads ?? []).map((read) => read.kernel).filter((k) => k !== undefined);
 }
 
 const product = (shape) => shape.reduce((a, b) => a * b, 1);
@@ -139,6 +149,31 @@ class PartView {
   keptSynapses(k) {
     const kept = this.part.kept[k];
     return kept === undefined ? null : [kept, this.doc.kernels[k].size];
+  }
+
+  // What the slice is a set of: synapses, or what the neurons of the document are.
+  get unit() {
+    if (this.exhibit.level === "synapse") return "synapses";
+    if (this.exhibit.level === "head") return "heads and channels";
+    return this.granularity === "channel" ? "channels" : "neurons";
+  }
+
+  // Number of members and of all units of an operation, in the unit of the slice.
+  count(o) {
+    if (this.exhibit.level !== "synapse") return this.heads(o) ?? this.kept(o);
+    const counts = kernelsOf(this.doc, o).map((k) => this.keptSynapses(k)).filter(Boolean);
+    return counts.length ? [d3.sum(counts, (c) => c[0]), d3.sum(counts, (c) => c[1])] : null;
+  }
+
+  // The same for the heads of an operation, where heads are the members; else null.
+  heads(o) {
+    const { heads, shape } = this.doc.operations[o];
+    const values = this.contributions(o);
+    if (this.exhibit.level !== "head" || heads === null || !values) return null;
+    const inner = product(shape.slice(heads + 1));
+    const members = new Set();
+    values.forEach((value, n) => { if (value) members.add(Math.floor(n / inner) % shape[heads]); });
+    return [members.size, shape[heads]];
   }
 
   // Whether local values can be told: they are those of one sample, against a profile.
@@ -780,6 +815,17 @@ function choice(name, label, options, chosen, change) {
       "aria-pressed": String(value === chosen), onclick: () => change(value) }, text)));
 }
 
+// A colour scale with the numbers at its ends, and words for what they mean.
+function scale(colours, low, high, text = "") {
+  return h("span", { class: "scale" }, text ? `${text}: ` : null, low, h("span", { class: "ramp",
+    style: `background:linear-gradient(to right,${colours.join(",")})` }), high);
+}
+
+const cividis = () => d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t));
+const diverging = ["var(--negative)", "var(--back)", "var(--positive)"];
+const swatch = (name, text) => h("span", {}, h("span", { class: "swatch",
+  style: `background:var(--${name})` }), text);
+
 function rgb(root, name) {
   return d3.rgb(getComputedStyle(root).getPropertyValue(name).trim());
 }
@@ -805,8 +851,13 @@ class Explorer {
     this.root = root;
     this.doc = doc;
     this.selected = selected;
-    this.left = { exhibit: 0, part: 0 };
-    this.right = null;
+    // The answer comes first: a slice with a certificate, and of two models the other one beside it.
+    const certified = doc.exhibits.findIndex((one) => one.parts.some((part) => part.certificate));
+    this.left = { exhibit: Math.max(certified, 0), part: 0 };
+    const { model, parts } = doc.exhibits[this.left.exhibit];
+    const other = doc.exhibits.findIndex((one) => one.model !== model
+      && one.parts.length === parts.length);
+    this.right = other < 0 ? null : { exhibit: other, part: 0 };
     this.operation = null;
     this.neuron = null;
     this.what = "contributions";
@@ -835,28 +886,43 @@ class Explorer {
   // What feeds a neuron of the left slice, as the table of the page has it.
   expand(o, n) { return expand(this.one, o, n); }
 
-  // What members are called: of slices, or of marks and scores.
-  get memberText() { return this.one.exhibit.theta === null ? "marked" : "in the slice"; }
+  // What members are called: of slices, or of other sets, which have a name.
+  get memberText() {
+    const { theta, level, name } = this.one.exhibit;
+    return theta === null && !level ? `in “${name}”` : "in the slice";
+  }
+
+  // The names of two sides: what they differ in, models, slices or samples.
+  get names() {
+    const places = [this.left, this.right];
+    const exhibits = places.map((place) => this.doc.exhibits[place.exhibit]);
+    return places.map((place, i) => {
+      const sample = this.partName(exhibits[i], exhibits[i].parts[place.part], place.part);
+      if (exhibits[0] === exhibits[1]) return `sample ${sample}`;
+      return places[0].part === places[1].part ? exhibits[i].name
+        : `${exhibits[i].name}, sample ${sample}`;
+    });
+  }
 
   get one() { return this.view(this.left); }
   get other() { return this.right ? this.view(this.right) : null; }
 
   draw() {
+    this.answerPart = h("section", { class: "answer", "aria-label": "Input and answers" });
     this.graphPart = h("section", { class: "network", "aria-label": "Network" });
     this.operationPart = h("section", { class: "operation", "aria-label": "Operation" });
-    this.inputPart = h("section", { class: "input", "aria-label": "Input and answers" });
     this.tip = h("div", { class: "tip", hidden: true });
     this.said = h("div", { class: "hidden", "aria-live": "polite" });
     this.toolbar = h("div", { class: "bar", role: "toolbar", "aria-label": "What is shown" });
     this.heading = h("header");
-    this.root.replaceChildren(this.heading, this.toolbar,
-      h("div", { class: "panels" }, this.graphPart, this.operationPart, this.inputPart),
-      this.tip, this.said);
+    this.origin = h("footer");
+    this.panels = h("div", { class: "panels" }, this.answerPart, this.graphPart, this.operationPart);
+    this.root.replaceChildren(this.heading, this.toolbar, this.panels, this.origin, this.tip, this.said);
     this.drawHeading();
     this.drawToolbar();
     this.drawGraph();
     this.drawOperation();
-    this.drawInput();
+    this.drawAnswer();
   }
 
   // Draws everything that depends on the chosen slices; the graph keeps its place.
@@ -865,7 +931,7 @@ class Explorer {
     this.drawToolbar();
     this.colourGraph();
     this.drawOperation();
-    this.drawInput();
+    this.drawAnswer();
     this.tell();
   }
 
@@ -879,16 +945,17 @@ class Explorer {
     const { model, exhibit } = this.one;
     const versions = Object.entries(this.doc.versions).map(([name, v]) => `${name} ${v}`).join(", ");
     const facts = [
-      `Model ${model.name}, fingerprint ${model.fingerprint.slice(0, 12)}`,
+      `Model ${model.name}`,
       exhibit.theta === null ? null : `θ = ${exhibit.theta}`,
-      `granularity: ${exhibit.granularity}`,
+      exhibit.level ? `decisive, level: ${exhibit.level}` : `granularity: ${exhibit.granularity}`,
       exhibit.outputs ? `outputs: ${exhibit.outputs}` : null,
       exhibit.relativeTo === "output" ? null : `relative to: ${exhibit.relativeTo}`,
       exhibit.rectify === "sign" ? null : `rectify: ${exhibit.rectify}`,
-      versions,
     ];
     this.heading.replaceChildren(h("h1", {}, this.doc.title),
       h("p", { class: "facts" }, facts.filter(Boolean).join(" · ")));
+    this.origin.replaceChildren(h("p", { class: "note" },
+      `Model ${model.name}, fingerprint ${model.fingerprint.slice(0, 12)} · ${versions}`));
   }
 
   // --- choices ---------------------------------------------------------------------------
@@ -896,24 +963,28 @@ class Explorer {
   drawToolbar() {
     const focused = this.root.ownerDocument.activeElement?.getAttribute?.("name");
     const parts = [...this.choices("left", this.left)];
-    const others = this.doc.exhibits.map((exhibit) => exhibit.name);
-    const options = ["nothing", ...others];
-    parts.push(select("Compare with", "compare", options, this.right ? this.right.exhibit + 1 : 0,
-      (i) => this.compare(i - 1)));
+    const { exhibits } = this.doc;
+    const options = ["nothing", ...exhibits.map((exhibit) => exhibit.name)];
+    if (exhibits.length > 1 || exhibits[0].parts.length > 1) {
+      parts.push(select("Compare with", "compare", options, this.right ? this.right.exhibit + 1 : 0,
+        (i) => this.compare(i - 1)));
+    }
     if (this.right) parts.push(this.partChoice("right", this.right, "Its sample"));
-    this.toolbar.replaceChildren(...parts);
+    this.toolbar.replaceChildren(...parts.filter(Boolean));
+    this.toolbar.hidden = !this.toolbar.children.length;
     if (focused) this.toolbar.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
   }
 
   choices(side, place) {
     const { exhibits } = this.doc;
-    const found = [select("Slice", `${side}-exhibit`, exhibits.map((e) => e.name), place.exhibit,
-      (i) => this.choose(place, i))];
+    const found = exhibits.length < 2 ? [] : [select("Slice", `${side}-exhibit`,
+      exhibits.map((e) => e.name), place.exhibit, (i) => this.choose(place, i))];
     const facets = [["θ", "theta"], ["Granularity", "granularity"], ["Outputs", "outputs"]];
-    for (const [label, key] of facets) {
-      const values = [...new Set(exhibits.map((exhibit) => exhibit[key]))];
-      if (values.length < 2) continue;
-      found.push(select(label, `${side}-${key}`, values.map((v) => v ?? "–"),
+    for (const [label, key] of facets) { // of slices by counts
+      const alike = exhibits.filter((exhibit) => exhibit.theta !== null);
+      const values = [...new Set(alike.map((exhibit) => exhibit[key]))];
+      if (values.length < 2 || exhibits[place.exhibit].theta === null) continue;
+      found.push(select(label, `${side}-${key}`, values,
         values.indexOf(exhibits[place.exhibit][key]),
         (i) => this.choose(place, this.nearest(place.exhibit, key, values[i]))));
     }
@@ -923,6 +994,7 @@ class Explorer {
 
   partChoice(side, place, label) {
     const exhibit = this.doc.exhibits[place.exhibit];
+    if (exhibit.parts.length < 2) return null;
     const names = exhibit.parts.map((part, i) => this.partName(exhibit, part, i));
     return select(label, `${side}-part`, names, place.part, (i) => { place.part = i; this.changed(); });
   }
@@ -964,6 +1036,9 @@ class Explorer {
     this.changed();
   }
 
+  // Whether two slices are beside each other that count the same neurons of the open operation.
+  get isComparison() { return Boolean(this.right && this.common(this.operation)); }
+
   // Neurons of an operation in both slices, only in the left, only in the right, in either.
   common(o) {
     const [a, b] = [this.one, this.other].map((view) => view.contributions(o));
@@ -980,12 +1055,13 @@ class Explorer {
 
   share(members) {
     if (this.right) {
-      const counts = members.map((o) => this.common(o)).filter(Boolean);
+      const counts = members.flatMap((o) => (this.one.unit === "synapses"
+        ? kernelsOf(this.doc, o).map((k) => this.commonSynapses(k)) : [this.common(o)])).filter(Boolean);
       const both = d3.sum(counts, (c) => c.common);
       const either = d3.sum(counts, (c) => c.common + c.left + c.right);
       return either ? both / either : null;
     }
-    const counts = members.map((o) => this.one.kept(o)).filter(Boolean);
+    const counts = members.map((o) => this.one.count(o)).filter(Boolean);
     const all = d3.sum(counts, (c) => c[1]);
     return all ? d3.sum(counts, (c) => c[0]) / all : null;
   }
@@ -1020,7 +1096,7 @@ class Explorer {
     this.found = h("p", { class: "note", role: "status" });
     this.legend = h("div", { class: "legend" });
     this.graphPart.replaceChildren(h("h2", {}, "Network"), h("div", { class: "row" }, search, buttons),
-      this.found, svg.node(), this.legend);
+      this.found, this.legend, svg.node());
     this.svg = svg;
     this.canvas = svg.append("g");
     this.zoom = d3.zoom().scaleExtent([0.05, 4]).on("zoom", (event) => {
@@ -1047,7 +1123,8 @@ class Explorer {
     const nodeOf = new Map();
     for (const node of nodes) {
       const shape = this.doc.operations[node.operation]?.shape.join("×") ?? "";
-      node.width = Math.max(node.operation === undefined ? 140 : 110, 5.4 * (shape.length + 10) + 12,
+      const least = node.operation === undefined || this.one.unit === "synapses" ? 140 : 110;
+      node.width = Math.max(least, 5.4 * (shape.length + 10) + 12,
         6.4 * Math.min(node.label.length, 34) + 18);
       node.height = 38;
       graph.setNode(node.id, node);
@@ -1106,8 +1183,11 @@ class Explorer {
   }
 
   colourGraph() {
-    const colour = (share) => (share === null ? null : d3.interpolateCividis(share));
     this.boxes.each((node) => { node.share = this.share(node.members); });
+    // Slices are often small: the scale ends at the largest share.
+    const largest = d3.max(this.shown, (node) => node.share) || 1;
+    const top = largest > 0.5 ? 1 : largest;
+    const colour = (share) => (share === null ? null : d3.interpolateCividis(share / top));
     this.boxes.select("rect.body").style("fill", (node) => colour(node.share) ?? "var(--soft)");
     this.boxes.selectAll("text").style("fill", (node) => (node.share === null ? "var(--text)"
       : d3.lab(colour(node.share)).l > 48 ? "#000" : "#fff"));
@@ -1118,17 +1198,17 @@ class Explorer {
       .attr("aria-expanded", (node) => (node.operation === undefined ? "false" : null));
     const current = this.shown.find((node) => node.operation === this.operation) ?? this.shown[0];
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
-    const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
-    this.legend.replaceChildren(h("span", {}, this.right ? "share of neurons in common: 0 %"
-      : `share of neurons ${this.memberText}: 0 %`,
-      h("span", { class: "ramp", style: `background:linear-gradient(to right,${ramp})` }), "100 %"));
+    this.legend.replaceChildren(scale(cividis(), "0 %", `${+(100 * top).toPrecision(2)} %`,
+      `${this.one.unit} ${this.right ? "in both, of either's" : this.memberText}`));
   }
 
   nodeLine(node) {
     const o = node.members.at(-1);
     const shape = shapeText(this.one.shape(o));
     const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %`;
-    const count = node.operation === undefined ? `${node.members.length} operations` : shape;
+    const [kept] = this.one.unit === "synapses" && !this.right ? this.one.count(o) ?? [] : [];
+    const count = node.operation === undefined ? `${node.members.length} operations`
+      : kept === undefined ? shape : `${number(kept)} ${kept === 1 ? "synapse" : "synapses"}`;
     return `${count}${share}`;
   }
 
@@ -1189,11 +1269,7 @@ class Explorer {
       .filter((o) => this.doc.operations[o].name.toLowerCase().includes(wanted));
     this.found.textContent = wanted ? `${found.length} ${found.length === 1 ? "operation" : "operations"} found` : "";
     if (!wanted || !found.length) return;
-    const after = found.find((o) => this.operation !== null && o > this.operation) ?? found[0];
-    const group = this.groupOf[after];
-    if (!this.opened.has(group)) { this.opened.add(group); this.layOut(); }
-    this.open(after);
-    this.reveal(this.shown.find((node) => node.operation === after));
+    this.open(found.find((o) => this.operation !== null && o > this.operation) ?? found[0]);
   }
 
   frame() {
@@ -1216,7 +1292,8 @@ class Explorer {
     const { k, x, y } = d3.zoomTransform(this.svg.node());
     const { width, height } = this.frame();
     const [left, top] = [x + k * node.x, y + k * node.y];
-    if (left > 40 && left < width - 40 && top > 20 && top < height - 20) return;
+    const [across, down] = [k * node.width / 2, k * node.height / 2];
+    if (left > across && left < width - across && top > down && top < height - down) return;
     const moved = d3.zoomIdentity.translate(width / 2 - k * node.x, height / 2 - k * node.y).scale(k);
     this.svg.call(this.zoom.transform, moved);
   }
@@ -1226,22 +1303,30 @@ class Explorer {
   open(o) {
     if (this.operation !== o) { this.neuron = null; this.page = 0; }
     this.operation = o;
+    const isHidden = !this.shown.some((node) => node.operation === o);
+    if (o !== null && isHidden) { this.opened.add(this.groupOf[o]); this.layOut(); }
     this.colourGraph();
     this.drawOperation();
     this.showField(null);
     this.tell();
+    if (o === null) return;
+    this.reveal(this.shown.find((node) => node.operation === o));
+    // On a narrow page the operation stands below the graph.
+    const { top } = this.operationPart.getBoundingClientRect();
+    if (top > 0.8 * window.innerHeight) this.operationPart.scrollIntoView({ block: "start" });
   }
 
   drawOperation() {
+    this.panels.classList.toggle("start", this.operation === null);
     if (this.operation === null) {
-      this.operationPart.replaceChildren(h("h2", {}, "No operation is open"),
-        h("p", { class: "note" }, "Choose an operation in the graph to see its neurons; a box with "
-          + "a shadow is a block, which opens into its operations."), this.summary());
+      this.operationPart.replaceChildren(h("h2", {}, `Where the ${this.one.unit} are`), this.summary(),
+        h("p", { class: "note" }, "Choose an operation, here or in the graph, to see its neurons. A box "
+          + "with a shadow is a block, which opens into its operations."));
       return;
     }
     const operation = this.doc.operations[this.operation];
     const available = this.available();
-    if (!available.some(([what]) => what === this.what)) this.what = "contributions";
+    if (!available.some(([what]) => what === this.what)) this.what = available[0]?.[0] ?? "contributions";
     this.tiles = new Tiles(this);
     this.neuronPart = h("div", { class: "neuron" });
     const pages = Math.ceil(this.tiles.channels / TILES);
@@ -1249,23 +1334,24 @@ class Explorer {
     const first = this.page * TILES;
     const shownTo = Math.min(first + TILES, this.tiles.channels);
     this.operationPart.replaceChildren(...[
+      h("button", { type: "button", class: "close", onclick: () => this.open(null) }, "Close"),
       h("h2", {}, operation.name),
       h("p", { class: "facts" }, `${operation.kind} · layer ${operation.layer} · shape `
         + `${shapeText(operation.shape)}`),
       this.counts(),
       choice("what", "Show", available, this.what, (what) => { this.what = what; this.drawOperation(); }),
-      this.right ? choice("members", "Which", [["all", "all"], ["common", "common (A & B)"],
-        ["left", "only left (A − B)"], ["right", "only right (B − A)"]], this.members,
+      this.isComparison ? choice("members", "Which", [["all", "all"], ["common", "in both"],
+        ["left", `only ${this.names[0]}`], ["right", `only ${this.names[1]}`]], this.members,
         (members) => { this.members = members; this.drawOperation(); }) : null,
       this.tiles.channels > 1 ? choice("order", "Order", [["number", "by number"],
         ["size", `most ${this.memberText} first`]], this.order,
         (order) => { this.order = order; this.page = 0; this.drawOperation(); }) : null,
-      h("div", { class: "scroll tiles" }, this.tiles.canvas),
+      this.tiles.legend(),
+      h("div", { class: "scroll tiles" }, this.tiles.axis(), this.tiles.canvas),
       pages > 1 ? h("div", { class: "row" }, h("button", { type: "button", onclick: turn(-1) },
         "Previous"), h("button", { type: "button", onclick: turn(1) }, "Next"),
         h("span", { class: "note" }, `${this.tiles.unit} ${first + 1}–${shownTo} of ${this.tiles.channels}`)) : null,
       this.tiles.caption(),
-      this.tiles.legend(),
       this.drawGates(),
       this.neuronField(),
       this.neuronPart,
@@ -1275,24 +1361,28 @@ class Explorer {
   }
 
   summary() {
-    const one = this.one;
+    const views = [this.one, this.other].filter(Boolean);
     const rows = this.doc.operations.map((operation, o) => {
-      const kept = one.kept(o);
-      return h("tr", {}, h("td", {}, h("button", { type: "button", onclick: () => {
-        this.opened.add(this.groupOf[o]); this.layOut(); this.open(o); } }, operation.name)),
-      h("td", {}, kept ? number(kept[0]) : "–"), h("td", {}, kept ? number(kept[1]) : "–"),
-      h("td", {}, kept ? percent(...kept) : "–"));
+      const counts = views.map((view) => view.count(o));
+      if (counts.every((count) => count === null)) return null;
+      const [[, all]] = counts.filter(Boolean);
+      return h("tr", {}, h("td", {}, h("button", { type: "button", onclick: () => this.open(o) },
+        operation.name)), counts.map((count) => h("td", {}, count ? number(count[0]) : "–")),
+      h("td", {}, number(all)), views.length > 1 ? null : h("td", {}, percent(...counts[0])));
     });
+    const columns = views.length > 1 ? ["operation", ...this.names, "of"]
+      : ["operation", this.memberText, "of", "share"];
     return h("div", { class: "scroll" }, h("table", { class: "summary" }, h("thead", {}, h("tr", {},
-      ["operation", "neurons kept", "of", ""].map((text) => h("th", {}, text)))),
-      h("tbody", {}, rows)));
+      columns.map((text) => h("th", {}, text)))), h("tbody", {}, rows)));
   }
 
   available() {
     const o = this.operation;
-    const found = [["contributions", this.right ? "comparison"
-      : this.one.exhibit.theta === null ? "marks" : "contributions"]];
-    if (this.right) return found;
+    const found = [["contributions", this.isComparison ? "comparison"
+      : this.one.exhibit.theta !== null ? "contributions"
+        : this.one.exhibit.level ? "slice" : this.one.exhibit.name]];
+    if (this.isComparison) return found;
+    if (!this.one.contributions(o)) found.pop();
     if (this.one.values(o)) found.push(["activation", "activation"]);
     if (this.one.means(o)) found.push(["mean", "mean"]);
     if (this.one.values(o) && this.one.means(o)) found.push(["change", "change Δ"]);
@@ -1300,9 +1390,10 @@ class Explorer {
   }
 
   counts() {
-    const lines = [this.countLine("neurons", this.one.kept(this.operation),
-      this.right && this.common(this.operation))];
-    for (const kernel of this.kernels(this.operation)) {
+    const heads = this.right ? null : this.one.heads(this.operation);
+    const lines = [heads ? this.countLine("heads", heads) : this.countLine("neurons",
+      this.one.kept(this.operation), this.right && this.common(this.operation))];
+    for (const kernel of kernelsOf(this.doc, this.operation)) {
       const [own, of] = this.doc.operations[this.operation].reads
         ? [`synapses of ${this.doc.kernels[kernel].name}`, "all gates"] : ["synapses", ""];
       lines.push(this.countLine(own, this.one.keptSynapses(kernel),
@@ -1318,21 +1409,19 @@ class Explorer {
     return h("div", {}, lines);
   }
 
-  kernels(o) {
-    const { kernel, reads } = this.doc.operations[o];
-    if (kernel !== undefined) return [kernel];
-    return (reads ?? []).map((read) => read.kernel).filter((k) => k !== undefined);
-  }
-
   countLine(what, kept, common, of = "") {
     if (this.right) {
-      const text = common ? `common ${number(common.common)}, only left ${number(common.left)}, `
-        + `only right ${number(common.right)} of ${number(common.all)} ${what}`
-        : `The ${what} of both are not in the file.`;
+      const text = common ? `${number(common.common)} in both, ${number(common.left)} only `
+        + `${this.names[0]}, ${number(common.right)} only ${this.names[1]}, of `
+        + `${number(common.all)} ${what}`
+        : `The ${what} of both are not in the file, or counted differently.`;
       return h("p", { class: "count", "data-count": what, "data-common": common?.common,
         "data-left": common?.left, "data-right": common?.right }, text);
     }
-    if (!kept) return h("p", { class: "count" }, `No ${what} of it are known.`);
+    if (!kept) {
+      return h("p", { class: "count" }, this.one.exhibit.level
+        ? `The slice does not choose among its ${what}.` : `No ${what} of it are known.`);
+    }
     return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
       `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
       + `${of ? `; ${of} together` : ""})`);
@@ -1386,18 +1475,15 @@ class Explorer {
   }
 
   goTo(o, n) {
-    this.opened.add(this.groupOf[o]);
-    this.layOut();
     this.open(o);
     if (n !== null) this.chooseNeuron(n);
-    this.reveal(this.shown.find((node) => node.operation === o));
   }
 
   describe(n) {
     const o = this.operation;
     const of = (view) => `contribution ${number(view.contributions(o)?.[n])}`;
     const lines = [`neuron (${this.place(o, n)})`];
-    if (this.right) lines.push(`left: ${of(this.one)}`, `right: ${of(this.other)}`);
+    if (this.right) lines.push(...this.names.map((name, i) => `${name}: ${of([this.one, this.other][i])}`));
     else lines.push(of(this.one));
     lines.push(...this.wordsAt(o, n));
     const [value, mean] = [this.one.values(o), this.one.means(o)];
@@ -1408,17 +1494,22 @@ class Explorer {
 
   // The words of the positions of a neuron, for models of text.
   wordsAt(o, n) {
-    const words = this.one.row?.words;
     const operation = this.doc.operations[o];
     const length = this.doc.operations[this.doc.input].shape[0];
     const shape = this.one.shape(o);
-    if (!words || shape.length !== operation.shape.length) return [];
+    if (!this.one.row?.words || shape.length !== operation.shape.length) return [];
     const at = this.place(o, n).split(", ").map(Number);
-    const word = (t) => `“${words[operation.backwards ? length - 1 - t : t] ?? "padding"}”`;
+    const word = (t) => `“${this.wordAt(o, t)}”`;
     if (operation.heads === 0 && shape[2] === length) {
       return [`${shape[1] === length ? `${word(at[1])} ` : ""}attends to ${word(at[2])}`];
     }
     return shape.length > 1 && shape[0] === length || o === this.doc.input ? [`at ${word(at[0])}`] : [];
+  }
+
+  wordAt(o, time) {
+    const { words } = this.one.row;
+    const length = this.doc.operations[this.doc.input].shape[0];
+    return words[this.doc.operations[o].backwards ? length - 1 - time : time] ?? "padding";
   }
 
   // All operations of a recurrent layer, each a small matrix over time; a click opens one.
@@ -1447,7 +1538,7 @@ class Explorer {
     const o = this.operation;
     const result = expand(this.one, o, this.neuron);
     const after = feeds(this.one, o, this.neuron);
-    const side = this.right ? ", in the left slice" : "";
+    const side = this.right ? `, in ${this.names[0]}` : "";
     this.neuronPart.replaceChildren(h("h3", {}, this.describe(this.neuron).replaceAll("\n", " · ")),
       h("h3", {}, `What feeds it${side}`), ...this.feeders(result),
       h("h3", {}, `What it feeds${side}`), ...this.fed(after));
@@ -1518,7 +1609,7 @@ class Explorer {
 
   // A function from a connection to the contribution of its synapse, summed over all positions.
   synapseLookup() {
-    const kernels = this.kernels(this.operation);
+    const kernels = kernelsOf(this.doc, this.operation);
     const stored = new Map(kernels.map((k) => [k, this.doc.array(this.one.part.synapses[k])]));
     if (![...stored.values()].some(Boolean)) return null;
     return (row) => {
@@ -1554,23 +1645,80 @@ class Explorer {
       `${this.doc.operations[o].name} (${this.place(o, n)})`);
   }
 
-  // --- the input and the answers -----------------------------------------------------------------
+  // --- the answer: inputs, what the model says, certificates --------------------------------------
 
-  drawInput() {
-    this.inputPart.replaceChildren(...[h("h2", {}, "Input"), ...this.inputViews(), ...this.answers()]);
+  drawAnswer() {
+    const places = [this.left, this.right].filter(Boolean);
+    this.pictures = [];
+    const questions = places.map((place) => this.question(place));
+    const answers = places.map(({ exhibit, part }) => this.doc.exhibits[exhibit].parts[part].says?.whole[0][0]);
+    const isOfTwo = this.right && this.one.model !== this.other.model && !answers.includes(undefined);
+    const title = isOfTwo ? this.names.map((name, i) => `${name} answers ${this.className(answers[i])}`).join(", ")
+      : questions[0] === questions.at(-1) || !questions.every(Boolean)
+        ? questions[0] ?? "Answer" : `${questions[0]} And why ${questions[1].slice(4)}`;
+    this.answerPart.replaceChildren(h("h2", {}, title), this.beside(),
+      h("div", { class: places.length > 1 ? "sides two" : "sides" },
+        places.map((place, i) => this.side(place, i))));
     this.drawPictures();
   }
 
-  inputViews() {
-    const views = [this.one, this.other].filter((view) => view && view.row);
-    if (!views.length) return [h("p", { class: "note" }, "The samples are not in the file.")];
-    this.pictures = views.map((view) => new Picture(this, view));
-    const toggle = h("label", {}, h("input", { type: "checkbox", name: "overlay", checked: this.overlay,
-      onchange: (event) => { this.overlay = event.target.checked; this.drawPictures(); } }),
-    " contributions over the input");
-    const sides = views.length > 1 ? ["Left", "Right"] : [""];
-    return [toggle, ...this.pictures.flatMap((picture, i) => [
-      sides[i] ? h("h3", {}, sides[i]) : null, picture.element, picture.note()]).filter(Boolean)];
+  // What a slice answers: "Why 4?", "Why 4 rather than 9?"; null for other sets and for classes.
+  question({ exhibit, part }) {
+    const { theta, outputs, parts } = this.doc.exhibits[exhibit];
+    const { measured, says, predicted } = parts[part];
+    if (measured) return `Why ${this.answerName(measured, measured.answer)}?`;
+    const label = predicted ?? says?.whole[0][0];
+    return theta === null || outputs !== "predicted" || label === undefined ? null
+      : `Why ${this.className(label)}?`;
+  }
+
+  answerName({ kind, names }, answer) {
+    if (kind === "class") return this.className(answer);
+    if (kind !== "binary") return number(answer);
+    const called = names.map((label) => this.className(label));
+    if (called.length === 1) return answer ? called[0] : `not ${called[0]}`;
+    return (answer ? called : called.reverse()).join(" rather than ");
+  }
+
+  // Buttons that put another slice of the sample, another model or another sample beside this one.
+  beside() {
+    const { exhibits } = this.doc;
+    const { exhibit, part } = this.left;
+    const own = exhibits[exhibit];
+    const others = exhibits.map((other, i) => ({ exhibit: i, part, other })).filter((one) =>
+      one.exhibit !== exhibit && one.other.parts.length === own.parts.length
+      && (one.other.model !== own.model || one.other.parts[part].row === own.parts[part].row));
+    const options = others.map(({ other, ...place }) => {
+      const asked = this.question(place);
+      const isNew = asked && asked !== this.question(this.left);
+      return [isNew ? asked : other.name, place];
+    });
+    if (own.each && own.parts.length > 1) {
+      const next = (part + 1) % own.parts.length;
+      options.push([`sample ${this.partName(own, own.parts[next], next)}`, { exhibit, part: next }]);
+    }
+    if (!options.length) return "";
+    const same = (place) => this.right?.exhibit === place.exhibit && this.right.part === place.part;
+    return h("div", { class: "row beside", role: "group", "aria-label": "Beside it" },
+      h("span", { class: "note" }, "Beside it"), options.slice(0, MOST_BESIDE).map(([text, place]) =>
+        h("button", { type: "button", "aria-pressed": String(same(place)), onclick: () => {
+          this.right = same(place) ? null : place;
+          [this.members, this.what] = ["all", "contributions"];
+          this.changed();
+        } }, text)));
+  }
+
+  side(place, i) {
+    const view = this.view(place);
+    const parts = [this.right ? h("h3", { class: i ? "second" : "first" }, this.names[i]) : null];
+    if (view.row) {
+      const picture = new Picture(this, view);
+      this.pictures.push(picture);
+      parts.push(picture.element, picture.note(), picture.legend());
+    } else {
+      parts.push(h("p", { class: "note" }, "The samples are not in the file."));
+    }
+    return h("div", { class: "side" }, [...parts, ...this.answers(view)].filter(Boolean));
   }
 
   drawPictures() {
@@ -1582,27 +1730,56 @@ class Explorer {
     this.drawPictures();
   }
 
-  answers() {
-    const sides = [[this.one, this.right ? "left" : ""], [this.other, "right"]];
-    const isSaid = ([view]) => view?.part.says || view?.part.certificate;
-    return sides.filter(isSaid).flatMap(([view, side]) => {
-      const { whole, kept, removed } = view.part.says ?? {};
-      const { certificate } = view.part;
-      const said = [["whole model", whole], ["the slice alone", kept], ["without the slice", removed]];
-      return [h("h2", {}, side ? `What the model says, ${side}` : "What the model says"),
-        certificate ? h("p", { class: "certificate" }, certificate) : null,
-        kept ? h("p", { class: "note" }, `Inactive synapses contribute ${view.part.inactive}.`) : null,
-        ...said.filter(([, answer]) => answer).map(([title, answer]) => this.answer(title, answer))]
-        .filter(Boolean);
-    });
+  answers(view) {
+    const { says, measured, certificate, inactive } = view.part;
+    if (measured) return this.certificate(measured, certificate);
+    if (!says) return [];
+    const said = [["whole model", says.whole], ["the slice alone", says.kept],
+      ["without the slice", says.removed]].filter(([, answer]) => answer);
+    return [...said.map(([title, answer]) => this.answer(title, answer.slice(0, MOST_CLASSES)
+      .map(([index, share]) => [this.className(index), share, index]))),
+    says.kept ? h("p", { class: "note" }, `Inactive synapses contribute ${inactive}.`) : null];
   }
 
-  answer(title, answer) {
-    const rows = answer.slice(0, MOST_CLASSES).map(([index, share]) => h("tr", { "data-class": index, "data-share": share },
-      h("td", {}, this.className(index)), h("td", { class: "share" }, h("span", { class: "meter",
-        style: `width:${(3.2 * share).toFixed(2)}rem` }), ` ${(100 * share).toFixed(1)} %`)));
+  // What was measured of a decisive slice: its size, the answers with and without it, its scope.
+  certificate(m, text) {
+    const unit = m.level === "head" ? "heads and channels" : m.size === 1 ? m.level : `${m.level}s`;
+    const verb = m.kept ? (m.size === 1 ? "keeps" : "keep") : m.size === 1 ? "does not keep" : "do not keep";
+    const asked = this.answerName(m, m.answer);
+    const row = (title, how, answer, share, of = m.answer) => {
+      const own = this.answerName(m, answer).split(" rather than ")[0];
+      return h("tr", { "data-how": how, "data-answer": answer, "data-share": share }, h("th", {}, title),
+        h("td", {}, own), share === undefined ? null : h("td", { class: "share" },
+          of === m.answer ? this.gauge(share) : `${own}: ${(100 * share).toFixed(1)} %`));
+    };
+    const isNumber = m.probability === undefined;
+    const empty = m["empty answer"];
+    const scope = m["scope kept"] === undefined ? null : h("p", { "data-scope": m["scope kept"] },
+      `With ${m["scope donors"]} other samples' values in the rest, the answer stays for `
+      + `${Math.round(100 * m["scope kept"])} % (at least ${Math.round(100 * m["scope bound"])} %, `
+      + "with 95 % confidence).");
+    return [h("p", { class: "size" }, h("strong", {}, `${number(m.size)} ${unit}`),
+      ` (${+(100 * m.share).toPrecision(3)} %) ${verb} the answer.`),
+    h("table", { class: "says measured" }, h("thead", {}, h("tr", {}, ["", "answer",
+      isNumber ? null : `probability of ${asked}`].map((text) => text === null ? null : h("th", {}, text)))),
+    h("tbody", {}, row("whole model", "whole", m.answer, m.probability),
+      ...["alone", "removed"].map((how) => row({ alone: "slice alone", removed: "without slice" }[how],
+        how, m[`answer with slice ${how}`], m[`probability with slice ${how}`])),
+      row("nothing active", "empty", empty, m["probability of empty answer"], empty))), scope,
+    h("details", {}, h("summary", {}, "The certificate in words"),
+      h("p", { class: "certificate" }, text))];
+  }
+
+  // A table of answers, each with its probability as a bar on a scale from 0 to 100 %.
+  answer(title, rows) {
     return h("table", { class: "says", "data-says": title }, h("caption", { class: "note" }, title),
-      h("tbody", {}, rows));
+      h("tbody", {}, rows.map(([name, share, index]) => h("tr", { "data-class": index, "data-share": share },
+        h("td", {}, name), h("td", { class: "share" }, this.gauge(share))))));
+  }
+
+  gauge(share) {
+    return [h("span", { class: "gauge" }, h("span", { class: "meter",
+      style: `width:${(100 * share).toFixed(1)}%` })), ` ${(100 * share).toFixed(1)} %`];
   }
 
   hover(event, text) {
@@ -1652,6 +1829,7 @@ class Tiles {
     this.heads = this.shape.length === shape.length ? heads : null;
     this.layOutAxes();
     this.rank = this.ranking();
+    this.words = this.labels();
     const small = width !== null;
     this.canvas = h("canvas", small ? { "aria-hidden": "true" } : { tabindex: 0, role: "img",
       "aria-label": "Neurons of the operation. Arrow keys move between neurons.",
@@ -1706,6 +1884,19 @@ class Tiles {
     return [first, last - first + 1];
   }
 
+  // The words, or numbers, that stand above the columns and beside the rows of a sequence's matrix.
+  labels() {
+    const { explorer, operation: o, shape, heads } = this;
+    const { doc, one } = explorer;
+    const length = doc.operations[doc.input].shape[0];
+    if (this.given !== null || shape.length !== doc.operations[o].shape.length) return [];
+    const axis = (extent, first, count) => d3.range(first, first + count)
+      .map((t) => (extent === length && one.row?.words ? explorer.wordAt(o, t) : `${t}`));
+    const across = this.matrix || heads === 1 ? axis(shape[0], this.left, this.width)
+      : heads === 0 ? axis(shape[2], this.left, this.width) : null;
+    return [across, heads === 0 ? axis(shape[1], this.top, this.height) : null];
+  }
+
   // The channels in the order in which they are shown.
   ranking() {
     const order = d3.range(this.channels);
@@ -1734,11 +1925,16 @@ class Tiles {
     [this.scale, this.tall] = [size(this.width), size(this.height)];
     if (!this.matrix) this.scale = this.tall = Math.min(this.scale, this.tall);
     if (this.matrix) this.scale = Math.min(this.scale, WIDEST_STEP);
-    const step = this.width * this.scale + 3;
-    this.columns = Math.max(1, Math.min(this.shown.length, Math.floor(room / step)));
+    if (this.scale < LEAST_LABELLED) this.words = [];
+    // Words take room above and to the left of each tile, and above heads stand their numbers.
+    const [above, beside] = this.words ?? [];
+    const roomFor = (words) => words ? Math.min(LABEL_WIDTH, 8 + 7 * d3.max(words, (w) => w.length)) : 0;
+    this.margin = [roomFor(beside), roomFor(above) + (above && this.heads !== null ? 14 : 0)];
+    this.step = [this.margin[0] + this.width * this.scale + 3, this.margin[1] + this.height * this.tall + 3];
+    this.columns = Math.max(1, Math.min(this.shown.length, Math.floor(room / this.step[0])));
     const rows = Math.ceil(this.shown.length / this.columns);
-    this.canvas.width = this.columns * step;
-    this.canvas.height = rows * (this.height * this.tall + 3);
+    this.canvas.width = this.columns * this.step[0];
+    this.canvas.height = rows * this.step[1];
   }
 
   // The neuron at a place of a tile.
@@ -1767,9 +1963,10 @@ class Tiles {
 
   drawTiles(context) {
     const image = context.createImageData(this.width * this.scale, this.height * this.tall);
-    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--line");
+    const line = getComputedStyle(this.explorer.root).getPropertyValue("--line");
     this.shown.forEach((channel, place) => {
       const [left, top] = this.corner(place);
+      context.fillStyle = line;
       context.fillRect(left, top, image.width + 3, image.height + 3);
       for (let y = 0; y < this.height; y++) {
         for (let x = 0; x < this.width; x++) {
@@ -1783,12 +1980,33 @@ class Tiles {
         }
       }
       context.putImageData(image, left, top);
+      this.drawWords(context, channel, left, top);
     });
   }
 
+  drawWords(context, channel, left, top) {
+    const [above, beside] = this.words ?? [];
+    if (!above) return;
+    const style = getComputedStyle(this.explorer.root);
+    context.fillStyle = style.getPropertyValue("--text");
+    context.font = `12px ${style.fontFamily}`;
+    context.textBaseline = "middle";
+    const write = (word, x, y, turn, align) => {
+      context.save();
+      context.translate(x, y);
+      context.rotate(turn);
+      context.textAlign = align;
+      context.fillText(word, 0, 0, LABEL_WIDTH - 6);
+      context.restore();
+    };
+    above.forEach((word, x) => write(word, left + (x + 0.5) * this.scale, top - 4, -Math.PI / 2, "left"));
+    beside?.forEach((word, y) => write(word, left - 4, top + (y + 0.5) * this.tall, 0, "right"));
+    if (this.heads !== null) write(`head ${channel + 1}`, left, top - this.margin[1] + 8, 0, "left");
+  }
+
   corner(place) {
-    return [(place % this.columns) * (this.width * this.scale + 3),
-      Math.floor(place / this.columns) * (this.height * this.tall + 3)];
+    return [(place % this.columns) * this.step[0] + this.margin[0],
+      Math.floor(place / this.columns) * this.step[1] + this.margin[1]];
   }
 
   drawBars(context) {
@@ -1838,7 +2056,7 @@ class Tiles {
     const { explorer } = this;
     const colour = (name) => rgb(explorer.root, name);
     const back = colour("--back");
-    if (explorer.right) return this.comparison(colour, back);
+    if (explorer.isComparison) return this.comparison(colour, back);
     const values = this.values();
     if (explorer.what === "activation" || explorer.what === "mean") {
       const [low, high] = d3.extent(values);
@@ -1875,27 +2093,43 @@ class Tiles {
     return text && h("p", { class: "note" }, text);
   }
 
+  // The numbers beside bars: the ends of their scale, and 0.
+  axis() {
+    if (!this.bars || this.explorer.isComparison) return null;
+    const values = this.values();
+    const largest = d3.max(values, Math.abs) || 1;
+    return h("span", { class: "axis note" }, [largest, 0, d3.min(values) < 0 ? -largest : null]
+      .map((value) => h("span", {}, value === null ? "" : number(value))));
+  }
+
   legend() {
     const { explorer } = this;
-    const swatch = (name, text) => h("span", {}, h("span", { class: "swatch",
-      style: `background:var(--${name})` }), text);
-    if (explorer.right) {
-      return h("div", { class: "legend" }, swatch("common", "in both"), swatch("left", "only left"),
-        swatch("right", "only right"), swatch("back", "in neither"));
+    const { exhibit } = explorer.one;
+    if (explorer.isComparison) {
+      const [left, right] = explorer.names;
+      return h("div", { class: "legend" }, swatch("common", "in both"), swatch("left", `only ${left}`),
+        swatch("right", `only ${right}`), swatch("back", "in neither"));
     }
+    const values = this.values();
     if (explorer.what === "activation" || explorer.what === "mean") {
-      const [low, high] = d3.extent(this.values());
-      const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
-      return h("div", { class: "legend" }, h("span", {}, number(low), h("span", { class: "ramp",
-        style: `background:linear-gradient(to right,${ramp})` }), number(high)));
+      const [low, high] = d3.extent(values);
+      return h("div", { class: "legend" }, scale(cividis(), number(low), number(high), explorer.what));
     }
-    const largest = d3.max(this.values(), Math.abs) || 0;
-    const [plus, minus] = explorer.what === "change" ? ["above its mean", "below it"]
-      : explorer.one.exhibit.theta === null ? ["marked, or above 0", "below 0"]
-        : ["positive contribution", "negative contribution"];
-    return h("div", { class: "legend" }, swatch("positive", plus), swatch("negative", minus),
-      swatch("back", explorer.what === "change" ? "at its mean" : `not ${explorer.memberText}`),
-      h("span", {}, `largest: ${number(largest)}`));
+    const largest = d3.max(values, Math.abs) || 0;
+    const lowest = d3.min(values) ?? 0;
+    const text = explorer.what === "change" ? "change Δ"
+      : exhibit.theta !== null ? "contribution"
+        : exhibit.level === "synapse" ? "synapses in the slice that end here"
+          : exhibit.level ? "in the slice" : exhibit.name;
+    const isSet = values.every((value) => value === 0 || value === 1);
+    if (isSet && explorer.what !== "change") {
+      return h("div", { class: "legend" }, swatch("positive", explorer.memberText),
+        swatch("back", `not ${explorer.memberText}`));
+    }
+    return h("div", { class: "legend" }, lowest < 0
+      ? scale(diverging, number(-largest), number(largest), text)
+      : scale(diverging.slice(1), "0", number(largest), text),
+    explorer.what === "change" ? null : swatch("back", `0: not ${explorer.memberText}`));
   }
 
   at(event) {
@@ -1903,12 +2137,13 @@ class Tiles {
     const px = (event.clientX - box.left) * (this.canvas.width / box.width);
     const py = (event.clientY - box.top) * (this.canvas.height / box.height);
     if (this.bars) return this.shown[Math.floor(px / this.cell)] ?? null;
-    const [across, down] = [this.width * this.scale + 3, this.height * this.tall + 3];
+    const [across, down] = this.step;
     const column = Math.floor(px / across);
     const channel = this.shown[Math.floor(py / down) * this.columns + column];
-    const x = Math.floor((px - column * across) / this.scale);
-    const y = Math.floor((py % down) / this.tall);
-    if (channel === undefined || column >= this.columns || x >= this.width || y >= this.height) return null;
+    const x = Math.floor((px - column * across - this.margin[0]) / this.scale);
+    const y = Math.floor(((py % down) - this.margin[1]) / this.tall);
+    if (channel === undefined || column >= this.columns || x < 0 || y < 0 || x >= this.width
+      || y >= this.height) return null;
     return this.neuron(channel, x, y);
   }
 
@@ -1948,6 +2183,8 @@ class Tiles {
 
 // ---- the input ---------------------------------------------------------------------------
 
+const TINTS = [["#7a0c0c", "#ffb3ab"], ["#0a2f86", "#a9ccff"]]; // dark to light: lowers, raises
+
 class Picture {
   constructor(explorer, view) {
     this.explorer = explorer;
@@ -1983,21 +2220,44 @@ class Picture {
   }
 
   note() {
-    if (this.view.row.samples > 1) {
-      return h("p", { class: "note" }, `The mean of ${this.view.row.samples} samples.`);
-    }
-    const given = this.view.contributions(this.explorer.doc.input);
-    if (given && given.length === this.places()) return null;
-    if (given && this.shape.length === 3 && given.length === product(this.shape)) return null;
-    return h("p", { class: "note" }, "There are no contributions of the input's single values.");
+    const { samples } = this.view.row;
+    return samples > 1 ? h("p", { class: "note" }, `The mean of ${samples} samples.`) : null;
+  }
+
+  // The scale of the contributions over the input, and whether they are shown.
+  legend() {
+    const given = this.overlay();
+    if (!given) return null;
+    const largest = d3.max(given, Math.abs) || 0;
+    const { explorer } = this;
+    const toggle = h("input", { type: "checkbox", name: "overlay", checked: explorer.overlay,
+      onchange: (event) => { explorer.overlay = event.target.checked; explorer.drawAnswer(); } });
+    return h("div", { class: "legend" }, h("label", {}, toggle, " contributions"),
+      scale(diverging, number(-largest), number(largest), `lowers or raises ${this.source()[1]}`));
   }
 
   places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
 
-  // Contributions of the input's places, summed over the channels of an image; null without.
+  // Contributions of the input's values, and what they are: those of an explanation, of the slice,
+  // or of another one of the same sample; null without.
+  source() {
+    const { doc } = this.explorer;
+    const isWhole = (values) => values && values.length === product(this.shape);
+    if (doc.features !== null) return [doc.array(doc.features), doc.asked];
+    const own = this.view.contributions(doc.input);
+    if (isWhole(own)) return [own, "the answer"];
+    for (const [i, { name, parts, theta }] of doc.exhibits.entries()) {
+      const part = theta === null ? -1 : parts.findIndex((one) => one.row === this.view.part.row);
+      const values = part < 0 ? null : this.explorer.view({ exhibit: i, part }).contributions(doc.input);
+      if (isWhole(values)) return [values, `the answer (${name})`];
+    }
+    return null;
+  }
+
+  // The same of the input's places, summed over the channels of an image.
   overlay() {
-    const given = this.view.contributions(this.explorer.doc.input);
-    if (!given || given.length !== product(this.shape)) return null;
+    const [given] = this.source() ?? [];
+    if (!given) return null;
     const places = this.places();
     const channels = given.length / places;
     return Float64Array.from({ length: places }, (_, p) => {
@@ -2013,15 +2273,15 @@ class Picture {
     const context = this.element.getContext("2d");
     const channels = this.shape.length === 3 ? this.shape[2] : 1;
     const largest = contributions ? d3.max(contributions, Math.abs) || 1 : 1;
-    const ends = ["--negative", "--positive"].map((name) => rgb(this.explorer.root, name));
     for (let y = 0; y < this.height; y++) {
       for (let x = 0; x < this.width; x++) {
         const p = this.position(x, y);
         let colour = this.colour(p, channels, contributions !== null);
         const value = contributions ? contributions[p] : 0;
-        if (value) {
-          const strength = 0.35 + 0.6 * Math.sqrt(Math.abs(value) / largest);
-          colour = d3.rgb(d3.interpolateRgb(colour, ends[Number(value > 0)])(strength));
+        if (value) { // light stays light, and dark dark, so that the picture can be recognised
+          const tint = d3.interpolateRgb(...TINTS[Number(value > 0)])(colour.r / 255);
+          const strength = 0.25 + 0.7 * Math.abs(value) / largest;
+          colour = d3.rgb(d3.interpolateRgb(colour, tint)(strength));
         }
         if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
         context.fillStyle = String(colour);
@@ -2059,7 +2319,7 @@ class Picture {
     if (channels >= 3 && !grey) return d3.rgb(value(0), value(1), value(2));
     let mean = 0;
     for (let c = 0; c < channels; c++) mean += value(c) / channels;
-    const shade = grey ? 90 + 0.6 * mean : mean;
+    const shade = grey ? 40 + 0.84 * mean : mean;
     return d3.rgb(shade, shade, shade);
   }
 
@@ -2071,7 +2331,7 @@ class Picture {
     const largest = d3.max(sums, Math.abs) || 1;
     spans.forEach((span, i) => {
       const name = sums[i] > 0 ? "--positive" : "--negative";
-      const strength = sums[i] ? 15 + 60 * Math.abs(sums[i]) / largest : 0;
+      const strength = 75 * Math.abs(sums[i]) / largest;
       span.style.background = `color-mix(in srgb, var(${name}) ${strength}%, transparent)`;
       span.title = `contribution ${number(sums[i])}`;
       const at = field && field.length >= spans.length ? field[Math.floor(i * field.length / this.shape[0])] : 0;

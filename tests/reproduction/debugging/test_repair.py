@@ -6,9 +6,9 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.debugging import repair
-from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.exactline import exact_line
+from reproduction.debugging.provable_repair import InfeasibleRepairError, repair
 
 
 def leads(model, x, y):
@@ -118,3 +118,31 @@ def test_networks_that_are_not_piecewise_linear_behind_the_layer():
     with pytest.raises(UnsupportedLayerError, match=r"'first' .*neither affine"):
         repair(im, "first", x, y)
     assert repair(im, "last", x, y).points == 1
+
+
+def test_one_sigmoid_is_repaired_as_its_twin_with_two_classes():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((10,))
+    hidden = layers.Dense(16, activation="relu", name="hidden")(inputs)
+    model = keras.Model(inputs, layers.Dense(1, "sigmoid", name="out")(hidden))
+    twin = keras.Model(inputs, layers.Dense(2, "softmax", name="both")(hidden))
+    twin.layers[-1].set_weights(
+        [np.concatenate([-v, v], axis=-1) for v in model.layers[-1].get_weights()]
+    )
+    x = np.random.default_rng(0).normal(size=(20, 10)).astype(np.float32)
+    answers = (model(x).numpy()[:, 0] > 0.5).astype(int)
+    x, y = x[[np.argmin(answers), np.argmax(answers)]], np.array([1, 0])  # both are wrong now
+    repaired = repair(nns.InstrumentedModel(model), "out", x, y, margin=0.1)
+    p = repaired.model(x).numpy()[:, 0].astype(float)
+    assert ((2 * y - 1) * 2 * np.log(p / (1 - p)) >= 0.099).all()
+    one, two = (repair(nns.InstrumentedModel(m), "hidden", x, y, margin=0.1) for m in (model, twin))
+    assert np.abs(one.change).sum() == pytest.approx(np.abs(two.change).sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("final", [("linear", 1), ("sigmoid", 3)])
+def test_only_classifiers_are_repaired(final):
+    inputs = keras.Input((4,))
+    function, units = final
+    model = keras.Model(inputs, layers.Dense(units, activation=function, name="out")(inputs))
+    with pytest.raises(InvalidArgumentError, match=r"is not a classifier|exclude each other"):
+        repair(nns.InstrumentedModel(model), "out", np.zeros((2, 4), np.float32), [0, 0])

@@ -20,7 +20,7 @@ from keras import ops
 
 from nnslicer_tf._checks import check_name, check_number, counted
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Synapses
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.outputs import check_classifier
@@ -31,6 +31,10 @@ _SIZES = ("largest", "sum")
 _MAX_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
 _AFFINE = ("weighted_sum", "average", "add", "subtract", "routing")
 _ROWS = 512  # conditions that are differentiated at a time
+
+
+class InfeasibleRepairError(NNSlicerError):
+    """No change to the chosen weights makes the model classify the given inputs correctly."""
 
 
 @dataclass(frozen=True, eq=False)

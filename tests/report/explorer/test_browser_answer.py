@@ -1,0 +1,150 @@
+"""What a page of the explorer says first, in a real browser: the answer, contrasts, two models."""
+
+import keras
+import numpy as np
+
+import nnslicer_tf as nns
+from nnslicer_tf import zoo
+
+
+def certificate(page, side=0):
+    """Situation → (answer, probability), as the table of a side says."""
+    script = """
+        const table = document.querySelectorAll('.side')[arguments[0]].querySelector('.measured');
+        return [...table.querySelectorAll('tbody tr')].map((row) => ({ ...row.dataset }));"""
+    rows = page.run(script, side)
+    return {row["how"]: (int(row["answer"]), float(row["share"])) for row in rows}
+
+
+def measured(slices):
+    row = {name: column[0] for name, column in slices.certificate.items()}
+    found = {"whole": (row["answer"], row["probability"])}
+    for how in ("alone", "removed"):
+        shares = (row[f"{what} with slice {how}"] for what in ("answer", "probability"))
+        found[how] = tuple(shares)
+    return {**found, "empty": (row["empty answer"], row["probability of empty answer"])}
+
+
+def test_it_opens_on_the_answer_and_a_click_adds_the_contrast(digits, opened):
+    im, profile, slices, x = digits
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    label = int(slices.predicted[0])
+    other = (label + 1) % 10
+    why = slicer.explain(x[0], instead_of=other, compare=False)
+    page = opened(nns.explore(why, im, progress=False))
+    # The input with its contributions, what was measured, and where the slice is; no operation yet.
+    assert page.text(".answer h2") == f"Why {label}?"
+    assert certificate(page) == measured(why.decisive)
+    assert page.text(".answer .size").startswith(f"{why.decisive.certificate['size'][0]} synapses")
+    legend = page.text(".answer .scale").replace("−", "-")
+    largest = f"{np.abs(why.contributions).max():.4g}"
+    assert legend == f"lowers or raises {label} rather than {other}: -{largest}{largest}"
+    counts = page.run(
+        "return [...document.querySelectorAll('.summary tbody tr')].map(r => r.textContent)"
+    )
+    masks = why.decisive.masks()
+    for row, (name, mask) in zip(counts, masks.items(), strict=True):
+        assert row.startswith(f"{name}{mask.sum():,}{mask.size:,}")
+    # One click: both slices, side by side, with what they are about.
+    page.button(f"Why {label} rather than {other}?")
+    assert page.text(".answer h2") == f"Why {label}? And why {label} rather than {other}?"
+    assert [e.text for e in page.all(".side h3")] == [f"{label}", f"{label} rather than {other}"]
+    assert certificate(page, 1) == measured(why.contrast)
+    page.node("conv2")
+    both = masks["conv2"] & why.contrast.masks()["conv2"]
+    assert page.counts("synapses")["common"] == both.sum()
+    page.button("Close")
+    assert page.text(".operation h2") == "Where the synapses are"
+
+
+def test_two_models_stand_side_by_side_with_their_names(digits, opened):
+    im, profile, slices, x = digits
+    keras.utils.set_random_seed(1)
+    models = {"old": nns.InstrumentedModel(zoo.build("digits_cnn")), "new": im}
+    profiles = {"old": nns.Profile.from_data(models["old"], x, progress=False), "new": profile}
+    slicer = nns.Slicer(models["old"], profiles["old"], theta=0.3, workers=0, progress=False)
+    sets = {"old": slicer.slice_each(x, outputs="predicted"), "new": slices}
+    page = opened(nns.explore(sets, models, x, profile=profiles, progress=False))
+    answers = [int(sets[name].predicted[0]) for name in sets]
+    assert page.text(".answer h2") == f"old answers {answers[0]}, new answers {answers[1]}"
+    assert [e.text for e in page.all(".side h3")] == ["old", "new"]
+    page.node("relu2")
+    legend = "in bothonly oldonly newin neither"
+    assert page.text(".operation .legend") == legend
+    alone = (sets["old"][0] - sets["new"][0]).neurons["relu2"]
+    assert page.counts("neurons")["left"] == np.count_nonzero(alone)
+
+
+def test_the_chosen_operation_comes_into_view(opened):
+    im = nns.InstrumentedModel(zoo.load("resnet10"))
+    x = np.random.default_rng(0).uniform(size=(3, 32, 32, 3)).astype(np.float32)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    one = nns.Slicer(im, profile, workers=0, progress=False).slice(x[:1])
+    page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
+    inside = """
+        const box = document.querySelector('.node.chosen').getBoundingClientRect();
+        const frame = document.querySelector('svg.graph').getBoundingClientRect();
+        return box.top >= frame.top && box.bottom <= frame.bottom && box.left >= frame.left
+          && box.right <= frame.right;"""
+    for name in ("stage4_block1_2_conv", "stem_conv"):
+        page.button(name)  # in the table; the graph shows the middle of the network, or its start
+        assert page.text(".operation h2") == name and page.run(inside)
+        page.button("Close")
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.node("average")
+        top = "return document.querySelector('.operation h2').getBoundingClientRect().top"
+        assert 0 <= page.run(top) < 700
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_words_stand_at_the_matrices_of_heads(transformer, opened):
+    from selenium.webdriver import ActionChains
+
+    im, profile, x = transformer
+    slices = nns.Slicer(im, profile, 0.1, workers=0, progress=False).slice_each(x[:1])
+    words = [["a", "b", "c", "d", "e"]]
+    page = opened(nns.explore(slices, im, x[:1], profile=profile, words=words, progress=False))
+    page.node("attention")
+    page.node("attention/probabilities")
+    script = """
+        const { tiles } = document.querySelector('.nnx').explorer;
+        const [left, top] = tiles.corner(0);
+        const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
+        const ink = (x, y, w, h) => context.getImageData(x, y, w, h).data
+          .filter((_, i) => i % 4 === 3).some((alpha) => alpha > 0);
+        const box = tiles.canvas.getBoundingClientRect();
+        const at = [left + 3.5 * tiles.scale, top + 1.5 * tiles.tall];
+        return [tiles.words, ink(left, top - 12, tiles.scale, 10),
+          ink(left - 12, top, 10, tiles.tall), 
+          [Math.round(at[0] - box.width / 2), Math.round(at[1] - box.height / 2)]];"""
+    labels, above, beside, offset = page.run(script)
+    assert labels == [words[0], words[0]] and above and beside
+    # What is pointed at is the pair of words of its row and column.
+    canvas = page.find(".tiles canvas")
+    ActionChains(page.driver).move_to_element_with_offset(canvas, *offset).perform()
+    assert "“b” attends to “d”" in page.text(".tip")
+
+
+def test_a_page_of_an_explanation_fits_a_phone(digits, chromium, tmp_path):
+    """Its policy allows what it shows; pictures are below each other, none is wider than it."""
+    im, profile, _, x = digits
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    slicer.explain(x[0], compare=["gradient × input"]).save(tmp_path / "why.html")
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        chromium.get((tmp_path / "why.html").as_uri())
+        script = """
+            return [document.documentElement.scrollWidth, [...document.images].map((image) => {
+              const box = image.getBoundingClientRect();
+              return [image.naturalWidth, box.width, box.left];
+            })];"""
+        width, images = chromium.execute_script(script)
+    finally:
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width <= 390 and len(images) == 6  # input, two methods, answers, two curves
+    assert {tuple(image) for image in images} == {(680, 340, images[0][2])}
+    assert chromium.get_log("browser") == []  # nothing is refused
