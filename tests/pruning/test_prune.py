@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf import _environment, datasets, pruning, zoo
 from nnslicer_tf.pruning.rankers import RANKERS
 from support.models import MODELS, set_dyadic_weights
 
@@ -283,7 +283,10 @@ def test_magnitudes_of_samples_do_not_cancel(digits, profile, contribution):
 
 
 @pytest.mark.parametrize("collect", pruning.rankers.COLLECT)
-def test_rankings_do_not_depend_on_the_number_of_threads(digits, profile, collect, capsys):
+def test_rankings_do_not_depend_on_the_number_of_threads(
+    digits, profile, collect, capsys, monkeypatch
+):
+    monkeypatch.setattr(_environment, "SHOWN_AFTER", 0)
     im, train, _ = digits
     x, y = train.x[:40], train.y[:40]
     found = []

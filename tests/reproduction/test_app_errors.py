@@ -33,6 +33,7 @@ NEEDED = {
     ("maintain_model", "case-study"): ("lenet5", "mnist"),
     ("explore_differences", "explore"): ("--models", "nowhere"),
     ("analyse_lines", "acas"): ("--networks", "nowhere"),
+    ("analyse_lines", "properties"): ("--networks", "nowhere"),
     ("analyse_lines", "train"): ("mnist", "normal"),
     ("analyse_planes", "acas"): ("--networks", "nowhere"),
 }

@@ -28,6 +28,8 @@ def recipes(s: RecipeSettings) -> ExperimentResult:
     """Quantise networks again with the layers that each ranking leaves in float; run the files."""
     if find_spec("ai_edge_quantizer") is None:
         raise MissingPackageError("This needs the AI Edge Quantizer: pip install ai-edge-quantizer")
+    for network in s.networks.split(","):  # data that are missing are named before long work
+        load_original(network, None).samples("train[:1]")
     store = RowStore.of(
         s, "recipes", ("network", "quantiser"), "budgets", "learned", "tested", "seed"
     )
