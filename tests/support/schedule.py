@@ -14,6 +14,11 @@ WHOLE = (
     "test_notebooks.py",
 )
 WHOLE_TESTS = (
+    "versions/test_versions.py::test_independent_labels_and_several_inputs",
+    "debugging/test_localisation.py::test_a_planted_fault_is_found",
+    "pruning/test_maps_and_numbers.py::test_a_smaller_u_net_has_the_quality_that_it_says",
+    "detection/test_attacks.py::test_foolbox_is_imported_only_when_it_is_used",
+    "test_public_api.py::test_slicing_does_not_load_exact_lines",
     "cli/test_class_order.py::test_the_names_are_those_of_the_models_classes",
     "cli/test_commands.py::test_demo",
     "cli/test_commands.py::test_deviations_become_a_table_a_picture_and_a_suite",
