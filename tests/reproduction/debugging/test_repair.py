@@ -6,9 +6,11 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
+from nnslicer_tf.debugging import Runs
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.exactline import exact_line
 from reproduction.debugging.provable_repair import InfeasibleRepairError, repair
+from support.binary import twin_of
 
 
 def leads(model, x, y):
@@ -120,22 +122,17 @@ def test_networks_that_are_not_piecewise_linear_behind_the_layer():
     assert repair(im, "last", x, y).points == 1
 
 
-def test_one_sigmoid_is_repaired_as_its_twin_with_two_classes():
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((10,))
-    hidden = layers.Dense(16, activation="relu", name="hidden")(inputs)
-    model = keras.Model(inputs, layers.Dense(1, "sigmoid", name="out")(hidden))
-    twin = keras.Model(inputs, layers.Dense(2, "softmax", name="both")(hidden))
-    twin.layers[-1].set_weights(
-        [np.concatenate([-v, v], axis=-1) for v in model.layers[-1].get_weights()]
-    )
-    x = np.random.default_rng(0).normal(size=(20, 10)).astype(np.float32)
-    answers = (model(x).numpy()[:, 0] > 0.5).astype(int)
-    x, y = x[[np.argmin(answers), np.argmax(answers)]], np.array([1, 0])  # both are wrong now
-    repaired = repair(nns.InstrumentedModel(model), "out", x, y, margin=0.1)
+def test_one_sigmoid_is_repaired_as_its_twin_with_two_classes(binary):
+    model, x, y = binary
+    im = nns.InstrumentedModel(model)
+    failing = Runs.split(im, x, y).failing
+    rows = np.concatenate([np.flatnonzero(failing.right == label)[:1] for label in (0, 1)])
+    x, y = failing.x[rows], failing.right[rows]
+    repaired = repair(im, "out", x, y, margin=0.1)
     p = repaired.model(x).numpy()[:, 0].astype(float)
     assert ((2 * y - 1) * 2 * np.log(p / (1 - p)) >= 0.099).all()
-    one, two = (repair(nns.InstrumentedModel(m), "hidden", x, y, margin=0.1) for m in (model, twin))
+    one = repair(im, "b", x, y, margin=0.1)
+    two = repair(nns.InstrumentedModel(twin_of(model)), "b", x, y, margin=0.1)
     assert np.abs(one.change).sum() == pytest.approx(np.abs(two.change).sum(), rel=1e-3)
 
 
