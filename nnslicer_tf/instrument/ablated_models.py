@@ -85,7 +85,7 @@ def _with_weights(
     values = {}
     for name, mask in full.items():
         mask = ops.convert_to_numpy(mask)[0]
-        value = ops.convert_to_numpy(own[name]) * mask
+        value = values.get(id(own[name]), ops.convert_to_numpy(own[name])) * mask
         values[id(own[name])] = value + (1 - mask) * other.get(name, 0.0)
     original = im.model
     if type(model) is not type(original):  # it lists its layers in another order

@@ -59,6 +59,9 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
     """Whether an operation reads another one's kernel, as `matmul(x, transpose(dense.kernel))`."""
 
     def find() -> bool:
+        kernels = [kernel.variable() for kernel in im.kernels.values()]
+        if len(set(map(id, kernels))) < len(kernels):
+            return True
         others = [
             o
             for o in im.operations
@@ -69,7 +72,7 @@ def has_tied_kernels(im: InstrumentedModel) -> bool:
             return False
         tensors = [ops.convert_to_tensor(v, "float32") for v in keras.tree.flatten(x)]
         values = im.graph.run(tensors, [o.name for o in others])
-        with keras.StatelessScope(moved(k.variable() for k in im.kernels.values())):
+        with keras.StatelessScope(moved(kernels)):
             moved_values = [o.compute(*(values[name] for name in o.inputs)) for o in others]
         pairs = [(values[o.name], v) for o, v in zip(others, moved_values, strict=True)]
         return any(not ops.all(ops.cast(v, a.dtype) == a) for a, v in pairs)
@@ -118,9 +121,12 @@ class Network:
         self._by_synapse = level == "synapse" and not by_weight
         self._order = im.graph.ancestors(wanted)
         self.variables = named_variables(im) if by_weight else {}
-        if level == "synapse":  # kernels by the names that slices give them
-            names = {id(kernel.variable()): name for name, kernel in im.kernels.items()}
-            self.variables = {names.get(id(v), n): v for n, v in self.variables.items()}
+        self._place = {id(v): place for place, v in enumerate(self.variables.values())}
+        if level == "synapse":  # kernels by the names that slices give them; two may share one
+            kernels = {name: kernel.variable() for name, kernel in im.kernels.items()}
+            known = set(map(id, kernels.values()))
+            others = {n: v for n, v in self.variables.items() if id(v) not in known}
+            self.variables = kernels | others
         # Name → shape of the mask, in topological order; the shape in which it broadcasts to a
         # value or is a kernel's; and the units that entries of the latter belong to, if others.
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -269,8 +275,8 @@ class Network:
 
     def references(self, reference: Weights) -> dict[str, np.ndarray]:
         """Return the masked variables of another version."""
-        arrays = dict(zip(self.variables, reference.variables, strict=True))
-        return {name: arrays[name] for name in self.shapes}
+        arrays = reference.variables
+        return {name: arrays[self._place[id(self.variables[name])]] for name in self.shapes}
 
     def _function(
         self, key: Any, function: Callable[..., Any], signature: Any = None
@@ -329,16 +335,16 @@ class Network:
             return self._values(masks, x, base, constants)
 
         def changed(masks: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
-            changes = []
+            changes: dict[int, tuple[keras.Variable, Any]] = {}
             for name, part in masks.items():
                 variable = self.variables[name]
-                own = ops.convert_to_tensor(variable)
+                own = changes.get(id(variable), (variable, ops.convert_to_tensor(variable)))[1]
                 kept = ops.cast(part, variable.dtype)
                 value = own * kept
                 if name in base:
                     value = value + (1 - kept) * ops.cast(base[name], variable.dtype)
-                changes.append((variable, value))
-            return changes
+                changes[id(variable)] = variable, value
+            return list(changes.values())
 
         if mask.shape[0] == 1:
             with keras.StatelessScope(changed({n: part[0] for n, part in masks.items()})):

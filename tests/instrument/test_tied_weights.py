@@ -20,6 +20,11 @@ def _decoded(self, x):
     return ops.matmul(hidden, ops.transpose(self.encoder.kernel))
 
 
+def _decoded_by_the_kernel_itself(self, x):
+    hidden = self.middle(self.encoder(x))
+    return ops.einsum("bj,ij->bi", hidden, self.encoder.kernel)
+
+
 def _built(self, **options):
     super(type(self), self).__init__(**options)
     self.encoder = layers.Dense(6, activation="tanh", name="encoder")
@@ -29,6 +34,11 @@ def _built(self, **options):
 register = keras.saving.register_keras_serializable("tests")
 TiedModel = register(type("TiedModel", (keras.Model,), {"__init__": _built, "call": _decoded}))
 TiedLayer = register(type("TiedLayer", (layers.Layer,), {"__init__": _built, "call": _decoded}))
+Direct = register(
+    type("Direct", (layers.Layer,), {"__init__": _built, "call": _decoded_by_the_kernel_itself})
+)
+LAYERS = {"layer": TiedLayer, "kernel itself": Direct}
+KINDS = ("model", *LAYERS)
 
 
 def _model(kind: str) -> keras.Model:
@@ -38,7 +48,7 @@ def _model(kind: str) -> keras.Model:
         model(X)
         return model
     inputs = keras.Input((10,))
-    return keras.Model(inputs, TiedLayer(name="tied")(inputs))
+    return keras.Model(inputs, LAYERS[kind](name="tied")(inputs))
 
 
 def _computed(model: keras.Model, kernel: np.ndarray) -> np.ndarray:
@@ -53,7 +63,7 @@ def _encoder(model: keras.Model) -> np.ndarray:
     return kernel
 
 
-@pytest.mark.parametrize("kind", ["model", "layer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_uses_follow_the_weights(kind):
     model = _model(kind)
     im = nns.InstrumentedModel(model, task="regression")
@@ -65,7 +75,7 @@ def test_all_uses_follow_the_weights(kind):
     np.testing.assert_allclose(values[im.output_operations[0]], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["model", "layer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_weight_that_is_zero_is_zero_wherever_it_is_read(kind):
     model = _model(kind)
     im = nns.InstrumentedModel(model, task="regression")
@@ -98,7 +108,7 @@ def test_a_number_that_is_computed_from_a_kernel_follows_its_mask():
     np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["model", "layer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_masked_weights_inside_stay_zero_in_training(kind):
     model = _model(kind)
     keep = np.random.default_rng(1).random((10, 6)) > 0.3
