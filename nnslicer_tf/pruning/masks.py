@@ -1,9 +1,9 @@
 """Masks of weights: masked weights are zero and stay zero, even in training.
 
 A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an optimiser
-and saves and loads with its layer. The kernels of an attention layer share one constraint in its
-config, so their variables get it directly; model files do not preserve it, so that training after
-loading changes these weights.
+and saves and loads with its layer. The config of an attention layer has one constraint for all its
+kernels, and that of some layers has none: there, the variables get it directly. Model files do not
+preserve it, so that training after loading changes these weights.
 
 Cost: a copy of the model; in a file, one bit per weight.
 """
@@ -17,7 +17,6 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import ArrayLike
-from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, ModelLike, instrumented
 from nnslicer_tf.instrument.ablated_models import check_masks, with_constants
 from nnslicer_tf.instrument.ablated_network import maskable, named_variables
@@ -100,8 +99,7 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
-        UnsupportedLayerError: if a layer cannot be copied or masked, because it does not accept a
-            constraint on its kernel.
+        UnsupportedLayerError: if a layer cannot be copied, or computes its kernel.
     """
     return masked_copy(maskable(model), keep)
 
@@ -148,15 +146,11 @@ def masked_copy(
 
     for name, mask in keep.items():
         layer, slot = owners[name]
-        if slot is None:
-            raise UnsupportedLayerError(
-                f"Kernel '{name}' ({type(layer).__name__}) cannot be masked: the layer takes "
-                "no kernel_constraint. Leave the kernel out, or give the layer one."
-            )
-        if slot != SHARED:
+        if slot not in (None, SHARED):
             keep[name] = restrict(layer, slot, mask)
         kernel = im.kernels[name]
-        values[id(kernel.variable())] = np.where(keep[name], kernel.kernel(), 0)
+        key = id(kernel.variable())  # which another kernel may share
+        values[key] = np.where(keep[name], values.get(key, kernel.kernel()), 0)
     if means is not None:
         return with_constants(im, keep, means, configs)
     shared = {id(layer) for layer, slot in owners.values() if slot == SHARED}
@@ -167,14 +161,16 @@ def masked_copy(
             restrict(offset.layer, offset.slot, ~offset.channels)
     copy = rebuild(im.functional, values, configs)
 
-    # Some configs have one constraint for several kernels, or none for those of layers inside.
+    # Some configs have one constraint for several kernels, or none: their variables get it.
     twins = dict(zip(map(id, im.functional.variables), copy.variables, strict=True))
     masked = [(im.kernels[name].variable(), mask) for name, mask in keep.items()]
     for variable, mask in (*masked, *((o.variable, ~o.channels) for o in offsets)):
-        twin, before = twins[id(variable)], variable.constraint
-        if not isinstance(twin.constraint, WeightMask):
-            earlier = before.mask if isinstance(before, WeightMask) else True
-            twin.constraint = WeightMask(mask & earlier, twin.constraint)
+        twin = twins[id(variable)]
+        for constraint in (variable.constraint, twin.constraint):
+            mask = mask & constraint.mask if isinstance(constraint, WeightMask) else mask
+        other = twin.constraint
+        other = other.other if isinstance(other, WeightMask) else other
+        twin.constraint = WeightMask(mask, other)
     return copy
 
 

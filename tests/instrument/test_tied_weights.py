@@ -117,3 +117,16 @@ def test_masked_weights_inside_stay_zero_in_training(kind):
     again.compile("adam", "mse")
     again.fit(X, X, verbose=0)
     assert not np.asarray(_encoder(again))[~(keep & np.roll(keep, 1))].any()
+
+
+def test_masks_of_two_kernels_that_share_a_variable_add_up():
+    model = _model("kernel itself")
+    names = [k for k in nns.InstrumentedModel(model).kernels if k != "tied/middle"]
+    assert len(names) == 2
+    keeps = [np.random.default_rng(i).random((10, 6)) > 0.3 for i in range(2)]
+    pruned = pruning.apply_masks(model, dict(zip(names, keeps, strict=True)))
+    kernel = np.asarray(_encoder(model)) * keeps[0] * keeps[1]
+    np.testing.assert_allclose(pruned.predict(X, verbose=0), _computed(model, kernel), atol=1e-5)
+    pruned.compile("adam", "mse")
+    pruned.fit(X, X, verbose=0)
+    assert not np.asarray(_encoder(pruned))[~(keeps[0] & keeps[1])].any()

@@ -165,7 +165,7 @@ def test_nested_and_shared_layers_are_masked_by_path():
     np.testing.assert_array_equal(pruning.masks(pruned)[name], mask)
 
 
-class Unmaskable(keras.layers.Layer):
+class Unconstrained(keras.layers.Layer):
     """A weighted sum of its own, without a constraint on its kernel."""
 
     def build(self, shape):
@@ -176,7 +176,7 @@ class Unmaskable(keras.layers.Layer):
         return keras.ops.matmul(x, self.kernel)
 
 
-def unmaskable_steps(layer, call):
+def steps_of_a_sum(layer, call):
     synapses = nns.instrument.Synapses(
         call.path,
         tuple(layer.kernel.shape),
@@ -208,13 +208,16 @@ def test_masked_kernels_keep_to_their_other_constraints(tmp_path):
     assert type(free) is keras.constraints.MaxNorm
 
 
-def test_layers_that_cannot_be_masked_are_named():
-    nns.register_layer(Unmaskable, unmaskable_steps)
-    model = keras.Sequential([keras.Input((3,)), Unmaskable(name="odd")])
-    with pytest.raises(
-        nns.errors.UnsupportedLayerError, match=r"'odd' \(Unmaskable\) cannot be masked"
-    ):
-        pruning.apply_masks(model, {"odd": np.ones((3, 2), bool)})
+def test_a_layer_without_a_constraint_is_masked_through_its_variable():
+    nns.register_layer(Unconstrained, steps_of_a_sum)
+    model = keras.Sequential([keras.Input((3,)), Unconstrained(name="odd")])
+    keep = np.array([[1, 0], [1, 1], [0, 1]], bool)
+    pruned = pruning.apply_masks(model, {"odd": keep})
+    pruned.compile("adam", "mse")
+    pruned.fit(np.ones((8, 3), np.float32), np.ones((8, 2)), verbose=0)
+    kernel = keras.ops.convert_to_numpy(pruned.get_layer("odd").kernel)
+    assert not kernel[~keep].any() and kernel[keep].all()
+    np.testing.assert_array_equal(pruning.masks(pruned)["odd"], keep)
 
 
 @pytest.mark.parametrize(
