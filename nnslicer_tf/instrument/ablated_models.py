@@ -119,9 +119,11 @@ def with_constants(
     """
     im = maskable(im)
     keep = check_masks(im, keep)
-    inputs: dict[int, list[str]] = {}  # id of a layer → the operations that its calls read
+    inputs: dict[int, list[str]] = {}  # id of a masked layer → the operations its calls read
+    inactive = {name for name, mask in keep.items() if not mask.all()}
+    layers = [o.keras_layer for o in im.operations if inactive & {k.name for k in o.kernels}]
     for operation in im.operations:
-        masked = [k.name for k in operation.kernels if not keep.get(k.name, np.True_).all()]
+        masked = [k.name for k in operation.kernels if k.name in inactive]
         has_activation = hasattr(operation.keras_layer, "activation")
         if masked and not (operation.kind == "weighted_sum" and has_activation):
             raise UnsupportedLayerError(
@@ -132,7 +134,8 @@ def with_constants(
             )
         # A separable convolution is two weighted sums: the second reads the first.
         is_second = operation.kernels and operation.kernels[0].name.endswith("/pointwise")
-        if operation.kind == "weighted_sum" and has_activation and not is_second:
+        is_masked = any(operation.keras_layer is layer for layer in layers)
+        if is_masked and operation.kind == "weighted_sum" and not is_second:
             inputs.setdefault(id(operation.keras_layer), []).append(operation.inputs[0])
     kernels = im.kernels
     values = {

@@ -120,6 +120,8 @@ class Network:
         self.groups = dict(groups or {})
         self._by_synapse = level == "synapse" and not by_weight
         self._order = im.graph.ancestors(wanted)
+        # Units that are named may be some that act on other outputs alone, as in a model of a mask.
+        self._candidates = self._order if of is None else list(im.operations)
         self.variables = named_variables(im) if by_weight else {}
         self._place = {id(v): place for place, v in enumerate(self.variables.values())}
         if level == "synapse":  # kernels by the names that slices give them; two may share one
@@ -171,7 +173,7 @@ class Network:
 
     def _find_synapses(self, of: Sequence[str] | None) -> dict[str, None]:
         read: dict[str, None] = {}
-        for operation in self._order:
+        for operation in self._candidates:
             name, params = operation.name, operation.params
             cell = params.unrolled.cell if isinstance(params, Member) else (operation,)
             kernels = [k for o in cell for k in o.kernels if _in(k.name, of)]
@@ -189,7 +191,7 @@ class Network:
     def _find_neurons(self, level: str, of: Sequence[str] | None) -> None:
         has_tokens = any(o.kind == "lookup" for o in self._order)
         inside = projections_of_heads(self.im) if level == "head" else frozenset()
-        for operation in self._order:
+        for operation in self._candidates:
             name, shape, heads = operation.name, operation.shape, operation.heads
             is_unit = operation.kind == "weighted_sum" or isinstance(operation.params, Member)
             is_unit = ((is_unit and name not in inside) or of is not None) and _in(name, of)

@@ -168,9 +168,11 @@ def masked_copy(
         twin = twins[id(variable)]
         for constraint in (variable.constraint, twin.constraint):
             mask = mask & constraint.mask if isinstance(constraint, WeightMask) else mask
-        other = twin.constraint
-        other = other.other if isinstance(other, WeightMask) else other
-        twin.constraint = WeightMask(mask, other)
+        known = twin.constraint
+        if not isinstance(known, WeightMask):
+            twin.constraint = WeightMask(mask, known)
+        elif not np.array_equal(known.mask, mask):  # another kernel shares the variable
+            twin.constraint = WeightMask(mask, known.other)
     return copy
 
 

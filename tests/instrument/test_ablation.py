@@ -364,3 +364,25 @@ def test_what_does_not_fit_is_refused():
     donors = Ablation(model, Samples(np.zeros((2, 4), np.float32)))
     with pytest.raises(nns.errors.InvalidArgumentError, match="has 2 donors"):
         donors.model({})
+
+
+@pytest.mark.parametrize("reference", ["zero", "mean"])
+def test_a_model_of_named_units_masks_those_of_other_outputs_too(reference):
+    inputs = keras.Input((4,))
+    hidden = layers.Dense(5, activation="relu", name="hidden")(inputs)
+    outputs = {name: layers.Dense(2, name=name)(hidden) for name in ("first", "second")}
+    model = keras.Model(inputs, outputs)
+    x = RNG.normal(size=(9, 4)).astype(np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    keep = {"first": np.ones((5, 2)), "second": RNG.random((5, 2)) > 0.5}
+    ablation = Ablation(model, "zero" if reference == "zero" else profile, of=list(keep))
+    found = ablation.model(keep).predict(x, verbose=0)
+    found = found if isinstance(found, dict) else dict(zip(outputs, found, strict=True))
+    kernel, bias = model.get_layer("second").get_weights()
+    values = keras.Model(inputs, hidden).predict(x, verbose=0)
+    rest = np.zeros(5) if reference == "zero" else values.mean(axis=0)
+    expected = (values - rest) @ (kernel * keep["second"]) + rest @ kernel + bias
+    np.testing.assert_allclose(found["second"], expected, atol=1e-5)
+    first = model.predict(x, verbose=0)["first"]
+    np.testing.assert_allclose(found["first"], first, atol=1e-5)
+    np.testing.assert_allclose(ablation.outputs(keep, x), first, atol=1e-5)
