@@ -57,8 +57,8 @@ class Row(NamedTuple):
     """A row of the table.
 
     Attributes:
-        text: What the user does.
-        prepare: Makes what the action needs.
+        text: The user's action, in words.
+        prepare: Builds the model and the data, and returns the action.
         goal: Seconds of the first call on an idle machine; None if there is no goal.
         goal_again: Seconds of the second call.
     """

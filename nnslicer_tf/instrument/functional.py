@@ -55,14 +55,15 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
 
     try:
         functional = traced()
-        with keras.StatelessScope(moved(model.variables)):
-            varied = traced() if (values := _constants(functional)) else functional
-        if all(map(np.array_equal, values, _constants(varied))):
-            _number_anew(functional)
-            return functional
-        # A value that is computed from variables would stay what it is now: `call` is expanded as
-        # that of a layer, whose values follow the variables.
-        return keras.Model(inputs, model(inputs), name=model.name)
+        if constants := _constants(functional):
+            with keras.StatelessScope(moved(model.variables)):
+                others = _constants(traced())
+            if not all(map(np.array_equal, constants, others)):
+                # They are computed from variables and would not follow them: `call` is expanded
+                # like that of a layer.
+                return keras.Model(inputs, model(inputs), name=model.name)
+        _number_anew(functional)
+        return functional
     except UnsupportedLayerError:
         raise
     except Exception as error:  # whatever a user's `call` raises
@@ -76,7 +77,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
 
 
 def _number_anew(model: keras.Model) -> None:
-    """Number functions such as `add` from 1 in a model: Keras numbers those of a whole process."""
+    """Number functions such as `add` within the model; Keras numbers them within the process."""
     functions = [o for o in model.operations if not isinstance(o, keras.layers.Layer)]
     used = {layer.name for layer in model.layers}
     for operation in functions:

@@ -1,4 +1,4 @@
-"""What the paper leaves open (section 4): conductance of neurons, and samples that are not uniform.
+"""Open questions of the paper (section 4): conductance of neurons, and non-uniform sampling.
 
 The conductance of a neuron (Dhamdhere, Sundararajan and Yan, ICLR 2019) is the integral, over the
 line from a baseline to the input, of the output's derivative by the neuron's value, times the

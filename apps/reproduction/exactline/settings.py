@@ -91,15 +91,10 @@ class AttributionSettings(_LineSettings):
 
 
 @dataclass(frozen=True)
-class PathIntegralSettings(_LineSettings):
-    """Count the samples that integrals along lines need, uniform and not; exact conductance."""
+class PathIntegralSettings(AttributionSettings):
+    """Count the samples that line integrals need, uniform and non-uniform; exact conductance."""
 
-    trial: ClassVar = {"images": 3}
     images: Annotated[int, Option(min=1, help="Test images for each network.")] = 30
-    network: Annotated[
-        list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
-    ] = None
-    work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/exactline")
     most: Annotated[int, Option(min=10, help="Largest number of samples to try.")] = 500
 
 
