@@ -152,9 +152,12 @@ def check_labels(
     labels = as_class_indices(y, positions)
     if labels.shape != (samples, *positions) or labels.dtype.kind not in "iu":
         where = f" at each of {positions} positions" if positions else ""
+        are_numbers = labels.dtype.kind == "f" and (labels % 1 != 0).any()
+        hint = ". For numbers, use InstrumentedModel(model, task='regression')"
         raise InvalidArgumentError(
             f"y must hold one class index for each of {samples} samples{where}: integers of shape "
             f"{(samples, *positions)}. Received: {labels.dtype} of shape {labels.shape}"
+            + (hint if are_numbers else "")
         )
     if labels.min() < 0 or labels.max() >= (MAX_CLASSES if classes is None else classes):
         expected = "0 or more" if classes is None else f"in 0 … {classes - 1}"

@@ -1,4 +1,4 @@
-"""Numbers that many analyses compute: answers, their distances and quality, margins, the largest.
+"""Numbers that many analyses compute: answers, distances, quality, margins, largest values.
 
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
@@ -180,7 +180,7 @@ class OutputClasses:
         return (0, 2 * label - 1) if self.is_binary else (label, 1)
 
     def neurons(self, label: int) -> tuple[np.ndarray, int]:
-        """Return a class's logits at all positions, row-major indices, and their sign (`neuron`).
+        """Return the indices of a class's logits at all positions, row-major, and their sign.
 
         Numbers have no classes: whatever the label, they are all returned.
         """

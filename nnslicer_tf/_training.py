@@ -22,7 +22,7 @@ _STATE = "seed_generator_state"
 
 
 def loss_of(kind: OutputClasses) -> Any:
-    """Return the loss of an output: of numbers their mean squared error, else the cross-entropy.
+    """Return the loss of an output: mean squared error for numbers, else cross-entropy.
 
     Labels are class indices, also of independent labels, of which each sample then has one.
     """

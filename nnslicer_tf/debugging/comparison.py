@@ -86,7 +86,7 @@ class _HeldErrors:
         return values, computed, {name: values[name] - computed[name] for name in self.names}
 
     def answers(self, x: np.ndarray, made: Arrays, off: Collection[str]) -> np.ndarray:
-        """Return labels `(batch, …)`, or logits float64, with all errors but some places'."""
+        """Return labels `(batch, …)`, or logits float64, without the errors of some places."""
         keep = np.array([name not in off for name in self.names], np.float32)
         errors = [ops.convert_to_tensor(error) for error in made.values()]
         outputs = self._outputs(ops.convert_to_tensor(x), errors, ops.convert_to_tensor(keep))
@@ -228,7 +228,7 @@ class LayerComparison(ShownAsTable):
         return self.counterpart.twin()
 
     def _ends(self, rows: slice, made: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return the original's and the compressed model's labels, or logits, of some samples."""
+        """Return the original's and the compressed model's labels, or logits, for some samples."""
         if self.by_labels and self.labels is not None:
             return self.labels[rows, 0], self.labels[rows, 1]
         x = self.x[rows]

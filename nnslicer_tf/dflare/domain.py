@@ -206,7 +206,7 @@ def kind_of(
     tolerance: float | None,
     of_loss: str = "",
 ) -> OutputClasses:
-    """Return what a model's outputs `(batch, …)` are, by their task, or else by their values.
+    """Return the kind of a model's outputs `(batch, …)`, by their task or else their values.
 
     Several values that add up to 1 are probabilities of classes. Others are numbers if there is a
     tolerance, unless the loss is for classes (`of_loss` is its task), or if it is for numbers and
@@ -243,7 +243,7 @@ def _are_shares(outputs: np.ndarray, resolution: float) -> bool:
 def check_outputs(
     outputs: np.ndarray, kind: OutputClasses, resolution: float, whose: str, tolerance: float | None
 ) -> None:
-    """Reject outputs that are not of their kind.
+    """Raise an error for outputs that do not fit their kind.
 
     Args:
         outputs: One model's outputs, `(batch, …)`.

@@ -11,7 +11,7 @@ from nnslicer_tf._environment import keras
 from nnslicer_tf.errors import WorkerError
 
 FEW_STEPS = 64
-"""Steps of a loop over time that is not worth compiling for one call."""
+"""Most steps of a loop over time that is not worth compiling for one call."""
 
 _lost: list[int] = []  # this process, if TensorFlow's threads stayed behind in its parent
 

@@ -75,7 +75,7 @@ class Graph:
 
     @property
     def has_long_loops(self) -> bool:
-        """Whether a recurrent layer has so many steps that its loop is only run compiled."""
+        """Whether a recurrent layer has so many steps that its loop runs only compiled."""
         members = (o.params for o in self.operations.values() if isinstance(o.params, Member))
         return any(member.unrolled.steps > FEW_STEPS for member in members)
 

@@ -234,7 +234,7 @@ def consumers_first(operations: Iterable[Operation]) -> list[Operation | Recurre
 
 
 def inside(unrolled: Unrolled, operations: Iterable[Operation]) -> list[str]:
-    """Return the names that those operations which belong to a layer have in its cell."""
+    """Return the names in a layer's cell of the operations that belong to it."""
     members = (o.params for o in operations if isinstance(o.params, Member))
     return [member.operation.name for member in members if member.unrolled is unrolled]
 

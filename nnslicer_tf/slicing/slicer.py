@@ -55,7 +55,7 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
 FEW_SAMPLES = 32
-"""Samples that a slicer walks at θ = 0 by the kernels, before it compiles the walk."""
+"""Number of samples that the kernels walk at θ = 0, before a slicer compiles the walk."""
 
 _DEFAULT_THETA = 0.3
 _CHOICES = {
