@@ -82,7 +82,7 @@ def _with_weights(
     own = ablation.network.variables or {n: k.variable() for n, k in im.kernels.items()}
     reference = ablation.reference
     other = ablation.network.references(reference) if isinstance(reference, Weights) else {}
-    values = {}
+    values: dict[int, np.ndarray] = {}
     for name, mask in full.items():
         mask = ops.convert_to_numpy(mask)[0]
         value = values.get(id(own[name]), ops.convert_to_numpy(own[name])) * mask
