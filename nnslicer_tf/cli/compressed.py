@@ -193,12 +193,7 @@ def _load(original: Path, compressed: Path) -> tuple["InstrumentedModel", Any, A
     """Return the original, instrumented, and both models, with a softmax after logits."""
     is_file = compressed.suffix == ".tflite"
     ims = [inputs.instrumented(path) for path in (original, compressed)[: 1 if is_file else 2]]
-    from nnslicer_tf.dflare import with_softmax
-
-    models: list[Any] = [
-        with_softmax(im.model) if im.classes.are_logits and not im.classes.is_number else im.model
-        for im in ims
-    ]
+    models = [inputs.with_probabilities(im) for im in ims]
     return ims[0], models[0], str(compressed) if is_file else models[1]
 
 

@@ -16,6 +16,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from keras import Model
     from matplotlib.figure import Figure
 
     from nnslicer_tf import InstrumentedModel, Slicer
@@ -106,6 +107,14 @@ def instrumented(path: Path) -> "InstrumentedModel":
         else:
             model = load_model(path)
     return InstrumentedModel(model, task=TASK.get())
+
+
+def with_probabilities(im: "InstrumentedModel") -> "Model":
+    """Return a model that ends in probabilities, unless it predicts numbers."""
+    from nnslicer_tf.dflare import with_softmax
+
+    logits = im.classes.are_logits and not im.classes.is_number
+    return with_softmax(im.model) if logits else im.model
 
 
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":

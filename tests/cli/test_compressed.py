@@ -39,6 +39,101 @@ def test_agreement(nnslicer, pair, models, tmp_path):
     assert table["differs"].sum() == found.differs.sum() and len(table) == 360
 
 
+def answers(file, x):
+    """The real numbers that a LiteRT file gives, one input at a time, by its interpreter alone."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(file))
+    (entry,), (end,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.allocate_tensors()
+    outputs = []
+    for sample in x:
+        if entry["dtype"] != np.float32:
+            sample = np.round(sample / entry["quantization"][0]) + entry["quantization"][1]
+            sample = np.clip(sample, -128, 127)
+        interpreter.set_tensor(entry["index"], sample[None].astype(entry["dtype"]))
+        interpreter.invoke()
+        scale, zero = end["quantization"]
+        outputs.append(
+            (interpreter.get_tensor(end["index"])[0].astype(float) - zero) * (scale or 1)
+        )
+    return np.array(outputs)
+
+
+@pytest.mark.parametrize("options", [("--classes", "3,5,8"), ("--classes", "3,5", "--other"), ()])
+def test_a_smaller_model_in_8_bits(nnslicer, files, tmp_path, options):
+    """The report is what the two files do, counted here; small labels are places of classes."""
+    data = ("--model", files / "model.keras", "--data", "digits", "--test", "digits:test")
+    more = ("--ratio", 0.5, "--quantise", "int8", "--output", tmp_path / "s.tflite")
+    code, out, errors = nnslicer("prune", *data, *more, *options)
+    assert code == 0, errors
+    rows = dict(re.findall(r"^ *(\S.*?)  +((?:[\d.e+-]+ *){3})$", out, re.M))
+    rows = {name: [float(value) for value in values.split()] for name, values in rows.items()}
+    assert rows["LiteRT file, kB"][2] == pytest.approx((tmp_path / "s.tflite").stat().st_size / 1e3)
+    assert rows["LiteRT file, kB"][0] > rows["LiteRT file, kB"][1] > rows["LiteRT file, kB"][2]
+    for low, middle, high in zip(*(rows[f"LiteRT, ms, {n}"] for n in ("25 %", "median", "75 %"))):
+        assert 0 < low <= middle <= high
+
+    test = datasets.load("digits", "test")
+    wanted = [3, 5, 8] if "3,5,8" in options else [3, 5] if options else list(range(10))
+    original = keras.ops.softmax(zoo.load("digits_cnn").predict(test.x, verbose=0)).numpy()
+    if "--other" in options:
+        sums = [original[:, 3], original[:, 5], 1 - original[:, 3] - original[:, 5]]
+        right = np.array([wanted.index(label) if label in wanted else 2 for label in test.y])
+        original, kept = np.stack(sums, axis=1), np.ones(len(right), bool)
+    else:
+        kept = np.isin(test.y, wanted)
+        right = np.searchsorted(wanted, test.y)
+        original = original[:, wanted]
+    small = keras.models.load_model(tmp_path / "s.keras").predict(test.x, verbose=0)
+    labels = [
+        one[kept].argmax(axis=1)
+        for one in (original, small, answers(tmp_path / "s.tflite", test.x))
+    ]
+    for name, expected in (("accuracy", right[kept]), ("agreement", labels[0])):
+        shares = [np.mean(one == expected) for one in labels]
+        assert rows[name] == pytest.approx(shares, abs=1e-4), name
+
+
+def test_what_cannot_be_quantised_is_said_before_anything_is_shrunk(
+    nnslicer, tmp_path, monkeypatch
+):
+    from nnslicer_tf import pruning
+
+    rng = np.random.default_rng(0)
+    keras.utils.set_random_seed(0)
+    dense = [layers.Dense(12, activation="relu"), layers.Dense(1)]
+    price = keras.Sequential([keras.Input((3,)), *dense])
+    price.compile(loss="mse")
+    price.save(tmp_path / "price.keras")
+    np.savez(tmp_path / "price.npz", x=rng.normal(size=(60, 3)), y=np.arange(60) % 5)
+    words = [keras.Input((4,), dtype="int32"), layers.Embedding(9, 4), layers.Flatten()]
+    words = keras.Sequential([*words, layers.Dense(6, activation="relu"), layers.Dense(2)])
+    words.save(tmp_path / "words.keras")
+    np.savez(tmp_path / "words.npz", x=rng.integers(0, 9, (40, 4)), y=np.arange(40) % 2)
+    states = keras.Sequential([keras.Input((5, 2)), layers.LSTM(6), layers.Dense(2)])
+    states.save(tmp_path / "states.keras")
+    np.savez(tmp_path / "states.npz", x=rng.normal(size=(40, 5, 2)), y=np.arange(40) % 2)
+
+    def run(name, *options):
+        paths = ("--model", tmp_path / f"{name}.keras", "--data", tmp_path / f"{name}.npz")
+        return nnslicer("prune", *paths, "--output", tmp_path / "small.keras", *options)
+
+    int8 = ("--quantise", "int8", "--ratio", 0.4)
+    monkeypatch.setattr(pruning, "shrink", None)
+    for name, options, message in (
+        ("price", int8, "returns numbers"),
+        ("words", int8, "The method 'dynamic' takes this model"),
+        ("states", int8, "cannot convert model .* recurrent layers"),
+        ("price", ("--quantise", "int4"), "Expected one of: 'int8', 'int16', 'dynamic'"),
+        ("price", (*int8, "--output", tmp_path / "a.onnx"), "must end in .keras or .tflite"),
+        ("price", (*int8, "--data", tmp_path / "none.npz"), "none.npz"),
+    ):
+        code, _, errors = run(name, *options)
+        assert code == 2 and re.search(message, errors), (name, errors)
+    assert not (tmp_path / "small.keras").exists()
+
+
 def test_from_deviations_to_a_recipe(nnslicer, pair, models, tmp_path):
     file = tmp_path / "d.npz"
     data = ("--data", "digits:test[:20]", "--output", file, "--checkpoint", tmp_path / "parts")
