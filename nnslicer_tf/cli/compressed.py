@@ -1,11 +1,12 @@
 """Commands for compressed models: agreement, deviations, suite, layers, recipe."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf._files import atomic_path
@@ -24,12 +25,27 @@ OriginalOption = Annotated[Path, Option("--original", help="The original, a .ker
 CompressedOption = Annotated[
     Path, Option("--compressed", help="The compressed model, .tflite, .keras or .h5.")
 ]
+
+
+def _as_scale(text: str) -> float:
+    """Return what pixels are divided by; infinity if inputs are no images."""
+    try:
+        scale = math.inf if text == "none" else float(text)
+    except ValueError:
+        scale = 0.0
+    if not scale > 0:
+        raise BadParameter(f"it must be above 0, or 'none'. Received: {text}")
+    return scale
+
+
 ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        help="Divide pixels 0 … 255 by this for the models; by default as recorded, else 255, "
-        "or 1 if the original scales its own input.",
+        parser=_as_scale,
+        metavar="NUMBER|none",
+        help="Divide pixels 0 … 255 by this for the models; 'none': inputs are no images. By "
+        "default as recorded, else 255, or 1 if the original scales its own input.",
     ),
 ]
 ToleranceOption = Annotated[
@@ -107,7 +123,9 @@ def deviations(
 
     if columns and seeds.ndim == 2 and len(columns) == seeds.shape[1]:
         seeds = pd.DataFrame(seeds, columns=list(columns))
-    pair = dflare.ModelPair(model, other, preprocess, task=im.classes.task, tolerance=tolerance)
+    domain = dflare.SignalDomain(seeds) if seeds.ndim == 4 and preprocess is None else None
+    options: Any = {"task": im.classes.task, "tolerance": tolerance, "domain": domain}
+    pair = dflare.ModelPair(model, other, preprocess, **options)
     search = dflare.DFlare(max_queries=max_queries, max_distance=max_distance)
     result = dflare.find_deviations(pair, seeds, y, search=search, rng=seed, checkpoint=checkpoint)
     if minimise:
@@ -140,7 +158,8 @@ def suite(
 
     result = dflare.DeviationSet.load(file)
     recorded = 255.0 if result.scale is None else result.scale
-    preprocess = _divided(recorded if scale is None else scale) if result.images.ndim == 4 else None
+    are_images = result.images.dtype == "uint8"
+    preprocess = _divided(recorded if scale is None else scale) if are_images else None
     print(f"Written to {dflare.export_suite(result, output, preprocess)}")
 
 
@@ -205,19 +224,20 @@ def _samples(
 
     samples = inputs.dataset(data, im, "none")
     x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
-    if x.ndim != 4:
+    if x.ndim != 4 or scale == math.inf:
         return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())
-    if samples.name == "digits":
-        x = x * (255 / 16)  # their values are 0 … 16
-    elif low < 0 or high > 255:
+    are_pixels = low >= 0 and high <= 255
+    if scale is None and not (are_pixels and (high <= 1 or (x == np.rint(x)).all())):
+        print(f"Inputs from {low:g} to {high:g} are used as they are, not as images (--scale).")
+        return x, y, None, ()
+    if not are_pixels:
         raise InvalidArgumentError(
             f"Images are mutated as bytes, 0 … 255, but those of '{data}' range from {low:g} to "
             f"{high:g}. Pass them before preprocessing: 0 … 255 or 0 … 1."
         )
-    elif high <= 1:
-        x = x * 255
-    return np.rint(x).astype(np.uint8), y, _scale(im, scale), ()
+    factor = 255 / 16 if samples.name == "digits" else 255 if high <= 1 else 1
+    return np.rint(x * factor).astype(np.uint8), y, _scale(im, scale), ()
 
 
 def _scale(im: "InstrumentedModel", scale: float | None) -> float:
@@ -230,12 +250,10 @@ def _scale(im: "InstrumentedModel", scale: float | None) -> float:
 
 
 def _divided(scale: float | None) -> "_Preprocess | None":
-    if scale is None:
+    if scale is None or scale == math.inf:
         return None
     import numpy as np
 
-    if not scale > 0:
-        raise InvalidArgumentError(f"--scale must be above 0. Received: {scale:g}")
     return lambda x: x.astype(np.float32) / np.float32(scale)
 
 
@@ -255,7 +273,8 @@ def _compare(
         if not result.found.any():
             raise InvalidArgumentError(f"'{deviations}' contains no deviations.")
         x = result.images
-        scale = None if x.ndim != 4 else _scale(im, result.scale if scale is None else scale)
+        are_images = x.dtype == np.uint8
+        scale = _scale(im, result.scale if scale is None else scale) if are_images else None
     else:
         x, _, scale, _ = _samples(str(data), im, scale)
     preprocess = _divided(scale)

@@ -22,6 +22,7 @@ from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.outputs import tasks_of_losses
+from nnslicer_tf.instrument.plausibility import warn
 
 MAX_CHUNK = 1024  # inputs preprocessed and queried at once, if they fit into memory
 _MIN_STEPS = 1000  # columns from which on rows are signals, not rows of a table
@@ -83,10 +84,11 @@ class ModelPair:
     def for_seeds(self, seeds: np.ndarray) -> "ModelPair":
         """Return the pair with the domain of these seeds, unless it has one already.
 
-        Bytes of three axes, and numbers of 0 to 255 of four, are images. `(seeds, length)` integers
-        are sentences if the original is a Keras model with an embedding, which defines similar
-        words. Other `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on,
-        like `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds.
+        Bytes of three or four axes are images. `(seeds, length)` integers are sentences if the
+        original is a Keras model with an embedding, which defines similar words. Other
+        `(seeds, columns)` numbers are table rows, or signals from 1,000 columns on, like
+        `(seeds, steps, …)`, such as spectrograms; their ranges are those of the seeds. A
+        `PlausibilityWarning` says so if these could be images.
 
         Raises:
             InputShapeError: if there is no domain for this shape.
@@ -101,9 +103,7 @@ class ModelPair:
             if isinstance(layer, keras.layers.Embedding) and layer.built:
                 embeddings.append(layer)
         domain: Domain
-        has_values = seeds.size and seeds.dtype.kind in "biuf"
-        is_beyond = has_values and (seeds.min() < 0 or seeds.max() > 255)
-        if (seeds.ndim == 4 and not is_beyond) or (seeds.ndim == 3 and seeds.dtype == np.uint8):
+        if seeds.ndim in (3, 4) and seeds.dtype == np.uint8:
             domain = ImageDomain()
         elif embeddings:
             largest = max(embeddings, key=lambda layer: layer.input_dim)
@@ -112,6 +112,15 @@ class ModelPair:
             domain = TableDomain(seeds)
         elif seeds.ndim in (2, 3, 4):
             domain = SignalDomain(seeds)
+            low, high = float(seeds.min()), float(seeds.max())
+            if seeds.ndim == 4 and low >= 0 and high <= 255:
+                times, factor = (" * 255", 255) if high <= 1 else ("", 1)
+                warn(
+                    f"Seeds of {seeds.dtype} from {low:g} to {high:g} are mutated as signals. If "
+                    f"they are images, pass np.rint(seeds{times}).astype('uint8') with "
+                    f"preprocess=lambda x: x.astype('float32') / {factor}; if not, "
+                    "ModelPair(…, domain=SignalDomain(seeds)) hides this warning."
+                )
         else:
             raise InputShapeError(
                 f"No domain accepts seeds of shape {seeds.shape}. There are domains for images "

@@ -268,7 +268,10 @@ BAD = {
     "both": (("layers", "--data", "digits", "--deviations", "d.npz"), "either --data or"),
     "neither": (("recipe",), "either --data or --deviations"),
     "no file": (("layers", "--deviations", "nowhere.npz"), "nowhere.npz"),
-    "scale": (("agreement", "--data", "digits:test[:9]", "--scale", 0), "--scale must be above 0"),
+    "scale": (
+        ("agreement", "--data", "digits:test[:9]", "--scale", 0),
+        "it must be above 0, or 'none'",
+    ),
     "distance": (
         ("deviations", "--data", "digits:test[:9]", "--max-distance", 0.5),
         "max_distance must be at least 1",
@@ -290,7 +293,8 @@ def test_bad_input_leaves_no_folder(nnslicer, pair, tmp_path, monkeypatch, case)
 def test_other_bad_input(nnslicer, files, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.full((9, 8, 8, 1), -0.5))
     pair = ("--original", files / "model.keras", "--compressed", files / "model.keras")
-    code, _, errors = nnslicer("deviations", *pair, "--data", tmp_path / "x.npz")
+    scaled = ("--data", tmp_path / "x.npz", "--scale", 255)
+    code, _, errors = nnslicer("deviations", *pair, *scaled)
     assert code == 2 and "Pass them before preprocessing" in errors
     model = ("--model", files / "model.keras")
     code, _, errors = nnslicer("planes", *model, "--corner", "0,1")
@@ -336,3 +340,38 @@ def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
     with np.load(tmp_path / "suite" / "deviations.npz") as suite:
         stored = [suite[name] for name in suite.files if suite[name].shape == x.shape]
     assert code == 0 and any(np.allclose(values, x) for values in stored)
+
+
+@pytest.mark.parametrize("kind", ["below 0", "above 1", "0 to 1"])
+def test_spectrograms_are_used_as_they_are(nnslicer, kind, tmp_path):
+    """Coefficients of sounds: what cannot be pixels is not divided; others need `--scale none`."""
+    keras.utils.set_random_seed(0)
+    net = [keras.Input((12, 5, 1)), layers.Flatten(), layers.Dense(3, "softmax")]
+    model = keras.Sequential(net)
+    kernel, bias = model.get_weights()
+    model.set_weights([kernel - kernel.mean(axis=0), bias])  # no class for being positive
+    other = mutated(model, 0.4)
+    x = np.random.default_rng(0).normal(size=(20, 12, 5, 1)).astype("float32") * 30
+    x = {"below 0": x, "above 1": np.abs(x), "0 to 1": np.abs(x) / np.abs(x).max()}[kind]
+    np.savez(tmp_path / "x.npz", x=x)
+    paths = [tmp_path / "a.keras", tmp_path / "b.keras"]
+    for one, path in zip((model, other), paths, strict=True):
+        one.save(path)
+    pair = ("--original", paths[0], "--compressed", paths[1])
+    data = ("--data", tmp_path / "x.npz", *(("--scale", "none") if kind == "0 to 1" else ()))
+    differs = [one.predict(x, verbose=0).argmax(axis=1) for one in (model, other)]
+    code, out, _ = nnslicer("agreement", *pair, *data)
+    assert code == 0 and f"Agreement({np.mean(differs[0] == differs[1]):.2%} of 20 inputs" in out
+    assert ("used as they are, not as images" in out) == (kind != "0 to 1")
+
+    more = ("--max-queries", 300, "--output", tmp_path / "d.npz", "--picture", tmp_path / "d.png")
+    code, _, errors = nnslicer("deviations", *pair, *data, *more, "--suite", tmp_path / "one")
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    assert code == 0 and found.found.any() and (tmp_path / "d.png").exists(), errors
+    answers = [one.predict(found.images, verbose=0).argmax(axis=1) for one in (model, other)]
+    np.testing.assert_array_equal(np.stack(answers, axis=1), found.labels)
+    assert nnslicer("suite", tmp_path / "d.npz", "--output", tmp_path / "two")[0] == 0
+    for folder in ("one", "two"):
+        with np.load(tmp_path / folder / "deviations.npz") as suite:
+            np.testing.assert_array_equal(suite["inputs"], found.images)
+    assert "deviate" in nnslicer("layers", *pair, "--deviations", tmp_path / "d.npz")[1]

@@ -175,8 +175,6 @@ def test_seeds_without_a_domain():
         find(len, len, np.array([[1.0, 2], [np.nan, 0]]))
     with pytest.raises(InputShapeError, match="Add an axis"):
         find(len, len, np.zeros((2, 8, 8), np.uint8))
-    with pytest.raises(InputShapeError, match=r"np.rint\(seeds \* 255\)"):
-        find(len, len, np.full((2, 8, 8, 1), 0.5))
 
 
 def test_spectrograms_are_signals():
@@ -190,6 +188,19 @@ def test_spectrograms_are_signals():
         mutant, _ = domain.mutate(seeds[0], name, rng)
         assert mutant.shape == seeds[0].shape and not np.array_equal(mutant, seeds[0])
         assert (low <= mutant).all() and (mutant <= high).all()
+
+
+@pytest.mark.parametrize(
+    ("highest", "dtype", "remedy"),
+    [(1, float, r"rint\(seeds \* 255\)"), (255, int, r"rint\(seeds\)")],
+)
+def test_what_could_be_images_is_a_guess(highest, dtype, remedy):
+    seeds = np.random.default_rng(0).uniform(0, highest, (3, 8, 8, 1)).astype(dtype)
+    pair = ModelPair(len, len)
+    with pytest.warns(PlausibilityWarning, match=remedy):
+        assert type(pair.for_seeds(seeds).domain) is SignalDomain
+    for domain in (SignalDomain(seeds), ImageDomain()):  # no warning: one was chosen
+        assert ModelPair(len, len, domain=domain).for_seeds(seeds).domain is domain
 
 
 @pytest.mark.parametrize("kept", [0, 3])
