@@ -1,5 +1,6 @@
 """Commands for compressed models: agreement, deviations, suite, layers, recipe."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -113,6 +114,8 @@ def deviations(
     """
     inputs.writable(None if suite is None else suite / "test_deviations.py")
     im, model, other = _load(original, compressed)
+    if suite is not None and (im.classes.is_number or im.classes.is_map):
+        raise InvalidArgumentError("--suite needs a classifier: its tests compare labels.")
     seeds: Any
     seeds, y, scale, columns = _samples(data, im, scale)
     preprocess = _divided(scale)
@@ -243,8 +246,13 @@ def _samples(
 def _scale(im: "InstrumentedModel", scale: float | None) -> float:
     """Return what pixels are divided by: as given or recorded, else as the model suggests."""
     if scale is None:
-        takers = [o for name in im.input_operations for o in im.graph.consumers[name]]
-        scale = 1.0 if any(o.kind == "scale" for o in takers) else 255.0
+        import numpy as np
+
+        from nnslicer_tf.instrument import Affine
+
+        before = itertools.takewhile(lambda o: not o.kernels, im.operations)
+        factors = [o.params.read()[0] for o in before if isinstance(o.params, Affine)]
+        scale = 1.0 if any(np.abs(factor).max() < 0.1 for factor in factors) else 255.0
         print(f"Pixels 0 … 255 are divided by {scale:g} (--scale).")
     return scale
 

@@ -265,8 +265,8 @@ def check_outputs(
             f"{str(outputs[row])[:200]}). Check its weights and the preprocessing."
         )
     remedy = (
-        "pass ModelPair(…, tolerance=), the largest distance of two answers that agree: the root "
-        "mean square of their differences, in their own unit."
+        "pass ModelPair(…, tolerance=) or --tolerance, the largest distance of two answers that "
+        "agree: the root mean square of their differences, in their own unit."
     )
     if kind.is_number:
         if tolerance is None:

@@ -314,6 +314,28 @@ def test_a_warning_is_one_line(nnslicer, files, tmp_path):
     assert code == 0 and line.startswith("nnslicer: Both models answered identically on all 9")
 
 
+@pytest.mark.parametrize(
+    ("first", "scale"),
+    [
+        ([], 255),
+        ([layers.Rescaling(1 / 255)], 1),
+        ([layers.ZeroPadding2D(1), layers.Rescaling(1 / 127.5, -1)], 1),
+        ([layers.Resizing(4, 4), layers.Rescaling(1 / 255)], 1),
+        ([layers.BatchNormalization()], 255),  # as of values from 0 to 1
+        ([layers.Normalization(mean=120.0, variance=60.0**2)], 1),
+    ],
+)
+def test_a_model_that_scales_its_pixels_is_recognised(nnslicer, tmp_path, first, scale):
+    last = [layers.Conv2D(2, 3, activation="relu"), layers.Flatten(), layers.Dense(2, "softmax")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *first, *last])
+    model.save(tmp_path / "m.keras")
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=x)
+    pair = ("--original", tmp_path / "m.keras", "--compressed", tmp_path / "m.keras")
+    _, out, _ = nnslicer("agreement", *pair, "--data", tmp_path / "x.npz")
+    assert f"divided by {scale} (--scale)" in out
+
+
 @pytest.mark.parametrize("factor", [1.0, 255.0, 51.0])
 def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
     """A model that scales its pixels by itself, as the commands guess, or in part, as they ask."""
