@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_name, check_number
+from nnslicer_tf._checks import check_name, check_number, of_user
 from nnslicer_tf._files import digest
 from nnslicer_tf._numerics import TASKS
 from nnslicer_tf.dflare.classifiers import (
@@ -142,18 +142,21 @@ class ModelPair:
 
     def inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return the models' inputs for seeds or their mutants."""
-        preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
-        return np.asarray(preprocess(batch))
+        with of_user("preprocess"):
+            preprocess = self.domain.as_inputs if self.preprocess is None else self.preprocess
+            return np.asarray(preprocess(batch))
 
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models with seeds or their mutants `(batch, ...)`; check their outputs."""
         parts = []
         for inputs in self._chunks(batch):
-            original = self.original.probabilities(inputs)
+            with of_user("original"):
+                original = self.original.probabilities(inputs)
             step, limit = self.original.resolution, self.tolerance
             kind = kind_of(original, step, self.task, limit, self._of_loss())
             check_outputs(original, kind, step, "original", limit)
-            compressed = self.compressed.probabilities(inputs)
+            with of_user("compressed"):
+                compressed = self.compressed.probabilities(inputs)
             if original.shape != compressed.shape:
                 raise InvalidArgumentError(
                     "The two models must give outputs of the same shape. Received: original "

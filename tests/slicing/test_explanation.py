@@ -475,3 +475,25 @@ def test_words_are_those_of_the_samples_own_tokens():
     for words in (tokens, [*tokens, "", "", "", ""], ()):
         found = slicer.explain(x[0], words=words, compare=False, decisive=False)
         assert found.words == tuple(words)
+
+
+@pytest.mark.parametrize("final", ["softmax", "sigmoid"])
+def test_a_class_that_leads_by_less_than_rounding_is_explained(final):
+    """Logits that differ by 1e-8 give equal probabilities in float32; the class is the logits'."""
+    count = 300 if final == "softmax" else 1
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(5, activation="relu", name="hidden")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(count, final, name="end")(hidden))
+    rng = np.random.default_rng(0)
+    kernel = np.zeros((5, count))
+    kernel[:, -1] = 1e-9  # the last class, or class 1, leads where any unit is active
+    model.set_weights([rng.normal(size=(4, 5)), np.ones(5), kernel, np.zeros(count)])
+    x = rng.normal(size=(30, 4)).astype("float32")
+    assert len(np.unique(model.predict(x, verbose=0))) == 1
+    slicer = nns.Slicer(model, nns.Profile.from_data(model, x, progress=False), 0.0, workers=0)
+    why = slicer.explain(x[0], compare=False)
+    expected = count - 1 if final == "softmax" else 1
+    assert why.predicted == why.target.label == expected
+    assert why.decisive is not None and len(slicer.decisive(x[:1], expected)) == 1
+    other = slicer.explain(x[0], target=0, compare=False)
+    assert other.decisive is None and f"the model answers {expected}" in other.withheld

@@ -128,7 +128,7 @@ def explore(
     arrays: dict[int, np.ndarray] = {}  # exhibits with the same samples share them
     exhibits = []
     for name, one in named_results(slices).items():
-        model, data = _by_name("im", im, name), _by_name("x", x, name)
+        model = _by_name("im", im, name)
         if not isinstance(model, (InstrumentedModel, keras.Model)):
             raise InvalidArgumentError(
                 "im must be a Keras model or an InstrumentedModel, or several by name. "
@@ -144,6 +144,7 @@ def explore(
                 "inputs; slices of models with one can be explored. Look at a sample with "
                 "slicer.explain."
             )
+        data = _by_name("x", x, name)
         if profile is not None:
             own = _by_name("profile", profile, name)
             if not hasattr(own, "means"):
@@ -185,7 +186,8 @@ def _by_name(what: str, given: Any, name: str) -> Any:
         return given
     if name not in given:
         raise InvalidArgumentError(
-            f"{what} has no entry for '{name}'. It has {', '.join(map(str, given)) or 'nothing'}."
+            f"{what} must have an entry for each of the slices, such as '{name}', or be one for "
+            f"all. Received entries for: {', '.join(map(str, given)) or 'nothing'}."
         )
     return given[name]
 
