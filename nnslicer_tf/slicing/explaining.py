@@ -19,6 +19,7 @@ from nnslicer_tf.attributions.background import (
     Background,
     Groups,
     contributions_against,
+    is_far,
     is_table,
 )
 from nnslicer_tf.attributions.deeplift import deeplift
@@ -135,7 +136,11 @@ class Explainer:
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
         if against is None:
-            faint = _faint(contributions, values[chosen.operation], chosen)
+            rows = slicer.profile.rows
+            of_rows = np.zeros((0, values[chosen.operation].size))
+            if rows:
+                of_rows = im.forward(im.check(rows), [chosen.operation])[chosen.operation]
+            faint = _faint(contributions, values[chosen.operation], chosen, of_rows)
         else:
             by_entry = batch_of(im, against.by_entry[None])
             several = isinstance(by_entry, Inputs)
@@ -229,11 +234,20 @@ def _against(
     return contributions_against(im, batch, rows, target, profile.means, columns, groups)
 
 
-def _faint(contributions: Any, values: np.ndarray, target: Target) -> str:
-    """Return why contributions against the mean add up to nearly nothing; "" if they do not."""
-    score = float(values.ravel() @ target.weights(values.size))
+def _faint(contributions: Any, values: np.ndarray, target: Target, of_rows: np.ndarray) -> str:
+    """Return why contributions against the mean say little; "" if there is no reason.
+
+    `values` and `of_rows` are the target's operation's, for the sample and the profile's rows.
+    """
+    weights = target.weights(values.size)
+    score, scores = float(values.ravel() @ weights), of_rows.reshape(len(of_rows), -1) @ weights
     parts = contributions.values() if isinstance(contributions, Mapping) else [contributions]
     total = sum(float(np.sum(part)) for part in parts)
+    if is_far(score - total, scores):
+        return (
+            f"The mean of the profiled data has the score {score - total:.3g}, far from its rows' "
+            f"mean score, {scores.mean():.3g}: it is no typical sample. All is measured against it."
+        )
     if abs(total) >= 0.05 * abs(score):
         return ""
     return (

@@ -497,3 +497,20 @@ def test_a_class_that_leads_by_less_than_rounding_is_explained(final):
     assert why.decisive is not None and len(slicer.decisive(x[:1], expected)) == 1
     other = slicer.explain(x[0], target=0, compare=False)
     assert other.decisive is None and f"the model answers {expected}" in other.withheld
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_a_mean_that_is_no_typical_sample_is_said(far):
+    """|a| + |b| of values ±1 is 2, and 0 at their mean; the score of a + b is 0 at both."""
+    hidden = layers.Dense(4, activation="relu" if far else None)
+    model = keras.Sequential([keras.Input((2,)), hidden, layers.Dense(1)])
+    model.compile(loss="mse")
+    split = np.array([[1.0, -1, 0, 0], [0, 0, 1, -1]])
+    end = np.ones((4, 1)) if far else np.array([[1.0], [0], [1], [0]])
+    model.set_weights([split, np.zeros(4), end, np.zeros(1)])
+    x = np.array([[a, b] for a in (-1, 1) for b in (-1, 1)] * 5, np.float32)
+    profile = nns.Profile.from_data(model, x, progress=False)
+    slicer = nns.Slicer(model, profile, 0.0, workers=0, progress=False)
+    by_mean, by_rows = (slicer.explain(x[3], background=b, compare=False) for b in ("mean", None))
+    assert ("score 0, far from its rows' mean score, 2: it is no" in by_mean.summary()) == far
+    assert ("score 0, far from the rows' mean score: it is no" in by_rows.summary()) == far
