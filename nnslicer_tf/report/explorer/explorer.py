@@ -42,7 +42,7 @@ class Explorer:
 
     def html(self) -> str:
         """Return the view as one HTML page."""
-        return _HTML.format(
+        return _read("explorer.html").format(
             title=escape(self.title),
             style=_read("explorer.css"),
             script=_script(),
@@ -62,7 +62,7 @@ class Explorer:
             ) from error
 
         class ExplorerWidget(anywidget.AnyWidget):
-            _esm = _script() + _WIDGET
+            _esm = _script() + _read("widget.js")
             _css = _read("explorer.css")
             data = traitlets.Bytes().tag(sync=True)
             selection = traitlets.Dict().tag(sync=True)
@@ -193,46 +193,6 @@ def _by_name(what: str, given: Any, name: str) -> Any:
 
 
 _STATIC = Path(__file__).parent / "static"
-
-_HTML = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'; img-src data: blob:">
-<title>{title}</title>
-<style>
-html, body {{ margin: 0; height: 100%; }}
-{style}</style>
-</head>
-<body>
-<main id="explorer"></main>
-<noscript>This page needs JavaScript; everything that it needs is inside it.</noscript>
-<script id="data" type="application/octet-stream">{data}</script>
-<script type="module">
-{script}
-const text = document.getElementById("data").textContent;
-const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-explore(document.getElementById("explorer"), bytes, () => undefined);
-</script>
-</body>
-</html>
-"""
-
-_WIDGET = """
-async function render({ model, el }) {
-  const root = document.createElement("div");
-  el.append(root);
-  const view = model.get("data");
-  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  await explore(root, bytes, (selection) => {
-    model.set("selection", selection);
-    model.save_changes();
-  });
-}
-export default { render };
-"""
 
 
 @cache
