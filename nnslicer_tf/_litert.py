@@ -195,9 +195,8 @@ def to_litert(
         except NNSlicerError:
             raise
         except (ConverterError, RuntimeError, TypeError, ValueError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UnsupportedLayerError(
                 f"TensorFlow cannot convert model '{model.name}' to LiteRT, for instance because "
                 "it has recurrent layers. Convert it yourself and pass the file, or prune it "
-                f"instead. TensorFlow says: {lines[-1][:200]}"
+                f"instead. TensorFlow says: {str(error).strip()[-200:]}"
             ) from error

@@ -2,15 +2,13 @@
 
 import itertools
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
 from nnslicer_tf._environment import import_keras_quietly
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -26,27 +24,13 @@ OriginalOption = Annotated[Path, Option("--original", help="The original, a .ker
 CompressedOption = Annotated[
     Path, Option("--compressed", help="The compressed model, .tflite, .keras or .h5.")
 ]
-
-
-def _as_scale(text: str) -> float:
-    """Return what pixels are divided by; infinity if inputs are no images."""
-    try:
-        scale = math.inf if text == "none" else float(text)
-    except ValueError:
-        scale = 0.0
-    if not scale > 0:
-        raise BadParameter(f"it must be above 0, or 'none'. Received: {text}")
-    return scale
-
-
 ScaleOption = Annotated[
     float | None,
     Option(
         "--scale",
-        parser=_as_scale,
-        metavar="NUMBER|none",
-        help="Divide pixels 0 … 255 by this for the models; 'none': inputs are no images. By "
-        "default as recorded, else 255, or 1 if the original scales its own input.",
+        min=0,
+        help="Divide pixels 0 … 255 by this for the models; 0: inputs are no images. By default "
+        "as recorded, else 255, or 1 if the original scales its own input.",
     ),
 ]
 ToleranceOption = Annotated[
@@ -122,7 +106,6 @@ def deviations(
     import pandas as pd
 
     from nnslicer_tf import dflare
-    from nnslicer_tf.report import save_figure
 
     if columns and seeds.ndim == 2 and len(columns) == seeds.shape[1]:
         seeds = pd.DataFrame(seeds, columns=list(columns))
@@ -135,18 +118,15 @@ def deviations(
         result = dflare.minimise(pair, result)
     result.scale = scale
     result.save(output)
-    written = [output]
-    if table is not None:
-        with atomic_path(table) as temporary:
-            result.to_frame().to_csv(temporary, index=False)
-        written.append(table)
-    if picture is not None and result.found.any():
-        save_figure(result.figure(), picture)
-        written.append(picture)
-    if suite is not None and result.found.any():
-        written.append(dflare.export_suite(result, suite, preprocess))
-    print(result.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
-    print(f"{result!r}\nWritten to {', '.join(map(str, written))}")
+    frame = result.to_frame()
+    inputs.write(table, lambda file: frame.to_csv(file, index=False))
+    if result.found.any():
+        if picture is not None:
+            inputs.draw(picture, result.figure())
+        if suite is not None:
+            print(f"Written to {dflare.export_suite(result, suite, preprocess)}")
+    print(frame.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
+    print(f"{result!r}\nWritten to {output}")
 
 
 def suite(
@@ -227,7 +207,7 @@ def _samples(
 
     samples = inputs.dataset(data, im, "none")
     x, y = np.asarray(samples.x), samples.y if len(samples.y) else None
-    if x.ndim != 4 or scale == math.inf:
+    if x.ndim != 4 or scale == 0:
         return x, y, None, samples.columns
     low, high = float(x.min()), float(x.max())
     are_pixels = low >= 0 and high <= 255
@@ -258,7 +238,7 @@ def _scale(im: "InstrumentedModel", scale: float | None) -> float:
 
 
 def _divided(scale: float | None) -> "_Preprocess | None":
-    if scale is None or scale == math.inf:
+    if not scale:
         return None
     import numpy as np
 

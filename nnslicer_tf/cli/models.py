@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from nnslicer_tf._checks import check_name
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 
 if TYPE_CHECKING:
@@ -52,13 +51,11 @@ def prune(
 
     The data needs labels; a data set that is named without a split means its training split.
     """
+    inputs.writable(output, ".keras", ".tflite", *((".onnx", "") if quantise is None else ()))
     written = [output]
     if quantise is not None:
         check_name("--quantise", quantise, _QUANTISED)
-        inputs.writable(output, ".keras", ".tflite")
         written = [output.with_suffix(ending) for ending in (".keras", ".tflite")]
-    for file in written:
-        inputs.writable(file, ".keras", ".tflite", ".onnx", "")
     wanted = inputs.numbers(classes, "--classes") if classes else None
     im = inputs.instrumented(model)
     named: dict[str, str] = {"classes": names, "option": "--names"}
@@ -93,8 +90,7 @@ def prune(
             models = [inputs.with_probabilities(im.like(one)) for one in models]
         order = np.random.default_rng(seed).permutation(len(train.x))  # folders are sorted by class
         file = dflare.compress(models[1], quantise, train.x[order[:_REPRESENTATIVE]])
-        with atomic_path(written[1]) as temporary:
-            temporary.write_bytes(file)
+        inputs.write(written[1], lambda path: path.write_bytes(file))
         places = {label: i for i, label in enumerate(small.classes or range(im.classes.count))}
         y = np.array([places.get(int(label), len(places)) for label in tested.y])
         rows, task = y < len(places) + other, None if other else im.classes.task
@@ -104,7 +100,7 @@ def prune(
         print(repr(found[1]))
     inputs.show(frame)
     where = "the test data" if test else "the training data, for want of --test"
-    print(f"Accuracy on {where}.\nWritten to {', '.join(map(str, written))}")
+    print(f"Accuracy on {where}.\nWritten to {written[0]}")
 
 
 def _report(

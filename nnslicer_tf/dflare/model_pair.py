@@ -114,12 +114,11 @@ class ModelPair:
             domain = SignalDomain(seeds)
             low, high = float(seeds.min()), float(seeds.max())
             if seeds.ndim == 4 and low >= 0 and high <= 255:
-                times, factor = (" * 255", 255) if high <= 1 else ("", 1)
+                times = " * 255" if high <= 1 else ""
                 warn(
-                    f"Seeds of {seeds.dtype} from {low:g} to {high:g} are mutated as signals. If "
-                    f"they are images, pass np.rint(seeds{times}).astype('uint8') with "
-                    f"preprocess=lambda x: x.astype('float32') / {factor}; if not, "
-                    "ModelPair(…, domain=SignalDomain(seeds)) hides this warning."
+                    f"Seeds of {seeds.dtype} from {low:g} to {high:g} are mutated as signals. Pass "
+                    f"images as np.rint(seeds{times}).astype('uint8'), with preprocess= for the "
+                    "models' scale; ModelPair(…, domain=SignalDomain(seeds)) hides this warning."
                 )
         else:
             raise InputShapeError(

@@ -101,8 +101,6 @@ class Page:
     def html(self, folder: str | os.PathLike) -> str:
         """Return the page as HTML; links are relative to `folder`, where the page will be."""
         body = "\n".join(block.html(Path(folder)) for block in self.blocks)
-        page, style = (
-            Path(__file__).with_name(name).read_text(encoding="utf-8")
-            for name in ("page.html", "page.css")
-        )
+        files = (Path(__file__).with_name(name) for name in ("page.html", "page.css"))
+        page, style = (file.read_text(encoding="utf-8") for file in files)
         return page.format(title=escape(self.title), style=f"\n{style}", body=body)

@@ -136,11 +136,9 @@ class Explainer:
             contributions = deeplift(im, sample, means, chosen) if against is None else None
         faint = ""
         if against is None:
-            rows = slicer.profile.rows
-            of_rows = np.zeros((0, values[chosen.operation].size))
-            if rows:
-                of_rows = im.forward(im.check(rows), [chosen.operation])[chosen.operation]
-            faint = _faint(contributions, values[chosen.operation], chosen, of_rows)
+            rows, name = slicer.profile.rows, chosen.operation
+            of_rows = im.forward(im.check(rows), [name])[name] if rows else values[name][None][:0]
+            faint = _faint(contributions, values[name], chosen, of_rows)
         else:
             by_entry = batch_of(im, against.by_entry[None])
             several = isinstance(by_entry, Inputs)

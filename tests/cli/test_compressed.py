@@ -366,7 +366,7 @@ def test_the_scale_of_deviations_is_recorded(nnslicer, factor, tmp_path):
 
 @pytest.mark.parametrize("kind", ["below 0", "above 1", "0 to 1"])
 def test_spectrograms_are_used_as_they_are(nnslicer, kind, tmp_path):
-    """Coefficients of sounds: what cannot be pixels is not divided; others need `--scale none`."""
+    """Coefficients of sounds: what cannot be pixels is not divided; others need `--scale 0`."""
     keras.utils.set_random_seed(0)
     net = [keras.Input((12, 5, 1)), layers.Flatten(), layers.Dense(3, "softmax")]
     model = keras.Sequential(net)
@@ -380,7 +380,7 @@ def test_spectrograms_are_used_as_they_are(nnslicer, kind, tmp_path):
     for one, path in zip((model, other), paths, strict=True):
         one.save(path)
     pair = ("--original", paths[0], "--compressed", paths[1])
-    data = ("--data", tmp_path / "x.npz", *(("--scale", "none") if kind == "0 to 1" else ()))
+    data = ("--data", tmp_path / "x.npz", *(("--scale", 0) if kind == "0 to 1" else ()))
     differs = [one.predict(x, verbose=0).argmax(axis=1) for one in (model, other)]
     code, out, _ = nnslicer("agreement", *pair, *data)
     assert code == 0 and f"Agreement({np.mean(differs[0] == differs[1]):.2%} of 20 inputs" in out

@@ -325,12 +325,12 @@ def test_agreement_on_a_test_set(scaled_model):
     np.testing.assert_array_equal(found.labels, labels)
     np.testing.assert_array_equal(found.differs, labels[:, 0] != labels[:, 1])
     np.testing.assert_allclose(found.distance, np.abs(outputs[0] - outputs[1]).max(1), atol=1e-6)
-    assert found.accuracies == tuple((labels == test.y[:, None]).mean(axis=0))
+    assert found.quality["accuracy"] == tuple((labels == test.y[:, None]).mean(axis=0))
     assert f"{1 - found.differs.mean():.2%} of 360 inputs" in repr(found)
     frame = found.to_frame()
     assert frame["differs"].sum() == found.differs.sum() and "true label" in frame
-    assert np.isnan(agreement(pair, test.x[:5]).accuracies).all()
-    json.dumps(found.accuracies)
+    assert not agreement(pair, test.x[:5]).quality
+    json.dumps(found.quality)
     with pytest.raises(InputShapeError, match="no inputs"):
         agreement(pair, test.x[:0])
 
@@ -345,7 +345,7 @@ def test_agreement_counts_ties_as_a_device():
     assert found.differs.tolist() == [True, False, True, True, False]
     assert found.ties.tolist() == [True, False, True, False, False]
     assert found.by_kernels is None and "tie" in found.to_frame()
-    assert found.accuracies == (0.8, 0.6)
+    assert found.quality["accuracy"] == (0.8, 0.6)
     assert "40.00% of 5 inputs" in repr(found) and "2 differences from ties" in repr(found)
 
 

@@ -103,7 +103,7 @@ def test_independent_labels_are_on_or_off():
     found = dflare.agreement(dflare.ModelPair(model, other, task="multilabel"), ROWS, y)
     both = [m.predict(ROWS, verbose=0) > 0.5 for m in (model, other)]
     np.testing.assert_array_equal(found.differs, (both[0] != both[1]).any(axis=1))
-    assert found.accuracies[1] == pytest.approx((both[1] == y).mean())
+    assert found.quality["accuracy"][1] == pytest.approx((both[1] == y).mean())
     with pytest.raises(InvalidArgumentError, match="task='multilabel'"):
         dflare.agreement(dflare.ModelPair(model, other), ROWS)
 
