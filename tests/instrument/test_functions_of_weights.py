@@ -61,11 +61,27 @@ CASES = {
         lambda x, k: ops.separable_conv(x + ops.sum(k), ops.ones((3, 3, 4, 1)), k),
         False,
     ),
+    "clipped": (SEQUENCE, (4,), lambda x, k: ops.clip(x, -ops.abs(k), ops.exp(k)), False),
+    "clipped by a variable": (SEQUENCE, (4,), lambda x, k: ops.clip(x, -9, k), False),
+    "layer norm": (SEQUENCE, (4,), lambda x, k: ops.layer_normalization(x, k, k, -1), False),
+    "norm over two axes": (
+        SEQUENCE,
+        SEQUENCE,
+        lambda x, k: ops.layer_normalization(x, 1 + k, axis=(1, 2)),
+        False,
+    ),
+    "norm scaled by inputs": (
+        SEQUENCE,
+        (4,),
+        lambda x, k: ops.layer_normalization(x, ops.tanh(x * k), x),
+        False,
+    ),
+    "root mean square": (SEQUENCE, (4,), lambda x, k: ops.rms_normalization(x, 1 + k), False),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_convolutions_follow_their_weights(name):
+def test_functions_follow_their_weights(name):
     shape, of_kernel, function, are_synapses = CASES[name]
     keras.utils.set_random_seed(0)
     own = Own(of_kernel, function, name="own")
@@ -92,6 +108,47 @@ def test_convolutions_follow_their_weights(name):
     inverse = Ablation(im, profile)  # everything inactive: the outputs for the means
     empty = inverse.outputs(np.zeros(inverse.units), x)
     assert_close(empty, np.broadcast_to(empty[:1], empty.shape), atol=2e-4)
+
+
+NORMS = {
+    "layer": (
+        layers.LayerNormalization(name="norm"),
+        lambda x, k: ops.layer_normalization(x, k, epsilon=1e-3),
+    ),
+    "root mean square": (
+        layers.RMSNormalization(epsilon=1e-3, name="norm"),
+        lambda x, k: ops.rms_normalization(x, k, epsilon=1e-3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_has_the_amounts_of_its_layer(name):
+    amounts = []
+    for norm in (NORMS[name][0], Own((4,), NORMS[name][1], name="norm")):
+        keras.utils.set_random_seed(0)
+        last = [layers.Flatten(), layers.Dense(3)]
+        model = keras.Sequential([keras.Input(SEQUENCE), layers.Dense(4), norm, *last])
+        norm.weights[0].assign([0.5, 1.0, 1.5, -2.0])
+        x = np.random.default_rng(0).normal(size=(6, *SEQUENCE)).astype(np.float32)
+        profile = nns.Profile.from_data(model, x, progress=False)
+        slicer = nns.Slicer(model, profile, contribution="amount", progress=False)
+        amounts.append(slicer.slice(x[:1]).synapses[next(iter(slicer.im.kernels))])
+    assert_close(amounts[1], amounts[0])
+
+
+def test_an_option_that_follows_weights_is_refused():
+    function = lambda x, k: ops.celu(x, ops.exp(k[0]))  # noqa: E731
+    model = keras.Sequential([keras.Input((4,)), Own((4,), function, name="own"), layers.Dense(2)])
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"'own'.*as an option"):
+        nns.InstrumentedModel(model)
+
+
+def test_a_function_that_captures_a_tensor_is_refused():
+    function = lambda x, k: ops.fori_loop(0, 3, lambda i, v: v * k + x, x)  # noqa: E731
+    model = keras.Sequential([keras.Input((4,)), Own((4,), function, name="own"), layers.Dense(2)])
+    with pytest.raises(nns.errors.UnsupportedLayerError, match=r"fori_loop.*no rule"):
+        nns.InstrumentedModel(model)
 
 
 def named_out_of_order() -> keras.Model:
