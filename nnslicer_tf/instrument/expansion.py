@@ -144,10 +144,17 @@ def expand(
         return None
     leaves = varied = expansion.leaves()
     # Which constants follow the variables? Those that differ when the variables do.
-    others = moved(weights)
-    if others and any("float" in str(leaf.dtype) for leaf in leaves if is_value(leaf)):
+    others, options = moved(weights), _options(expansion)
+    if others and any("float" in str(v.dtype) for v in (*leaves, *options) if is_value(v)):
         with keras.StatelessScope(others):
-            varied = run().leaves()  # type: ignore[union-attr]
+            again: Any = run()
+        varied = again.leaves()
+        if not all(map(np.array_equal, map(np.asarray, options), map(np.asarray, _options(again)))):
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(layer).__name__}) passes a value that it computes from its "
+                "weights as an option of a function, which would not follow them. Write the "
+                "function with others of keras.ops, such as maximum and minimum."
+            )
     arguments_follow = any(isinstance(x, keras.Variable) for x in received)
     arguments_follow |= any(isinstance(x, Constant) and x.follows for x in received)
 
@@ -174,6 +181,13 @@ def expand(
         for known, (args, kwargs) in zip(expansion.calls, calls, strict=True)
     ]
     return Expansion(expansion.entries, _batch_first(inner, outputs, layer, path, batch), outputs)
+
+
+def _options(expansion: Expansion) -> list[Any]:
+    """Return the values that functions hold as options."""
+    functions = [call.operation for call in expansion.calls]
+    functions = [f for f in functions if not isinstance(f, keras.layers.Layer)]
+    return [value for f in functions for value in vars(f).values() if is_value(value)]
 
 
 def _batch_first(
@@ -381,6 +395,16 @@ def _calls_before(outputs: Sequence[Any], known: set[int]) -> tuple[InnerCall, .
             )
             operation = history.operation
             operation = operation.layer if isinstance(operation, _CallOf) else operation
+            if type(operation).__name__ == "Clip":
+                bounds = [getattr(b, "original", b) for b in (operation.x_min, operation.x_max)]
+                if any(isinstance(b, keras.Variable) or is_value(b) for b in bounds):
+                    # Bounds that may follow weights become arguments.
+                    pair, kwargs = (args[0], bounds[0]), {}
+                    middle = ops.maximum(*pair)
+                    of_middle = middle._keras_history.operation
+                    calls.append(InnerCall(of_middle, pair, kwargs, (middle,)))
+                    args = middle, bounds[1]
+                    operation = ops.minimum(*args)._keras_history.operation
             calls.append(InnerCall(operation, args, kwargs, tuple(node.outputs)))
             continue
         waiting.append((tensor, True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, NNSlicerError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Step
 
 Shape = tuple[int, ...]
@@ -127,7 +127,17 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
                 "sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
                 "sum, as do save_weights() and load_weights() into a model without an adapter."
             )
-    return tuple(operations_fn(layer, call))
+    try:
+        return tuple(operations_fn(layer, call))
+    except Exception as error:
+        if is_layer or isinstance(error, NNSlicerError):
+            raise
+        from nnslicer_tf.instrument.expansion import why_not
+
+        raise UnsupportedLayerError(
+            f"Operation '{path}' ({kind}) has no rule for these arguments: "
+            f"{why_not(error).rstrip('.')}. Write it with other functions of keras.ops."
+        ) from error
 
 
 _BEFORE = (

@@ -1,12 +1,14 @@
 """Layers that scale and shift each value: normalisation and rescaling."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from keras import layers, ops
 from keras.config import epsilon
 
+from nnslicer_tf.instrument.expansion import current
 from nnslicer_tf.instrument.operations import Affine, Statistics, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 
@@ -80,16 +82,24 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
 
 
 def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Normalise by the sample's own statistics, in the layer's precision; not an affine map."""
-    shape = tuple(call.output_shape)
+    """Normalise by the sample's own statistics, in the layer's precision; not an affine map.
+
+    `layer` may be a function of `keras.ops`, whose weights are arguments of the call.
+    """
+    shape, kind = tuple(call.output_shape), type(layer).__name__
     rank = len(shape)
+    compute, given = layer.call, layer
+    if not isinstance(layer, layers.Layer):
+        from nnslicer_tf.instrument.layers.functions import bound
+
+        compute, given = bound(layer, call), SimpleNamespace(**dict(call.arguments))
     axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis
     places = tuple(sorted(a - 1 if a > 0 else a + rank for a in axes))
 
     def spread(weight: Any, extents: Sequence[int]) -> Callable[[], Any]:
         if weight is None:
             return lambda: ops.ones((1,))
-        return lambda: ops.reshape(ops.cast(weight, "float32"), extents)
+        return lambda: ops.reshape(ops.cast(current(weight), "float32"), extents)
 
     params = None
     extents = [n if a in places else 1 for a, n in enumerate(shape)]
@@ -104,13 +114,13 @@ def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         params = Statistics(grouped, others, True, True, layer.epsilon, gamma)
     elif isinstance(layer, layers.UnitNormalization):
         params = Statistics(shape, places, False, False, 0.0, spread(None, extents))
-    elif isinstance(layer, layers.LayerNormalization) and not layer.rms_scaling:
-        gamma = spread(layer.gamma, extents)
-        params = Statistics(shape, places, True, True, layer.epsilon, gamma)
-    elif type(layer).__name__ == "RMSNormalization":
-        gamma = spread(layer.scale, extents)
-        params = Statistics(shape, places, False, True, layer.epsilon, gamma)
-    return (Step("scale", layer.call, params),)
+    elif kind in ("LayerNormalization", "LayerNorm") and not layer.rms_scaling:
+        gamma = spread(given.gamma, extents)
+        params = Statistics(shape, places, True, True, layer.epsilon or epsilon(), gamma)
+    elif kind in ("RMSNormalization", "RMSNorm"):
+        gamma = spread(given.scale, extents)
+        params = Statistics(shape, places, False, True, layer.epsilon or epsilon(), gamma)
+    return (Step("scale", compute, params),)
 
 
 def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -125,6 +135,7 @@ LAYERS: LayerTable = {
     layers.Normalization: _normalization,
     **dict.fromkeys((layers.LayerNormalization, layers.GroupNormalization), _statistics),
     **dict.fromkeys((layers.UnitNormalization, "RMSNormalization"), _statistics),
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), _statistics),  # functions of keras.ops
     # A weight for each channel (ConvNeXt)
     "LayerScale": lambda layer, call: (affine_step(lambda: layer.gamma),),
     "CustomScaleLayer": _residual_scale,

@@ -8,6 +8,7 @@ To add one, write a line into `REWRITES`; the result is compared with the model'
 wrapped.
 """
 
+import inspect
 import math
 import string
 from collections.abc import Callable, Sequence
@@ -80,6 +81,15 @@ def _divide(op: Any, x1: Any, x2: Any) -> Any:
 def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
     deviation = x - ops.mean(x, axis=axis, keepdims=True)
     return ops.mean(deviation * deviation, axis=axis, keepdims=keepdims)
+
+
+def _of_inputs(op: Any, x: Any, scale: Any = None, offset: Any = None) -> Any:
+    """Normalise first, then scale and shift by what other layers computed; weights have a rule."""
+    if not (_is_tensor(scale) or _is_tensor(offset)):
+        return NotImplemented
+    y = op(x, *(None,) * (len(inspect.signature(op.call).parameters) - 1))
+    y = y if scale is None else y * scale
+    return y if offset is None else y + offset
 
 
 def _norm(op: Any, x: Any) -> Any:
@@ -355,6 +365,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"), _comparison
     ),
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), _of_inputs),
     "Logaddexp": lambda op, x1, x2: ops.log(ops.exp(x1) + ops.exp(x2)),
     "LogicalAnd": _logical(ops.minimum),
     "LogicalNot": _logical(lambda x: 1.0 - x),
