@@ -132,6 +132,10 @@ def test_what_cannot_be_quantised_is_said_before_anything_is_shrunk(
         code, _, errors = run(name, *options)
         assert code == 2 and re.search(message, errors), (name, errors)
     assert not (tmp_path / "small.keras").exists()
+    pair = ("--original", tmp_path / "price.keras", "--compressed", tmp_path / "price.keras")
+    data = ("--data", tmp_path / "price.npz", "--tolerance", 0.1, "--suite", tmp_path / "suite")
+    code, _, errors = nnslicer("deviations", *pair, *data)
+    assert code == 2 and "--suite needs a classifier" in errors
 
 
 def test_from_deviations_to_a_recipe(nnslicer, pair, models, tmp_path):
@@ -268,10 +272,7 @@ BAD = {
     "both": (("layers", "--data", "digits", "--deviations", "d.npz"), "either --data or"),
     "neither": (("recipe",), "either --data or --deviations"),
     "no file": (("layers", "--deviations", "nowhere.npz"), "nowhere.npz"),
-    "scale": (
-        ("agreement", "--data", "digits:test[:9]", "--scale", 0),
-        "it must be above 0, or 'none'",
-    ),
+    "scale": (("agreement", "--data", "digits:test[:9]", "--scale", -1), "equal to 0"),
     "distance": (
         ("deviations", "--data", "digits:test[:9]", "--max-distance", 0.5),
         "max_distance must be at least 1",

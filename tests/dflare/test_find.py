@@ -158,7 +158,7 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
         return pair[0](x)
 
     options = {"together": 3, "progress": False, "checkpoint": path, "preprocess": as_floats}
-    with pytest.raises(Interrupted):
+    with pytest.raises(InvalidArgumentError, match="`original` fails inside: Interrupted"):
         find(failing, pair[1], seeds, **options)
     asked = []
 
