@@ -64,8 +64,8 @@ def prune(
     import numpy as np
 
     from nnslicer_tf import dflare
+    from nnslicer_tf._litert import to_litert
     from nnslicer_tf.pruning import shrink
-    from nnslicer_tf.pruning.costs import to_litert
 
     if quantise is not None:  # before the long work: can it be converted and compared at all?
         whole = inputs.with_probabilities(im)
