@@ -138,6 +138,12 @@ class OutputClasses:
             return 2
         return int(self.shape[self.axis]) if self.shape else 1
 
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Shape of one sample's answer: of a map's positions, or of the numbers; () of a class."""
+        axis = self.axis % max(1, len(self.shape))
+        return self.shape if self.is_number else self.shape[:axis] + self.shape[axis + 1 :]
+
     def from_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return each sample's most probable class, int64, the first of equals."""
         if self.are_logits:
@@ -171,6 +177,23 @@ class OutputClasses:
         logits = self.by_class(logits)
         return np.concatenate([-logits, logits], axis=-1) if self.is_binary else logits
 
+    def of_scores(self, weights: np.ndarray) -> np.ndarray:
+        """Return weights of the logits, `(samples, *shape)`, whose sum is that of weighted scores.
+
+        `weights` are those of each class's score, `(samples, …, classes)`.
+        """
+        if self.is_binary:  # whose scores are −z and z
+            weights = weights[..., 1:] - weights[..., :1]
+        axis = self.axis % max(1, len(self.shape)) + 1
+        return np.moveaxis(weights, -1, axis).reshape(len(weights), *self.shape)
+
+    def contrast(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return the weights of the logits, `(samples, *shape)`, in a score that parts answers.
+
+        It is the score of the first class less that of the second, at each position.
+        """
+        return self.of_scores(np.eye(self.count)[first] - np.eye(self.count)[second])
+
     def neuron(self, label: int) -> tuple[int, int]:
         """Return the logit of a class, and its sign: −1 for class 0 of one value, else 1."""
         if not 0 <= label < self.count:
@@ -197,8 +220,7 @@ class OutputClasses:
         another shape, unknown classes, or numbers that are not finite.
         """
         if not self.is_number:
-            axis = self.axis % max(1, len(self.shape))
-            return check_labels(y, samples, self.count, self.shape[:axis] + self.shape[axis + 1 :])
+            return check_labels(y, samples, self.count, self.positions)
         numbers = as_array(y)
         shapes = [tuple(n for n in shape if n != 1) for shape in (numbers.shape[1:], self.shape)]
         is_numeric = numbers.dtype.kind in "biuf" and np.isfinite(numbers).all()

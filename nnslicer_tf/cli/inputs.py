@@ -66,6 +66,16 @@ ClassesOption = Annotated[
 CheckpointOption = Annotated[
     Path | None, Option(help="Folder for finished parts, from which an interrupted run resumes.")
 ]
+ToleranceOption = Annotated[
+    float | None,
+    Option(
+        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
+        "share of a map's positions.",
+    ),
+]
+OutputOption = Annotated[
+    str | None, Option("--of-output", help="Name of the model's output, if there are several.")
+]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
 PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
@@ -124,7 +134,7 @@ def dataset(
     im: "InstrumentedModel",
     normalise: str = "unit",
     *,
-    labels: bool = False,
+    labels: bool | str = False,
     split: str = "test",
     classes: str | None = None,
     option: str = "--classes",
