@@ -249,6 +249,12 @@ class OutputClasses:
             return np.sqrt(changes.reshape(len(changes), -1).mean(axis=1))
         return (first != second).reshape(len(first), -1).mean(axis=1)
 
+    def distance_slopes(self, answers: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return the derivatives of `distances` by numbers `(samples, …)`; 0 where they agree."""
+        size = max(1, int(np.prod(self.shape))) * self.distances(answers, truth)
+        size = np.where(size > 0, size, 1).reshape(-1, *[1] * len(self.shape))
+        return (answers - truth) / size
+
     def quality(self, answers: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         """Return figures of answers, compared with the right ones, by name.
 

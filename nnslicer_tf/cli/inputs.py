@@ -164,6 +164,11 @@ def dataset(
     return aligned(data, im.columns)
 
 
+def labels_of(kind: "OutputClasses") -> bool | str:
+    """Return the argument `labels` of `dataset` for the right answers of an output."""
+    return "any" if kind.is_map or kind.is_number else True
+
+
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:
     """Return the words of the samples of a named set of sentences; otherwise an empty list."""
     from nnslicer_tf.datasets import texts
