@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nnslicer_tf import InstrumentedModel, Slicer
+    from nnslicer_tf._numerics import OutputClasses
     from nnslicer_tf.datasets import Dataset
 
 MAX_ROWS = 40  # Rows of a table that are printed

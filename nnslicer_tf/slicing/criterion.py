@@ -38,7 +38,8 @@ class Criterion:
     """The neurons O of a slicing criterion C = (I, O).
 
     Attributes:
-        outputs: Indices of outputs, "predicted" for each sample's own top-1 class, or a mapping
+        outputs: Indices of outputs, "predicted" for each sample's own top-1 class (of a map, at
+            each position, which needs granularity "activation"), or a mapping
             from the name of an output or inner operation to indices of its neurons (row-major; of
             its channels at "channel" granularity) or "all". The name of an output refers to its
             logits, the values before a final softmax. A mapping with only one output may also
@@ -71,37 +72,42 @@ class Criterion:
             if not chosen:
                 raise CriterionError("The criterion names no operation: `outputs` is empty.")
         else:
-            shape = im[im.logit_operation].shape
-            if len(im.output_operations) > 1 or len(shape) != 1:
+            shape, one = im[im.logit_operation].shape, im.output_names[0]
+            is_predicted = isinstance(self.outputs, str) and self.outputs == PREDICTED
+            if len(im.output_operations) > 1 or (len(shape) != 1 and not is_predicted):
                 raise CriterionError(
                     f"outputs={self.outputs!r} needs a model with one output vector; this one has "
                     f"{len(im.output_operations)} output(s) ({', '.join(im.outputs)}), the first "
-                    f"of shape {shape}. Name the neurons of an output or operation instead: "
-                    "outputs={'name': [indices]}."
+                    f"of shape {shape}. Name an output, or neurons of an operation: outputs="
+                    f"{{{one!r}: 'predicted'}}, or {{{one!r}: [indices]}}."
                 )
             chosen = {im.logit_operation: self.outputs}
 
         starts: dict[str, np.ndarray] = {}
-        predicted = ""
+        predicted, axis = "", -1
         outputs = im.output_operations
         logits = {im.logit_operation_of(name) for name in outputs}
         for name, indices in chosen.items():
             operation = operation_of(name)
             if len(chosen) == 1 and isinstance(indices, str) and indices == PREDICTED:
-                if operation not in logits or len(im[operation].shape) != 1:
-                    raise CriterionError(
-                        f"'predicted' needs an output vector; '{operation}' has shape "
-                        f"{im[operation].shape}. Name neurons instead: "
-                        "outputs={'operation': [indices]}."
-                    )
                 classes = next(
-                    im.classes_of(o) for o in outputs if im.logit_operation_of(o) == operation
+                    (im.classes_of(o) for o in outputs if im.logit_operation_of(o) == operation),
+                    None,
                 )
+                shape = im[operation].shape
+                is_map = classes is not None and classes.is_map and shapes[operation] == shape
+                if classes is None or (len(shape) != 1 and not is_map):
+                    raise CriterionError(
+                        "'predicted' needs classes of an output, and of a map single activations; "
+                        f"'{operation}' has shape {shape}, at this granularity "
+                        f"{shapes[operation]}. Name neurons: outputs={{'operation': [indices]}}."
+                    )
                 if classes.is_number and classes.count > 1:
                     raise CriterionError(
                         f"The model returns {classes.count} numbers and predicts no class. "
                         f"Name neurons: outputs={{'operation': [indices]}}. {classes.remark}"
                     )
+                axis = classes.axis
                 predicted = operation
                 continue
             # An output and its logits are one operation.
@@ -118,7 +124,7 @@ class Criterion:
         own = predicted or next(iter(starts))
         is_output = len(chosen) == 1 and own in logits
         return ResolvedCriterion(
-            Start(starts, bool(predicted)), last, own if is_output else im.logit_operation
+            Start(starts, bool(predicted), axis), last, own if is_output else im.logit_operation
         )
 
 
