@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nnslicer_tf import InstrumentedModel, Slicer
-    from nnslicer_tf._numerics import OutputClasses
     from nnslicer_tf.datasets import Dataset
 
 MAX_ROWS = 40  # Rows of a table that are printed
@@ -73,9 +72,6 @@ ToleranceOption = Annotated[
         help="How far answers may be apart and agree: root mean square of numbers, which need it; "
         "share of a map's positions.",
     ),
-]
-OutputOption = Annotated[
-    str | None, Option("--of-output", help="Name of the model's output, if there are several.")
 ]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
@@ -163,11 +159,6 @@ def dataset(
     if names_matter and not check_class_order(im, data, option):
         warnings.warn(order_note(data.class_names, option), stacklevel=2)
     return aligned(data, im.columns)
-
-
-def labels_of(kind: "OutputClasses") -> bool | str:
-    """Return the argument `labels` of `dataset` for the right answers of an output."""
-    return "any" if kind.is_map or kind.is_number else True
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:

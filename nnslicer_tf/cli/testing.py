@@ -145,20 +145,16 @@ def causes(
     level: Annotated[str, Option(help="'channel', 'neuron', 'synapse' or 'layer'.")] = "channel",
     most: Annotated[int, Option(help="Most samples of either kind.", min=1)] = 200,
     output: inputs.TableOption = None,
-    tolerance: inputs.ToleranceOption = None,
-    of_output: inputs.OutputOption = None,
     seed: inputs.SeedOption = 0,
     classes: inputs.ClassesOption = "",
     normalise: inputs.NormaliseOption = "unit",
 ) -> None:
     """Show which neurons or synapses are to blame for wrong answers; the data needs labels."""
-    im = inputs.instrumented(model).of_output(of_output)
-    labels = inputs.labels_of(im.classes)
-    samples = inputs.dataset(data, im, normalise, labels=labels, classes=classes)
+    im = inputs.instrumented(model)
+    samples = inputs.dataset(data, im, normalise, labels=True, classes=classes)
     from nnslicer_tf import debugging
 
-    runs = debugging.Runs.split(im, samples.x, samples.y, tolerance=tolerance)
-    runs = runs.sampled(most, seed)
+    runs = debugging.Runs.split(im, samples.x, samples.y).sampled(most, seed)
     failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
     suspicion = debugging.suspicious(im, failing, passing, method)
     inputs.show(suspicion.to_frame(level), output)

@@ -29,7 +29,9 @@ def diff(
     junit: Annotated[Path | None, inputs.file_option("a test report (JUnit)", ".xml")] = None,
     output: inputs.TableOption = None,
     tolerance: inputs.ToleranceOption = None,
-    of_output: inputs.OutputOption = None,
+    of_output: Annotated[
+        str | None, Option(help="Name of the output, if there are several.")
+    ] = None,
     normalise: inputs.NormaliseOption = "unit",
     classes: inputs.ClassesOption = "",
     seed: inputs.SeedOption = 0,
@@ -43,7 +45,8 @@ def diff(
     limit = None if max_negative_flips is None else _share(max_negative_flips)
     before = inputs.instrumented(old)
     after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
-    labels = inputs.labels_of(before.classes_of(of_output))
+    kind = before.classes_of(of_output)
+    labels = "any" if kind.is_map or kind.is_number else True
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     from nnslicer_tf import versions
 
@@ -54,8 +57,10 @@ def diff(
     inputs.show(result.to_frame(), output)
     causes, names = None, inputs.names(classes, samples.class_names)
     if flips and len(result.negative) and labels is True:
-        chosen, options = samples.x[result.negative[:flips]], {"level": level, "output": of_output}
-        causes = versions.explain_flips(before, after, chosen, rng=seed, **options)
+        chosen = samples.x[result.negative[:flips]]
+        causes = versions.explain_flips(
+            before, after, chosen, level=level, output=of_output, rng=seed
+        )
         causes.samples = result.negative[:flips]
         print("\n\n".join(causes.summary(i, names) for i in range(len(causes))))
     bound = result.upper_bound(len(result.negative))

@@ -92,8 +92,8 @@ def suspicious(
 
     Args:
         im: The model: a classifier, a segmentation, or a model of numbers or images.
-        failing: Samples with a wrong answer, and the right ones; see `Runs.of`.
-        passing: Samples with a good answer, and the right ones.
+        failing: Samples with wrong answers, and the right ones; see `Runs.of`.
+        passing: Samples with good answers, and the right ones.
         method: One of `METHODS`.
 
             - "gradient": gradient of the wrong logit minus the right one (of maps, summed over
@@ -101,9 +101,8 @@ def suspicious(
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
-        tolerance: The largest distance of a passing sample's answer, as for `Runs.of`.
-        output: Name of the output that is meant; needed if there are several. Only operations that
-            it depends on get scores.
+        tolerance: As for `Runs.of`.
+        output: Likewise; only operations before the output get scores.
         progress: Show progress bars.
 
     Raises:

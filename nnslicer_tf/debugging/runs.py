@@ -46,7 +46,12 @@ class ClassifiedSamples:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """A model's failing and passing samples."""
+    """A model's failing and passing samples.
+
+    In what follows, `x` are samples `(samples, *input_shape)`; `y` their right answers, classes
+    `(samples,)`, of maps `(samples, …)`, or numbers; `output` the name of the output that is meant,
+    needed if there are several; and `tolerance` the largest distance of a passing answer.
+    """
 
     failing: ClassifiedSamples
     passing: ClassifiedSamples
@@ -61,43 +66,33 @@ class Runs:
         tolerance: float | None = None,
         output: str | None = None,
     ) -> "Runs":
-        """Check samples that are divided, and ask the model for its answers.
+        """Ask a model for its answers to samples that are divided, each part a pair (x, y).
 
-        Args:
-            im: The model: a classifier, a segmentation, or a model of numbers or images.
-            failing: Samples `(samples, *input_shape)` and their right answers: classes `(samples,)`
-                or, of maps, `(samples, …)`, or numbers.
-            passing: The same for samples with good answers.
-            tolerance: The largest distance of a passing sample's answer. None: 0 for classes; maps
-                and numbers may be divided in any way, such as by IoU, by which the failing answers
-                are farther away on average.
-            output: Name of the output that is meant; needed if there are several.
+        Without a tolerance, wrong classes fail; maps and numbers may be divided in any way, such as
+        by IoU, by which the failing answers are farther from the right ones on average.
 
         Raises:
-            InvalidArgumentError: if either kind is empty, a failing sample is answered correctly,
-                or a passing one is not.
+            InvalidArgumentError: if a part is empty, or has a sample of the other.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         im = im.of_output(output)
-        kind, limit = im.classes, _limit(im, tolerance)
-        runs = cls(_classified(im, failing, "failing"), _classified(im, passing, "passing"))
-        distances = [kind.distances(p.predicted, p.right) for p in (runs.failing, runs.passing)]
-        if limit is None and distances[0].mean() <= distances[1].mean():
+        limit = _limit(im, tolerance)
+        parts = {n: _classified(im, d, n) for n, d in (("failing", failing), ("passing", passing))}
+        bad, good = (im.classes.distances(p.predicted, p.right) for p in parts.values())
+        if limit is None and bad.mean() <= good.mean():
             raise InvalidArgumentError(
-                "The answers to the failing samples are no farther from the right ones "
-                f"({distances[0].mean():.4g} on average) than those to the passing samples "
-                f"({distances[1].mean():.4g}). Divide samples with Runs.split(im, x, y)."
+                "The failing samples' answers are no farther from the right ones than the passing "
+                f"samples': {bad.mean():.4g} and {good.mean():.4g} on average. Divide samples with "
+                "Runs.split(im, x, y)."
             )
-        for name, part in zip(vars(runs), distances, strict=True):
-            wrong = name == "failing"
-            unfit = np.flatnonzero((part > limit) != wrong) if limit is not None else ()
-            if len(unfit):
+        for name, unfit in (("failing", bad <= (limit or 0.0)), ("passing", good > (limit or 0.0))):
+            if limit is not None and unfit.any():
                 raise InvalidArgumentError(
-                    f"The model answers {len(unfit)} of the {len(part)} {name} samples "
-                    f"{'correctly' if wrong else 'wrongly'}, the first at index {unfit[0]}. Divide "
-                    "samples with Runs.split(im, x, y)."
+                    f"The model answers {unfit.sum()} of the {len(unfit)} {name} samples "
+                    f"{'correctly' if name == 'failing' else 'wrongly'}, the first at index "
+                    f"{unfit.argmax()}. Divide samples with Runs.split(im, x, y)."
                 )
-        return runs
+        return cls(**parts)
 
     @classmethod
     def split(
@@ -109,15 +104,10 @@ class Runs:
         tolerance: float | None = None,
         output: str | None = None,
     ) -> "Runs":
-        """Split samples into failing and passing ones.
+        """Split samples, `y` None if `x` has labels, into failing and passing ones.
 
-        Args:
-            im: The model, as in `of`.
-            x: Samples `(samples, *input_shape)`.
-            y: Their right answers, as in `of`; None if `x` has them.
-            tolerance: A sample fails if its answer is farther away. None: 0 for classes, the median
-                of the samples' distances for maps and numbers.
-            output: Name of the output that is meant; needed if there are several.
+        Without a tolerance, wrong classes fail, and maps and numbers whose distance is above the
+        median.
 
         Raises:
             InvalidArgumentError: if all samples pass, or all fail.
@@ -131,8 +121,8 @@ class Runs:
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
                 f"The model answers all {len(whole)} samples "
-                f"{'wrongly' if wrong.all() else 'correctly'}: pass both failing and passing ones"
-                f"{'' if limit == 0 else ', or another tolerance'}."
+                f"{'wrongly' if wrong.all() else 'correctly'}: pass both failing and passing ones, "
+                "or another tolerance."
             )
         return cls(whole.part(wrong), whole.part(~wrong))
 

@@ -85,30 +85,20 @@ class Criterion:
 
         starts: dict[str, np.ndarray] = {}
         predicted, axis = "", -1
-        outputs = im.output_operations
-        logits = {im.logit_operation_of(name) for name in outputs}
+        kinds = {im.logit_operation_of(o): im.classes_of(o) for o in im.output_operations}
         for name, indices in chosen.items():
             operation = operation_of(name)
             if len(chosen) == 1 and isinstance(indices, str) and indices == PREDICTED:
-                classes = next(
-                    (im.classes_of(o) for o in outputs if im.logit_operation_of(o) == operation),
-                    None,
-                )
-                shape = im[operation].shape
-                is_map = classes is not None and classes.is_map and shapes[operation] == shape
-                if classes is None or (len(shape) != 1 and not is_map):
+                kind, shape = kinds.get(operation), im[operation].shape
+                is_map_of_channels = len(shape) != 1 and shapes[operation] != shape
+                if kind is None or is_map_of_channels or (kind.is_number and shape != (1,)):
+                    remark = "" if kind is None else kind.remark
                     raise CriterionError(
-                        "'predicted' needs classes of an output, and of a map single activations; "
-                        f"'{operation}' has shape {shape}, at this granularity "
-                        f"{shapes[operation]}. Name neurons: outputs={{'operation': [indices]}}."
+                        "'predicted' needs an output vector of classes, or a map of them and single "
+                        f"activations; '{operation}' has shape {shape}. Name neurons instead: "
+                        f"outputs={{'operation': [indices]}}. {remark}"
                     )
-                if classes.is_number and classes.count > 1:
-                    raise CriterionError(
-                        f"The model returns {classes.count} numbers and predicts no class. "
-                        f"Name neurons: outputs={{'operation': [indices]}}. {classes.remark}"
-                    )
-                axis = classes.axis
-                predicted = operation
+                predicted, axis = operation, kind.axis
                 continue
             # An output and its logits are one operation.
             of_sigmoid = operation == im.logit_operation and im.classes.is_binary
@@ -122,7 +112,7 @@ class Criterion:
             if self.until in of_layer and im[self.until].layer != self.until:
                 last = self.until
         own = predicted or next(iter(starts))
-        is_output = len(chosen) == 1 and own in logits
+        is_output = len(chosen) == 1 and own in kinds
         return ResolvedCriterion(
             Start(starts, bool(predicted), axis), last, own if is_output else im.logit_operation
         )

@@ -144,10 +144,6 @@ class Between:
             return self.new.classes.answers(self.new.outputs_from(logits))
         return self.new.classes.from_logits(logits)
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Return the classes' probabilities `(samples, classes)` by logits."""
-        return self.new.classes.probabilities(self.new.outputs_from(logits))
-
     def effects(self, active: np.ndarray | float, rows: Rows, weights: np.ndarray) -> np.ndarray:
         """Return the derivative of a weighted sum of logits by each unit's mask, `(units,)`.
 

@@ -26,9 +26,8 @@ _MAX_CHANGED = 500  # samples on which the layers' part is measured
 class VersionComparison(ShownAsTable):
     """The answers of two versions to the same samples.
 
-    An answer is a class; of a map, the class at each position; or numbers. Two answers are apart by
-    `OutputClasses.distances`: classes by 0 or 1, maps by the share of positions that differ,
-    numbers by the root mean square of their differences.
+    An answer is a class, of a map the class at each position, or numbers; how far two are apart,
+    `OutputClasses.distances` says: 0 or 1, the share of positions, the root mean square difference.
 
     Attributes:
         kind: What the output means.
@@ -38,10 +37,10 @@ class VersionComparison(ShownAsTable):
             numbers.
         truth: The right answers `(samples, …)`, or None.
         layers: A row per layer: "weights", "changed" (their share) and "change" (norm of the
-            change relative to that of the old weights); and by how much of their distance the
-            changed answers come back to the "old answer without" the layer's changes, or go to the
-            "new answer with" these alone: of classes, the share of them that do. The last two are
-            missing if the architectures differ.
+            change relative to that of the old weights); and the share of the changed answers' way
+            (of classes, of the flips) that is gone in the "old answer without" the layer's changes,
+            and made in the "new answer with" these alone. The last two are missing if the
+            architectures differ.
         not_compared: Variables that only one version has, or in another shape.
     """
 
@@ -54,44 +53,39 @@ class VersionComparison(ShownAsTable):
     not_compared: list[str] = field(default_factory=list)
 
     @property
-    def distances(self) -> np.ndarray:
-        """How far the two answers to each sample are apart, `(samples,)` float64."""
-        return self.kind.distances(self.answers[:, 0], self.answers[:, 1])
-
-    @property
     def changed(self) -> np.ndarray:
         """Indices of the samples whose answers are farther apart than the tolerance."""
-        return np.flatnonzero(self.distances > self.tolerance)
+        distances = self.kind.distances(self.answers[:, 0], self.answers[:, 1])
+        return np.flatnonzero(distances > self.tolerance)
 
     @property
     def negative(self) -> np.ndarray:
-        """Indices of the changed samples whose answer became worse by more than the tolerance.
+        """Indices of those that only the old version answers right.
 
-        Worse is farther from the right answer; of classes, only the old version answers right.
+        Of maps and numbers, their distance to the right answer grew by more than the tolerance.
         """
-        return self.changed[self._rise()[self.changed] > self.tolerance]
+        return self.changed[self._rise() > self.tolerance]
 
     @property
     def positive(self) -> np.ndarray:
-        """Indices of the changed samples whose answer became better by more than the tolerance."""
-        return self.changed[-self._rise()[self.changed] > self.tolerance]
+        """Indices of those that only the new version answers right; or that came nearer, as far."""
+        return self.changed[-self._rise() > self.tolerance]
 
     @property
     def quality(self) -> dict[str, tuple[float, float]]:
-        """Figure → both versions' values: accuracy, IoU of maps, R² and RMSE of numbers."""
-        return self.kind.both_qualities((self.answers[:, 0], self.answers[:, 1]), self._known())
+        """Figure → both versions' values, as `OutputClasses.quality`; empty without the truth."""
+        if self.truth is None:
+            return {}
+        return self.kind.both_qualities((self.answers[:, 0], self.answers[:, 1]), self.truth)
 
-    def _known(self) -> np.ndarray:
+    def _rise(self) -> np.ndarray:
+        """Return by how much the changed answers went away from the right ones, `(changed,)`."""
         if self.truth is None:
             raise InvalidArgumentError(
                 "Whether an answer became better or worse needs the right answers: pass y."
             )
-        return self.truth
-
-    def _rise(self) -> np.ndarray:
-        """Return by how much farther the new answers are from the right ones, `(samples,)`."""
-        old, new = (self.kind.distances(self.answers[:, i], self._known()) for i in (0, 1))
-        return new - old
+        truth, both = self.truth[self.changed], self.answers[self.changed]
+        return self.kind.distances(both[:, 1], truth) - self.kind.distances(both[:, 0], truth)
 
     def interval(self, count: int) -> tuple[float, float]:
         """Return the 95 % interval (Clopper-Pearson) of a number of samples, as shares of all."""
@@ -107,34 +101,30 @@ class VersionComparison(ShownAsTable):
         """Return a row per class (of the truth, or else of the old answer), and one for all.
 
         Columns: samples (of maps, positions), changed answers, and with known truth the accuracies
-        (of maps, also the IoU), negative and positive flips. Numbers have one row, with figures of
-        their quality.
+        (of maps, also the IoU), negative and positive flips. Numbers have one row, with R² and
+        RMSE.
         """
-        old, new = (self.answers[:, i].ravel() for i in (0, 1))
-        truth, figures = self.truth, {} if self.truth is None else self.quality
+        figures, rows = self.quality, []
         if self.kind.is_number:
             row = {"class": "all", "samples": len(self.answers), "changed": len(self.changed)}
-            for name, both in figures.items():
-                row |= {f"{name}, old": both[0], f"{name}, new": both[1]}
-            if truth is not None:
+            for name, (old, new) in figures.items():
+                row |= {f"{name}, old": old, f"{name}, new": new}
+            if figures:
                 row |= {"negative flips": len(self.negative), "positive flips": len(self.positive)}
             return pd.DataFrame([row])
-        by = old if truth is None else truth.ravel()
-        rows = []
+        first, second = (self.answers[:, i].ravel() for i in (0, 1))
+        by = first if self.truth is None else self.truth.ravel()
         for name in [*np.unique(by), "all"]:
             here = np.ones(len(by), bool) if name == "all" else by == name
             row = {"class": name, "positions" if self.kind.is_map else "samples": int(here.sum())}
-            row["changed"] = int((here & (old != new)).sum())
-            if truth is not None:
-                was, is_right = (old == by)[here], (new == by)[here]
-                row |= {"accuracy, old": was.mean(), "accuracy, new": is_right.mean()}
-                key = "mean IoU" if name == "all" else f"IoU of class {name}"
-                if key in figures:
-                    row |= {"IoU, old": figures[key][0], "IoU, new": figures[key][1]}
-                row |= {
-                    "negative flips": (was & ~is_right).sum(),
-                    "positive flips": (~was & is_right).sum(),
-                }
+            row["changed"] = int((here & (first != second)).sum())
+            if figures:
+                old, new = (first == by)[here], (second == by)[here]
+                row |= {"accuracy, old": old.mean(), "accuracy, new": new.mean()}
+                if self.kind.is_map:
+                    both = figures["mean IoU" if name == "all" else f"IoU of class {name}"]
+                    row |= {"IoU, old": both[0], "IoU, new": both[1]}
+                row |= {"negative flips": (old & ~new).sum(), "positive flips": (~old & new).sum()}
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -151,13 +141,8 @@ class VersionComparison(ShownAsTable):
                 f"{what} {share:.2%} of {counted(len(self.answers), 'sample')} (95 % interval "
                 f"{low:.2%} to {high:.2%})."
             )
-        if self.truth is not None:
-            figures = [f"{name} {old:.4g} → {new:.4g}" for name, (old, new) in self.quality.items()]
-            lines.append(f"From the old version to the new: {', '.join(figures)}.")
-        if self.kind.is_map or self.kind.is_number:
-            what = "Positions that differ" if self.kind.is_map else "Root mean square difference"
-            median, most = np.median(self.distances), self.distances.max()
-            lines.append(f"{what}: median {median:.4g}, at most {most:.4g} of a sample.")
+        figures = [f"{name} {old:.4g} → {new:.4g}" for name, (old, new) in self.quality.items()]
+        lines += [f"From the old version to the new: {', '.join(figures)}."] if figures else []
         flipped = self.answers[:, 0] != self.answers[:, 1]
         if self.margins is not None and flipped.any():
             near = float((self.margins.min(axis=1)[flipped] < 0.1).mean())
@@ -214,20 +199,18 @@ def compare(
     kind = new.classes
     for im in (old, new):
         check_exclusive(im)
-    forms = [(c.is_number, c.count, c.positions) for c in (old.classes, kind)]
+    forms = [(c.is_number, c.count, *c.positions) for c in (old.classes, kind)]
     if forms[0] != forms[1]:
-        of_old, of_new = (
-            f"{counted(count, 'number' if is_number else 'class')} in the shape {shape}"
-            for is_number, count, shape in forms
-        )
+        (_, *old_form), (_, *new_form) = forms
         raise InvalidArgumentError(
-            f"The old version answers with {of_old}, the new one with {of_new}: their answers "
-            "cannot be compared."
+            f"The answers cannot be compared: the old version has {old.classes.task} outputs of "
+            f"{old_form[0]} classes or numbers in the shape {tuple(old_form[1:])}, the new one "
+            f"{kind.task} outputs of {new_form[0]} in {tuple(new_form[1:])}."
         )
     if kind.is_number and tolerance is None:
         raise InvalidArgumentError(
-            "Numbers of two versions are seldom equal. Say how far they may be apart and agree, as "
-            f"root mean square in their own unit: tolerance=0.1, or --tolerance. {kind.remark}"
+            "Numbers need a tolerance, the root mean square by which they may differ and agree, in "
+            f"their own unit: tolerance=0.1, or --tolerance 0.1. {kind.remark}"
         )
     tolerance = 0.0 if tolerance is None else check_number("tolerance", tolerance, "[0, inf)")
     samples = new.check(x)

@@ -191,8 +191,8 @@ def _gains(
     gains = np.zeros(between.units)
     for start in range(0, len(x), _BATCH):
         rows = between.rows(x[start : start + _BATCH])
-        probabilities = between.probabilities(between.logits(active, rows))
-        errors = np.eye(classes.count)[y[start : start + _BATCH]] - probabilities
+        outputs = between.new.outputs_from(between.logits(active, rows))
+        errors = np.eye(classes.count)[y[start : start + _BATCH]] - classes.probabilities(outputs)
         slopes = classes.of_scores(errors)  # of the log-likelihood, by the logits
         gains -= between.effects(active, rows, slopes / (2 if classes.is_binary else 1))
     return gains

@@ -73,7 +73,7 @@ def test_predicted_classes_of_a_map_are_those_of_its_positions(units, options):
             np.testing.assert_allclose(found[i].synapses[name], values, rtol=1e-4, atol=1e-4)
     assert (found.predicted == -1).all()
     channels = nns.Slicer(im, slicer.profile, granularity="channel", progress=False)
-    with pytest.raises(nns.errors.CriterionError, match="of a map single activations"):
+    with pytest.raises(nns.errors.CriterionError, match="a map of them and single activations"):
         channels.slice(x, {"map": "predicted"})
 
 
@@ -93,5 +93,5 @@ def test_which_output_is_meant_is_named():
     model.compile("adam", "mse")
     im = nns.InstrumentedModel(model)
     slicer = nns.Slicer(im, nns.Profile.from_data(im, images()), 0, progress=False)
-    with pytest.raises(nns.errors.CriterionError, match="needs classes of an output"):
+    with pytest.raises(nns.errors.CriterionError, match="needs an output vector of classes"):
         slicer.slice(images(2))
