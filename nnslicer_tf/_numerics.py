@@ -127,6 +127,11 @@ class OutputClasses:
         return not self.is_number and len(self.shape) > 1
 
     @property
+    def has_one_class(self) -> bool:
+        """Whether an answer is one class, neither a map nor numbers."""
+        return not self.is_number and not self.is_map
+
+    @property
     def by_softmax(self) -> bool:
         """Whether a softmax of the logits gives the probabilities, so that classes are rivals."""
         return self.task == "multiclass" and self.final in ("", "softmax", "log_softmax")
@@ -188,11 +193,16 @@ class OutputClasses:
         return np.moveaxis(weights, -1, axis).reshape(len(weights), *self.shape)
 
     def contrast(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return the weights of the logits, `(samples, *shape)`, in a score that parts answers.
+        """Return weights of the logits, or numbers, in a score that parts answers.
 
-        It is the score of the first class less that of the second, at each position.
+        It is the score of the first class less that of the second, at each position; of numbers,
+        the derivative of `distances` by the first, 0 where they agree. `(samples, *shape)` float64.
         """
-        return self.of_scores(np.eye(self.count)[first] - np.eye(self.count)[second])
+        if not self.is_number:
+            return self.of_scores(np.eye(self.count)[first] - np.eye(self.count)[second])
+        size = max(1, np.prod(self.shape)) * self.distances(first, second)
+        size = np.where(size > 0, size, 1).reshape(-1, *[1] * len(self.shape))
+        return (first - second) / size
 
     def neuron(self, label: int) -> tuple[int, int]:
         """Return the logit of a class, and its sign: −1 for class 0 of one value, else 1."""
@@ -248,12 +258,6 @@ class OutputClasses:
             changes = np.square(np.asarray(first, np.float64) - second)
             return np.sqrt(changes.reshape(len(changes), -1).mean(axis=1))
         return (first != second).reshape(len(first), -1).mean(axis=1)
-
-    def distance_slopes(self, answers: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `distances` by numbers `(samples, …)`; 0 where they agree."""
-        size = max(1, int(np.prod(self.shape))) * self.distances(answers, truth)
-        size = np.where(size > 0, size, 1).reshape(-1, *[1] * len(self.shape))
-        return (answers - truth) / size
 
     def quality(self, answers: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         """Return figures of answers, compared with the right ones, by name.

@@ -45,8 +45,7 @@ def diff(
     limit = None if max_negative_flips is None else _share(max_negative_flips)
     before = inputs.instrumented(old)
     after = str(new) if new.suffix == ".tflite" else inputs.instrumented(new)
-    kind = before.classes_of(of_output)
-    labels = "any" if kind.is_map or kind.is_number else True
+    labels = True if before.classes_of(of_output).has_one_class else "any"
     samples = inputs.dataset(data, before, normalise, labels=labels, classes=classes)
     from nnslicer_tf import versions
 

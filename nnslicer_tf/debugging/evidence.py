@@ -88,10 +88,7 @@ def gradient(
 
     kind, samples, used = im.classes, runs.failing, 0
     end = im.output_operations[0] if kind.is_number else im.logit_operation
-    if kind.is_number:
-        directions = kind.distance_slopes(samples.predicted, samples.right)
-    else:
-        directions = kind.contrast(samples.predicted, samples.right)
+    directions = kind.contrast(samples.predicted, samples.right).astype(np.float32)
 
     def error(values: Mapping[str, Any], weights: Any) -> Any:
         products = values[end] * ops.reshape(weights, ops.shape(values[end]))
@@ -108,7 +105,7 @@ def gradient(
             x = samples.x[batch]
             values = im.capture(x, len(x))
             changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-            parts = slopes_of(arrays_of(x), directions[batch].astype(np.float32))
+            parts = slopes_of(arrays_of(x), directions[batch])
             slopes = dict(zip(names, parts, strict=True))
             for name in names:
                 neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
@@ -172,7 +169,7 @@ def adjustment(im: InstrumentedModel, runs: Runs, progress: bool = False) -> Sus
     # function after the last layer rises, so that its slope hardly matters).
     logits = im.logits(x)
     if kind.is_number:
-        towards = -kind.distance_slopes(kind.answers(im.outputs_from(logits)), right)
+        towards = kind.contrast(right, kind.answers(im.outputs_from(logits)))
     else:
         chosen = np.eye(kind.count)[right]
         rivals = nearness(kind.scores(logits), chosen) if kind.by_softmax else 0.0

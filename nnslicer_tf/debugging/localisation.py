@@ -84,7 +84,6 @@ def suspicious(
     passing: Labelled,
     method: str = "gradient",
     *,
-    tolerance: float | None = None,
     output: str | None = None,
     progress: bool = True,
 ) -> Suspicion:
@@ -101,8 +100,7 @@ def suspicious(
             - "adjustment": by how much the loss over failing and passing samples falls when a
               channel is set to its mean, mirrored there, scaled or shifted, whichever helps most;
               also finds dead, copied and swapped units. Slower; outputs are not suspects.
-        tolerance: As for `Runs.of`.
-        output: Likewise; only operations before the output get scores.
+        output: Name of the output that is meant; only operations before it get scores.
         progress: Show progress bars.
 
     Raises:
@@ -113,7 +111,7 @@ def suspicious(
     check_name("method", method, METHODS)
     im = im.of_output(output)
     check_synapses(im)
-    runs = Runs.of(im, failing, passing, tolerance=tolerance)
+    runs = Runs.of(im, failing, passing)
     return Suspicion(im, method, METHODS[method](im, runs, progress))
 
 

@@ -49,8 +49,8 @@ class Runs:
     """A model's failing and passing samples.
 
     In what follows, `x` are samples `(samples, *input_shape)`; `y` their right answers, classes
-    `(samples,)`, of maps `(samples, …)`, or numbers; `output` the name of the output that is meant,
-    needed if there are several; and `tolerance` the largest distance of a passing answer.
+    `(samples,)`, of maps `(samples, …)`, or numbers; and `output` the name of the output that is
+    meant, needed if there are several.
     """
 
     failing: ClassifiedSamples
@@ -62,31 +62,30 @@ class Runs:
         im: InstrumentedModel,
         failing: Labelled,
         passing: Labelled,
-        *,
-        tolerance: float | None = None,
         output: str | None = None,
     ) -> "Runs":
         """Ask a model for its answers to samples that are divided, each part a pair (x, y).
 
-        Without a tolerance, wrong classes fail; maps and numbers may be divided in any way, such as
-        by IoU, by which the failing answers are farther from the right ones on average.
+        Wrong classes fail. Maps and numbers may be divided in any way, such as by IoU, by which the
+        failing answers are farther from the right ones on average.
 
         Raises:
             InvalidArgumentError: if a part is empty, or has a sample of the other.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         im = im.of_output(output)
-        limit = _limit(im, tolerance)
         parts = {n: _classified(im, d, n) for n, d in (("failing", failing), ("passing", passing))}
         bad, good = (im.classes.distances(p.predicted, p.right) for p in parts.values())
-        if limit is None and bad.mean() <= good.mean():
+        if not im.classes.has_one_class:
+            if bad.mean() > good.mean():
+                return cls(**parts)
             raise InvalidArgumentError(
                 "The failing samples' answers are no farther from the right ones than the passing "
                 f"samples': {bad.mean():.4g} and {good.mean():.4g} on average. Divide samples with "
                 "Runs.split(im, x, y)."
             )
-        for name, unfit in (("failing", bad <= (limit or 0.0)), ("passing", good > (limit or 0.0))):
-            if limit is not None and unfit.any():
+        for name, unfit in (("failing", bad == 0), ("passing", good > 0)):
+            if unfit.any():
                 raise InvalidArgumentError(
                     f"The model answers {unfit.sum()} of the {len(unfit)} {name} samples "
                     f"{'correctly' if name == 'failing' else 'wrongly'}, the first at index "
@@ -106,18 +105,20 @@ class Runs:
     ) -> "Runs":
         """Split samples, `y` None if `x` has labels, into failing and passing ones.
 
-        Without a tolerance, wrong classes fail, and maps and numbers whose distance is above the
-        median.
+        Answers fail whose distance is above the tolerance: by default 0 for classes, and the median
+        of the distances for maps and numbers.
 
         Raises:
             InvalidArgumentError: if all samples pass, or all fail.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         im = im.of_output(output)
-        limit = _limit(im, tolerance)
         whole = _classified(im, im.labelled(x, y), "given")
         distances = im.classes.distances(whole.predicted, whole.right)
-        wrong = distances > (np.median(distances) if limit is None else limit)
+        limit = 0.0 if im.classes.has_one_class else np.median(distances)
+        if tolerance is not None:
+            limit = check_number("tolerance", tolerance, "[0, inf)")
+        wrong = distances > limit
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
                 f"The model answers all {len(whole)} samples "
@@ -136,14 +137,6 @@ class Runs:
         return Runs(failing, passing)
 
 
-def _limit(im: InstrumentedModel, tolerance: float | None) -> float | None:
-    """Return the tolerance, by default 0 for one class; reject independent labels."""
-    check_exclusive(im)
-    if tolerance is None:
-        return None if im.classes.is_number or im.classes.is_map else 0.0
-    return check_number("tolerance", tolerance, "[0, inf)")
-
-
 def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedSamples:
     try:
         x, y = data
@@ -153,6 +146,7 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedS
         ) from error
     if isinstance(x, Sized) and not len(x):
         raise InvalidArgumentError(f"There are no {name} samples.")
+    check_exclusive(im)
     x, y = im.labelled(x, y)
     if im.classes.is_number:
         return ClassifiedSamples(x, y, im.classes.answers(im.predict(x)))

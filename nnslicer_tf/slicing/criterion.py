@@ -94,7 +94,7 @@ class Criterion:
                 if kind is None or is_map_of_channels or (kind.is_number and shape != (1,)):
                     remark = "" if kind is None else kind.remark
                     raise CriterionError(
-                        "'predicted' needs an output vector of classes, or a map of them and single "
+                        "'predicted' needs an output vector of classes, or a map and single "
                         f"activations; '{operation}' has shape {shape}. Name neurons instead: "
                         f"outputs={{'operation': [indices]}}. {remark}"
                     )

@@ -52,9 +52,8 @@ def test_a_map_fails_by_its_share_of_wrong_positions(units):
     least = np.argsort(-wrong)[:20], np.argsort(-wrong)[15:]
     parts = [(x[part], truth[part]) for part in least]
     assert len(Runs.of(im, *parts).failing) == 20
-    for bad, options in ((parts[::-1], {}), (parts, {"tolerance": 0.0})):
-        with pytest.raises(InvalidArgumentError, match="Divide samples with Runs"):
-            suspicious(im, *bad, progress=False, **options)
+    with pytest.raises(InvalidArgumentError, match="Divide samples with Runs"):
+        suspicious(im, *parts[::-1], progress=False)
 
 
 @pytest.mark.parametrize("values", [1, 2])
@@ -65,7 +64,7 @@ def test_numbers_fail_by_their_distance(values):
     distance = np.sqrt(np.square(own - truth).mean(axis=1))
     runs = Runs.split(im, ROWS, truth, tolerance=0.15)
     np.testing.assert_array_equal(runs.failing.x, ROWS[distance > 0.15])
-    found = suspicious(im, *halves(runs), tolerance=0.15, progress=False)
+    found = suspicious(im, *halves(runs), progress=False)
     slopes = ((own - truth) / (values * distance[:, None]))[distance > 0.15]
     hidden = im.capture(runs.failing.x, of=["thin"])["thin"]
     kernel = np.asarray(model.get_layer("value").kernel)

@@ -73,7 +73,7 @@ def test_predicted_classes_of_a_map_are_those_of_its_positions(units, options):
             np.testing.assert_allclose(found[i].synapses[name], values, rtol=1e-4, atol=1e-4)
     assert (found.predicted == -1).all()
     channels = nns.Slicer(im, slicer.profile, granularity="channel", progress=False)
-    with pytest.raises(nns.errors.CriterionError, match="a map of them and single activations"):
+    with pytest.raises(nns.errors.CriterionError, match="a map and single activations"):
         channels.slice(x, {"map": "predicted"})
 
 
