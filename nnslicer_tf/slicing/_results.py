@@ -114,7 +114,7 @@ class Collector:
 
     def predicted(self, logits: np.ndarray) -> np.ndarray:
         """Return the predicted classes, or largest outputs' indices; −1 for numbers and maps."""
-        if self.classes is not None and (self.classes.is_number or self.classes.is_map):
+        if self.classes is not None and not self.classes.has_one_class:
             return np.full(len(logits), -1)
         if self.classes is not None and self.classes.is_binary and logits.size == len(logits):
             return self.classes.from_logits(logits).reshape(len(logits))
