@@ -15,7 +15,7 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.ablation import Ablation, Network, maskable
 from nnslicer_tf.instrument.comparison import difference
 from nnslicer_tf.instrument.copies import copy_model, examples, rebuild, transfer
-from nnslicer_tf.instrument.functional import structure_of
+from nnslicer_tf.instrument.functional import in_order, structure_of
 from nnslicer_tf.instrument.model import InstrumentedModel
 from nnslicer_tf.instrument.references import Weights, Zero
 
@@ -241,12 +241,13 @@ class AblatedModel(keras.Model):
 
     def call(self, x: Any, training: bool = False) -> Any:
         """Return the outputs; `training` has no effect."""
-        inputs = [ops.cast(value, "float32") for value in keras.tree.flatten(x)]
+        functional = self._im.functional
+        inputs = [ops.cast(value, "float32") for value in in_order(functional, x)]
         base = {name: ops.convert_to_tensor(v)[None] for name, v in self.base.items()}
         mask = ops.convert_to_tensor(self.mask)[None]
         constants = self._network.sums_of(base)
         values = self._network.run(mask, inputs, base, constants)
-        structure = structure_of(self._im.functional, "output")
+        structure = structure_of(functional, "output")
         return keras.tree.pack_sequence_as(structure, values)
 
     def get_config(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from nnslicer_tf.instrument.functional import (
     flat_shapes,
     functional_class,
     has_graph,
+    in_order,
     input_name,
     inputs_like,
     structure_of,
@@ -224,7 +225,7 @@ class _Builder:
             # Axes without a size stay so; others may be smaller in the copy.
             shapes = [
                 tuple(a and b for a, b in zip(tensor.shape[1:], value.shape[1:], strict=True))
-                for tensor, value in zip(graph.inputs, keras.tree.flatten(args), strict=True)
+                for tensor, value in zip(graph.inputs, in_order(graph, *args), strict=True)
             ]
             copy = self.model(graph, shapes)
         elif isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy

@@ -120,6 +120,18 @@ def structure_of(model: keras.Model, which: str) -> Any:
     return getattr(model, which)
 
 
+def in_order(model: keras.Model, x: Any) -> list[Any]:
+    """Return what a functional model is called with as a list, in the order of its inputs.
+
+    A dict is read as Keras does: by the keys of the model's own dict, or by the inputs' names.
+    """
+    if not isinstance(x, Mapping):
+        return keras.tree.flatten(x)
+    structure = structure_of(model, "input")
+    by_key = sorted(structure) if isinstance(structure, Mapping) else map(input_name, model.inputs)
+    return [x[key] for key in by_key]
+
+
 def flat_shapes(shape: Any) -> list[Shape]:
     """Return the shapes of all inputs as a list."""
     if isinstance(shape, Mapping):

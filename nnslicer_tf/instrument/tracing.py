@@ -36,6 +36,7 @@ from nnslicer_tf.instrument.functional import (
     Shapes,
     as_functional,
     flat_shapes,
+    in_order,
     input_name,
 )
 from nnslicer_tf.instrument.registry import REASONS, LayerCall, Shape, registered
@@ -230,7 +231,7 @@ class _Visitor:
             shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
             functional = as_functional(layer, shapes)
             if layer not in functional.layers:  # else it is expanded, as a layer
-                found = self.run(functional, tensors, f"{path}/")
+                found = self.run(functional, in_order(functional, args[0]), f"{path}/")
                 return keras.tree.pack_sequence_as(specs, found)
         outputs = keras.tree.map_structure(
             lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), specs

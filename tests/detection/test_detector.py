@@ -252,9 +252,10 @@ def test_files_of_the_first_version_load(slicer, normal, same_identity, preset):
     loaded = SliceDetector.load(path, at[0.3])
     assert loaded.slicer.theta == 0
     assert loaded.get_params() | {"slicer": at[0.0]} == fresh.get_params()
-    x = normal[700:900]
-    same = np.isclose(loaded.decision_function(x), fresh.decision_function(x), atol=1e-4)
-    assert same.mean() > 0.95  # another machine rounds otherwise
+    # The machine that wrote the files rounded otherwise: counts of few synapses differ by one.
+    expected = fresh.decision_function(normal[700:900])
+    found = loaded.decision_function(normal[700:900])
+    np.testing.assert_allclose(found, expected, atol=0.02 * expected.std())
 
 
 def test_the_logit_margin_on_fgsm(slicer, normal, fgsm, tmp_path):

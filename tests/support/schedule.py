@@ -39,6 +39,10 @@ WHOLE_TESTS = (
     "instrument/test_expansion.py::test_a_text_classifier_of_the_documentation",
     "instrument/test_expansion.py::test_slices_apply_to_expanded_layers",
     "instrument/test_functions.py::test_amounts_add_up_and_counts_agree",
+    *(
+        f"instrument/test_functions_of_weights.py::test_convolutions_follow_their_weights[{name}]"
+        for name in ("with strides", "dilated", "of a sequence", "separable", "moved before")
+    ),
     "instrument/test_old_files.py::test_an_old_lstm_is_wrapped_and_saved_again",
     "instrument/test_old_files.py::test_more_predictions_are_those_of_keras_2",
     "instrument/test_recurrent_layers.py::test_states_from_one_layer_to_another",

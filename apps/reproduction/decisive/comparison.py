@@ -89,18 +89,21 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     certified = certificates.size().to_frame("samples")
     certified["median share"] = certificates["share"].median()
     certified["95 % of the samples below"] = certificates["share"].quantile(GOAL)
-    means = ["kept", "probability", "KL", "other", "removed", "seconds", "passes"]
+    means = ["kept", "probability", "KL", "other", "removed", "scope kept", "scope bound"]
+    means += ["seconds", "passes"]
     certified = certified.join(certificates[means].mean()).round(4)
     certified = certified.rename_axis("procedure").reset_index()
     head |= {"synapses": f"{network.units:,}", "ablation": "mean"}
     head["samples"] += f", masks learned for {min(s.learned, len(x))}"
     title, named = f"{s.model}: synapses that decide", f"{s.model}: certificates of Slicer.decisive"
     shares = f"{s.model}: every share, with 95 % intervals"
-    text = note("methods", shares=", ".join(f"{100 * share:g} %" for share in SHARES))
+    data = note_on(s.split)
+    text = note("methods", shares=", ".join(f"{100 * share:g} %" for share in SHARES), data=data)
+    of_certificates = note("certificates", scope=note("scope"), data=data)
     tables = [
         ExperimentTable(s.model, _summary(by_share), title, head, text),
         ExperimentTable(f"{s.model}_shares", by_share, shares, head),
-        ExperimentTable(f"{s.model}_certificates", certified, named, head, note("certificates")),
+        ExperimentTable(f"{s.model}_certificates", certified, named, head, of_certificates),
     ]
     return ExperimentResult(tables)
 
@@ -118,6 +121,11 @@ def drawn(
     head = {"model": f"{s.model} on {dataset}", "samples": f"{len(x)} of {s.split}"}
     head |= {"profile": f"{s.profile} training samples", "seed": s.seed}
     return rng, im, profile, x, head
+
+
+def note_on(split: str) -> str:
+    """Return what a note says about the samples: whether networks were trained on them."""
+    return note("unseen" if split.startswith("test") else "trained_on")
 
 
 def inputs(dataset: str, split: str) -> np.ndarray:
@@ -285,7 +293,7 @@ def _certificates(network: Kept, x: np.ndarray, bound: float | None, seed: int) 
     start = time.perf_counter()
     table = slicer.decisive(x, max_divergence=bound, others=1, rng=seed).to_frame()
     seconds = (time.perf_counter() - start) / len(x)
-    found = table[["share"]].copy()
+    found = table[["share", "scope kept", "scope bound"]].copy()
     found["kept"] = (table["answer with slice alone"] == table["answer"]).astype(int)
     found["probability"], found["KL"] = table["probability with slice alone"], table["divergence"]
     found["other"] = table["other classes given"] / table["other classes asked"].clip(lower=1)

@@ -8,7 +8,7 @@ from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.slicing import Slicer
 from reproduction.decisive.attributions import METHODS
-from reproduction.decisive.comparison import drawn
+from reproduction.decisive.comparison import drawn, note_on
 from reproduction.decisive.settings import MapSettings
 from reproduction.result import ExperimentResult, ExperimentTable, note
 from reproduction.rows import RowStore
@@ -62,5 +62,6 @@ def maps(s: MapSettings) -> ExperimentResult:
             rows.loc[name, f"{metric}, tied"] = bool(low <= 0 <= high)
     rows["ms"] = 1000 * found.groupby("method", sort=False)["seconds"].median()
     title = f"{s.model}: maps of the input by deletion and insertion"
+    text = note("maps", data=note_on(s.split))
     table = rows.round(4).reset_index()
-    return ExperimentResult([ExperimentTable(f"maps-{s.model}", table, title, head, note("maps"))])
+    return ExperimentResult([ExperimentTable(f"maps-{s.model}", table, title, head, text)])

@@ -25,7 +25,13 @@ from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import function_steps, recognised
 from nnslicer_tf.instrument.layers.projections import Projection
-from nnslicer_tf.instrument.layers.weighted_sums import convolution, matrix_synapses, sum_step
+from nnslicer_tf.instrument.layers.weighted_sums import (
+    convolution,
+    depthwise,
+    matrix_synapses,
+    sum_step,
+    transposed,
+)
 from nnslicer_tf.instrument.operations import Elementwise, Pooling, Source, Step
 from nnslicer_tf.instrument.registry import LayerCall, LayerTable, Shape
 from nnslicer_tf.instrument.tracing import TensorAt
@@ -113,20 +119,24 @@ def linear_steps(
     sizes = [int(np.prod(s)) for s in call.input_shapes]
     size, outputs = sum(sizes), int(np.prod(shape))
 
-    def run(rows: np.ndarray) -> np.ndarray:
+    def run(rows: np.ndarray) -> Any:
         parts = np.split(rows.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
         pairs = zip(parts, call.input_shapes, strict=True)
         tensors = [ops.convert_to_tensor(part.reshape(-1, *s)) for part, s in pairs]
-        return ops.convert_to_numpy(function(*tensors)).reshape(len(rows), -1)
+        return ops.reshape(function(*tensors), (len(rows), -1))
 
-    def matrix() -> np.ndarray:
-        return run(np.eye(size)) - run(np.zeros((1, size)))
+    def at_zero() -> Any:
+        return run(np.zeros((1, size)))
+
+    def matrix() -> Any:
+        return run(np.eye(size)) - at_zero()
 
     is_linear = size * outputs <= MAX_MATRIX
     if is_linear:
-        known, offset = matrix(), run(np.zeros((1, size)))
+        known, offset = ops.convert_to_numpy(matrix()), ops.convert_to_numpy(at_zero())
         x = np.random.default_rng(0).normal(size=(3, size))
-        is_linear = np.allclose(run(x), x @ known + offset, rtol=1e-3, atol=1e-4)
+        found = ops.convert_to_numpy(run(x))
+        is_linear = np.allclose(found, x @ known + offset, rtol=1e-3, atol=1e-4)
     if not is_linear:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' has no rule: it is neither a function of single values, nor "
@@ -134,11 +144,10 @@ def linear_steps(
             "of keras.ops, or as a layer whose operations you register with "
             "nnslicer_tf.register_layer."
         )
-    follows = any(isinstance(v, Constant) for v in keras.tree.flatten(dict(call.arguments)))
-    read = matrix if follows else partial(np.asarray, known)
-    synapses = matrix_synapses(
-        f"{call.path}{suffix}", lambda: ops.convert_to_tensor(read(), "float32"), 1
-    )
+    of_weights = (Constant, keras.Variable)
+    follows = any(isinstance(v, of_weights) for v in keras.tree.flatten(dict(call.arguments)))
+    read = matrix if follows else lambda: ops.convert_to_tensor(known, "float32")
+    synapses = matrix_synapses(f"{call.path}{suffix}", read, 1)
 
     def side_by_side(*tensors: Any) -> Any:
         flat = [ops.reshape(x, (ops.shape(x)[0], -1)) for x in tensors]
@@ -151,7 +160,8 @@ def linear_steps(
         replace(total, sources=(flat,)),
     ]
     if np.any(offset):
-        steps.append(affine_step(1.0, offset, f"{suffix}:offset", (last,), (outputs,)))
+        added = at_zero if follows else offset
+        steps.append(affine_step(1.0, added, f"{suffix}:offset", (last,), (outputs,)))
         last = f"{suffix}:offset"
     back = lambda x: ops.reshape(x, (ops.shape(x)[0], *shape))  # noqa: E731
     return (*steps, Step("routing", back, None, suffix, (last,), shape))
@@ -277,23 +287,35 @@ def _einsum(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return Projection(layer, call.path, call.input_shapes[0], call.output_shape).steps()
 
 
-def _convolution(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+class _Layer(SimpleNamespace):
+    """A convolution that is a function, with a layer's attributes; `read` returns its kernel."""
+
+    kernel = property(lambda self: self.read())
+
+
+def _convolution(
+    of_layer: Callable[..., tuple[Step, ...]], operation: Any, call: LayerCall
+) -> tuple[Step, ...]:
+    """Return the steps of the layer that convolves with a variable, or with what follows some."""
     kernel = call.arguments["kernel"]
-    if not isinstance(kernel, keras.Variable):
+    if isinstance(kernel, TensorAt):
         return function_of_tensors(operation, call)
     rank = len(kernel.shape) - 2
-    layer = SimpleNamespace(
-        kernel=kernel,
+    read, is_constant = _weights(kernel)
+    layer = _Layer(
+        read=read,
         bias=None,
         activation=None,
         kernel_size=tuple(kernel.shape[:-2]),
-        strides=tuple(np.broadcast_to(operation.strides, rank)),
-        dilation_rate=tuple(np.broadcast_to(operation.dilation_rate, rank)),
+        strides=tuple(np.broadcast_to(operation.strides, rank).tolist()),
+        dilation_rate=tuple(np.broadcast_to(operation.dilation_rate, rank).tolist()),
         padding=operation.padding,
+        output_padding=getattr(operation, "output_padding", None),
         groups=call.input_shapes[0][-1] // kernel.shape[-2],
         data_format=operation.data_format or "channels_last",
     )
-    return convolution(layer, call)
+    (step,) = of_layer(layer, call)
+    return (replace(step, params=replace(step.params, is_constant=is_constant)),)
 
 
 def _take(operation: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -375,7 +397,9 @@ LAYERS: LayerTable = {
     "Amax": partial(reduction, kind="maximum"),
     **dict.fromkeys(("Argmax", "Argmin", "Argsort", "SearchSorted"), _index),
     "Cast": _cast,
-    "Conv": _convolution,
+    "Conv": partial(_convolution, convolution),
+    "ConvTranspose": partial(_convolution, transposed),
+    "DepthwiseConv": partial(_convolution, depthwise),
     "Einsum": _einsum,
     "Matmul": _matmul,
     "Max": partial(reduction, kind="maximum"),

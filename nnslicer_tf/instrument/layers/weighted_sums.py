@@ -93,7 +93,8 @@ def convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
-def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a depthwise convolution, as `convolution` does."""
     kernel, bias = (lambda: layer.kernel), (lambda: layer.bias)
     synapses = _depthwise_synapses(layer, call, call.path, kernel, bias)
     return with_activation(sum_step(synapses), layer.activation)
@@ -116,7 +117,8 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
 
 
-def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of a transposed convolution, as `convolution` does."""
     require_channels_last(layer, call)
     if any(rate != 1 for rate in np.ravel(layer.dilation_rate)):
         raise UnsupportedLayerError(
@@ -181,9 +183,9 @@ def _padded(layer: Any, x: Any) -> tuple[Any, str]:
 LAYERS: LayerTable = {
     layers.Dense: _dense,
     **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), convolution),
-    **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _depthwise),
+    **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), depthwise),
     **dict.fromkeys((layers.SeparableConv1D, layers.SeparableConv2D), _separable),
     **dict.fromkeys(
-        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose), _transposed
+        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose), transposed
     ),
 }

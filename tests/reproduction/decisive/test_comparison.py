@@ -78,6 +78,12 @@ def test_committed_tables_say_what_they_were_measured_on():
             continue  # the table beside it has the note
         kind = path.stem.partition("-")[0] if "-" in path.stem else "methods"
         kind = "certificates" if path.stem.endswith("_certificates") else kind
-        below = path.read_text().rstrip().split("\n\n")[-1]
-        for part in re.split(r"\{\w+\}", " ".join(notes[kind].split())):
+        text = path.read_text()
+        below = text.rstrip().split("\n\n")[-1]
+        parts = []
+        if "{data}" in notes[kind]:
+            parts += [notes["unseen" if " of test" in text else "trained_on"]]
+        parts += [notes["scope"]] if "| scope kept |" in text else []
+        parts += re.split(r"\{\w+\}", notes[kind])
+        for part in (" ".join(part.split()) for part in parts):
             assert part in below, path.name
