@@ -68,7 +68,7 @@ class VersionComparison(ShownAsTable):
 
     @property
     def positive(self) -> np.ndarray:
-        """Indices of those that only the new version answers right; or that came nearer, as far."""
+        """Indices of those that only the new version answers right, or that came as much nearer."""
         return self.changed[-self._rise() > self.tolerance]
 
     @property
