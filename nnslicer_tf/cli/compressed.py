@@ -33,13 +33,6 @@ ScaleOption = Annotated[
         "as recorded, else 255, or 1 if the original scales its own input.",
     ),
 ]
-ToleranceOption = Annotated[
-    float | None,
-    Option(
-        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
-        "share of a map's positions.",
-    ),
-]
 DeviationsOption = Annotated[
     Path | None,
     Option("--deviations", help="Deviations from 'nnslicer deviations', instead of --data."),
@@ -52,7 +45,7 @@ def agreement(
     data: inputs.DataOption,
     output: inputs.TableOption = None,
     scale: ScaleOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: inputs.ToleranceOption = None,
 ) -> None:
     """Show how often two models agree on a test set, and their accuracies."""
     im, model, other = _load(original, compressed)
@@ -81,7 +74,7 @@ def deviations(
         Path | None, Option(help="Folder for a test suite for future compressed models.")
     ] = None,
     scale: ScaleOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: inputs.ToleranceOption = None,
     max_distance: Annotated[
         float | None, Option(help="Largest change of a value; for images on a scale of 0 … 255.")
     ] = None,

@@ -67,6 +67,13 @@ ClassesOption = Annotated[
 CheckpointOption = Annotated[
     Path | None, Option(help="Folder for finished parts, from which an interrupted run resumes.")
 ]
+ToleranceOption = Annotated[
+    float | None,
+    Option(
+        help="How far answers may be apart and agree: root mean square of numbers, which need it; "
+        "share of a map's positions.",
+    ),
+]
 SeedOption = Annotated[int, Option(help="Seed of everything random.")]
 TableOption = Annotated[Path | None, file_option("the table", ".csv")]
 PictureOption = Annotated[Path | None, file_option("a picture", ".png", ".pdf")]
@@ -133,7 +140,7 @@ def dataset(
     im: "InstrumentedModel",
     normalise: str = "unit",
     *,
-    labels: bool = False,
+    labels: bool | str = False,
     split: str = "test",
     classes: str | None = None,
     option: str = "--classes",

@@ -20,7 +20,7 @@ from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.outputs import tasks_of_losses
 from nnslicer_tf.instrument.plausibility import warn
 
@@ -47,6 +47,7 @@ class ModelPair:
         tolerance: How far two answers may be apart and still agree. Numbers need it: the root mean
             square of their differences, in their own unit. Of maps and independent labels it is the
             share of positions that may differ; None: no position.
+        output: Name of the output that is compared, of Keras models with several.
 
     Raises:
         InvalidArgumentError, CorruptFileError: as `as_classifier`.
@@ -63,7 +64,15 @@ class ModelPair:
         batch_size: int = 32,
         task: str | None = None,
         tolerance: float | None = None,
+        output: str | None = None,
     ) -> None:
+        if output is not None:
+            original, compressed = (
+                instrumented(model).of_output(output)
+                if isinstance(model, (keras.Model, InstrumentedModel))
+                else model
+                for model in (original, compressed)
+            )
         if task is not None:
             check_name("task", task, TASKS)
         if tolerance is not None:

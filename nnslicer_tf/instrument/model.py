@@ -291,11 +291,16 @@ class InstrumentedModel(ShownAsTable):
     def of_output(self, output: str | None) -> "InstrumentedModel":
         """Return the model with one of its outputs, itself if it has no other; weights are shared.
 
-        Arguments and errors are those of `output_operation_of`.
+        Raises InvalidArgumentError if there is no such output, or several and none is named.
         """
         name = self.output_operation_of(output)
         if len(self.graph.outputs) == 1:
             return self
+        if output is None:
+            raise InvalidArgumentError(
+                f"'{self.model.name}' has several outputs: {', '.join(self.output_names)}. Name "
+                f"one: output={self.output_names[0]!r}."
+            )
         end = self.functional.outputs[self.graph.outputs.index(name)]
         return self._ending_in(end, bounds=self.bounds, task=self.classes_of(name).task)
 
