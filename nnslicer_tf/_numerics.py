@@ -254,10 +254,10 @@ class OutputClasses:
         Of classes it is the share of positions (for a vector, 0 or 1) where they differ, of numbers
         the root mean square of their differences, in their own unit.
         """
+        places = tuple(range(1, np.ndim(first)))
         if self.is_number:
-            changes = np.square(np.asarray(first, np.float64) - second)
-            return np.sqrt(changes.reshape(len(changes), -1).mean(axis=1))
-        return (first != second).reshape(len(first), -1).mean(axis=1)
+            return np.sqrt(np.square(np.asarray(first, np.float64) - second).mean(axis=places))
+        return (first != second).mean(axis=places, dtype=np.float64)
 
     def quality(self, answers: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         """Return figures of answers, compared with the right ones, by name.

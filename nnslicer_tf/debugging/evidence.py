@@ -112,7 +112,7 @@ def gradient(
             # The gradient by the weights, with the changes of the inputs as inputs.
             for operation in im.operations:
                 kernel = operation.params
-                if isinstance(kernel, Synapses):
+                if isinstance(kernel, Synapses) and kernel.name in synapses:
                     inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
                     weights = ops.cast(kernel.variable(), "float32")
                     slope = ops.convert_to_tensor(slopes[operation.name])

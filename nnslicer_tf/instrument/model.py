@@ -331,7 +331,10 @@ class InstrumentedModel(ShownAsTable):
             return Samples(data, self.input_shape, bounds, columns=self.columns)
         structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
-        names = {key: input_name(tensor) for key, tensor in keys.items()}
+        names = {k: input_name(t) for k, t in keys.items() if isinstance(t, keras.KerasTensor)}
+        if len(names) < len(keys) and isinstance(data, Mapping) and set(data) == set(keys):
+            parts = keras.tree.flatten({key: data[key] for key in keys})  # nested, as the inputs
+            data = dict(zip(self.graph.inputs, parts, strict=False))
         return Samples(data, self.input_shapes, self._bounds, names)
 
     def _only_input(self, data: Mapping) -> Any:

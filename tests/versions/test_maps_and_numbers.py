@@ -101,3 +101,14 @@ def test_outputs_by_name():
         versions.explain_flips(old, new, ROWS, output="size", progress=False)
     with pytest.raises(InvalidArgumentError, match="cannot be compared"):
         versions.compare(u_net(), u_net(4), images())
+
+
+@pytest.mark.parametrize("build", [lambda: u_net(3, "softmax"), regression], ids=["map", "numbers"])
+def test_a_model_and_itself_have_no_flips(build):
+    model = build()
+    x = images() if len(model.input_shape) == 4 else ROWS
+    truth = outputs(model, x)
+    truth = truth.argmax(-1) if truth.ndim == 4 else truth
+    result = versions.compare(model, model, x, truth, tolerance=0.1)
+    assert [len(result.changed), len(result.negative), len(result.positive)] == [0, 0, 0]
+    assert "0.00%" in result.summary()
