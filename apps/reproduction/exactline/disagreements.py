@@ -1,4 +1,4 @@
-"""Exact disagreement of two networks, such as a model and its compressed version.
+"""Exact disagreement of two networks, such as a model and its compressed version (ours).
 
 Both are walked as one network, so that both are affine on every part of a line or polygon.
 """
