@@ -16,10 +16,11 @@ from nnslicer_tf._checks import counted
 from nnslicer_tf._environment import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, LineWalker, PlaneWalker, acas
-from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
+from nnslicer_tf.exactline.mesh import Mesh
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.downloads import sources
+from reproduction.exactline.polygons import cut_by_lines
 from reproduction.exactline.settings import AcasSettings, AdviceSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact, note
