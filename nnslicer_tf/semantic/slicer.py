@@ -14,6 +14,7 @@ import math
 from functools import cached_property
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
 from nnslicer_tf._checks import ArrayLike, check_count, check_name, check_number, counted
 from nnslicer_tf._environment import track
@@ -23,8 +24,8 @@ from nnslicer_tf.instrument import DataLike, ModelLike, instrumented
 from nnslicer_tf.semantic.metrics import (
     METRICS,
     Baseline,
-    Moments,
     labelled,
+    layer_scores,
     mask_names,
     reference_sample,
 )
@@ -88,16 +89,18 @@ class SemanticSlicer:
                 )
             self.categories = np.unique(categories)
         values_of = METRICS[metric].prepare(im, self._layers, reference_sample(im, baseline))
-        whole, scores = Moments(self._layers), []
+        whole, scores = {layer: StandardScaler() for layer in self._layers}, []
         for c in track(self.categories, "Categories", len(self.categories), progress):
-            part, members = Moments(self._layers), np.flatnonzero(self._y == c)
+            part = {layer: StandardScaler() for layer in self._layers}
+            members = np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
                 values = values_of(self._x[batch], self._y[batch])
-                part.add(values)
-                whole.add(values)
-            scores.append(part.scores(METRICS[metric]))
-        self.scores = whole.scores(METRICS[metric])
+                for layer in self._layers:
+                    part[layer].partial_fit(values[layer])
+                    whole[layer].partial_fit(values[layer])
+            scores.append(layer_scores(METRICS[metric], part))
+        self.scores = layer_scores(METRICS[metric], whole)
         self.category_scores = {k: np.stack([s[k] for s in scores]) for k in self._layers}
 
     @cached_property
